@@ -1,4 +1,4 @@
-"""Failures on purpose: ``kill=2@step40, hang=1@step60, loop=0@step70:5, slow=3@step10, rejoin@step80``."""
+"""Inject failures on purpose: ``kill=2@step40, hang=1@step60, loop=0@step70:5, slow=3@step10, rejoin@step80``."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _LETHAL = frozenset({"kill", "hang", "loop"})
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """One of them."""
+    """A failure to inject into a run."""
 
-    # ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless work; ``slow``: each instruction takes three times as long
-    # from there on; ``rejoin``: new workers take the places of the dead
+    # ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless loop; ``slow``: from this step on, each instruction takes
+    # three times as long; ``rejoin``: new workers replace the dead ones
     kind: Kind
-    worker: int  # the number of its place, stage * replicas + replica; -1 for ``rejoin``
+    worker: int  # the worker's index in the grid, stage * replicas + replica; -1 for ``rejoin``
     step: int
-    at: int = 0  # the instruction of the worker's list
+    at: int = 0  # position in the worker's instruction list
 
 
 def parse(text: str, workers: int, steps: int) -> tuple[InjectedFault, ...]:
-    """What a ``--chaos`` says, to a run of so many workers and steps.
+    """Parse the value of ``--chaos``, for a run with the given numbers of workers and steps.
 
     Examples:
         >>> parse("kill=2@step40:7, rejoin@step80", workers=4, steps=100)[0]
@@ -56,8 +56,8 @@ def parse(text: str, workers: int, steps: int) -> tuple[InjectedFault, ...]:
 
 
 class Fate:
-    """What happens to one worker. ``life``: how often its place was started before: every life takes the next lethal
-    mishap.
+    """The failures to inject into one worker process. ``life`` counts how often a worker was started at this place
+    before: each new process gets the next lethal failure.
     """
 
     def __init__(self, mishaps: Sequence[InjectedFault], worker: int, life: int) -> None:
@@ -68,21 +68,21 @@ class Fate:
         self._since = 0.0
 
     def due(self, step: int, at: int) -> InjectedFault | None:
-        """What happens before this instruction, if anything does."""
+        """Return the lethal failure that is due before this instruction, or None."""
         end = self.end
         if end is not None and at >= 0 and (step, at) >= (end.step, end.at):
             return end
         return None
 
     def pause(self, step: int, *, waits: bool = False) -> None:
-        """Make the instruction since the last call take three times as long, unless it waited; the next one may."""
+        """Make the instruction since the last call take three times as long. ``waits``: the next one only waits."""
         if self.slow is not None and step >= self.slow.step and self._since:
             time.sleep(2 * (time.perf_counter() - self._since))
         self._since = 0.0 if waits else time.perf_counter()
 
 
 def happen(mishap: InjectedFault) -> None:
-    """To this process."""
+    """Inject a lethal failure into this process."""
     if mishap.kind == "loop":
         while True:
             pass

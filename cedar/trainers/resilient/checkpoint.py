@@ -1,4 +1,4 @@
-"""Checkpoints by the names of parameters: any number of stages and replicas can load them."""
+"""Checkpoints that store parameters by name, so that any number of stages and replicas can load them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.model import Layout, State
 from cedar.trainers.resilient.schedule import Worker
 
-_DATA = ("pipeline", "sources", "seed")  # of the loader's state
+_DATA = ("pipeline", "sources", "seed")  # the entries of the loader's state that must match
 KINDS = ("master", "first", "second")
 
 
 class Checkpoints:
-    """One worker's part in the checkpoints of a folder that all workers see.
+    """One worker's part in writing and loading the checkpoints of a folder that all workers share.
 
-    The live workers of a stage share out its parameters. States do not change, so they are written by a thread, next to
-    the training. A checkpoint is written aside; the worker that is last to be done writes the index, and gives it its
-    name. ``every``: steps between two checkpoints; 0: only at the end; ``about``: JSON to keep with each: the model,
-    the loader's state; ``shared_elsewhere``: another stage writes the parameters that this one shares.
+    The live workers of a stage split its parameters among them. A state never changes, so a thread writes it during
+    training, into a temporary folder. The last worker to finish writes the index and renames the folder. ``every``:
+    steps between checkpoints; 0: only at the end. ``about``: JSON to store in each checkpoint, such as the loader's
+    state. ``shared_elsewhere``: another stage writes the parameters that it shares with this one.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class Checkpoints:
         self.folder, self.me, self.layout, self.board = folder, me, layout, board
         self.every, self.keep, self.about = every, keep, dict(about or {})
         self.shared_elsewhere = shared_elsewhere
-        self._most = keep  # folders
-        self.wrote = 0, 0.0  # bytes of the last part, and seconds that it took
+        self._most = keep  # max number of checkpoint folders
+        self.wrote = 0, 0.0  # bytes in the last part that this worker wrote, and seconds it took
         self._writing = BackgroundWriter(folder)
 
     def due(self, step: int) -> bool:
         return self.every > 0 and step > 0 and step % self.every == 0
 
     def save(self, state: State, epoch: Epoch) -> None:
-        """Begin to save; all members of a generation do, at the same version."""
+        """Start to save a state. All members of a generation call this at the same version."""
         peers = sorted(worker for worker in epoch.members if worker.stage == self.me.stage)
         mine = dict(list(self._saved(state).items())[peers.index(self.me) :: len(peers)])
         about = {"step": state.version, "updates": state.updates, **self.about, **self._more(state, epoch)}
         self._writing.begin(partial(self._write, mine, about, epoch))
 
     def wait(self) -> None:
-        """Until what was begun is written."""
+        """Wait until the running save is written."""
         self._writing.wait()
 
     def load(self, path: str) -> State:
-        """This stage's state."""
+        """Load this stage's state from a checkpoint."""
         index = read_index(path)
         state = State.begin(self.layout.gather({}))
         with torn(path), Reader(path, index.entries) as reader:
@@ -85,17 +85,17 @@ class Checkpoints:
         }
 
     def _saved(self, state: State) -> dict[str, Part]:
-        """What this stage writes; its workers share that out."""
+        """Return the parameters that this stage saves; its workers split them."""
         names = list(self.layout.shapes)[self.layout.shared if self.shared_elsewhere else 0 :]
         parts = self._parts(state)
         return {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in names for kind in KINDS}
 
     def _more(self, _state: State, _epoch: Epoch) -> dict[str, Any]:
-        """To keep with a checkpoint, next to what is kept with all."""
+        """Return additional entries for the index of a checkpoint."""
         return {}
 
     def _check_data(self, path: str, saved: Mapping[str, Any] | None) -> None:
-        """Steps mean the same rows only with the same pipeline, files and seed."""
+        """Raise if the pipeline, files or seed differ from the checkpoint's: steps would then mean other rows."""
         mine = self.about.get("loader")
         other = [] if saved is None or mine is None else [name for name in _DATA if saved.get(name) != mine.get(name)]
         if other:
@@ -107,7 +107,8 @@ class Checkpoints:
     def _write(self, mine: Mapping[str, Part], about: Mapping[str, Any], epoch: Epoch) -> None:
         number, version = epoch.number, about["step"]
         path = path_of(self.folder, version)
-        aside = f"{path}.part-{number}"  # of a generation: what fenced workers write is in no worker's way
+        # one folder per generation: fenced workers of older generations cannot interfere
+        aside = f"{path}.part-{number}"
         os.makedirs(aside, exist_ok=True)
         began = time.perf_counter()
         reported = write_parts(aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)
@@ -125,10 +126,10 @@ class Checkpoints:
         assert reported is not None, "all have put what they wrote before they counted"
         write_index(aside, about, [line for lines in reported for line in lines])
         rename_whole(aside, path, self._most)
-        for name in os.listdir(self.folder):  # what generations that have ended began
+        for name in os.listdir(self.folder):  # remove unfinished folders of generations that have ended
             begun, part, _ = name.partition(".part-")
             if part and NAME.fullmatch(begun) and begun <= os.path.basename(path):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
     def _named(self, version: int) -> None:
-        self.board.put(keys.PERSISTED(), version)  # logs from before are not needed any more
+        self.board.put(keys.PERSISTED(), version)  # other workers can now drop their logs from before this version

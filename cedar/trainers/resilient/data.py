@@ -1,4 +1,4 @@
-"""Micro-batches by (step, replica, micro-batch), from what reads a step again until it is committed."""
+"""Micro-batches by (step, replica, micro-batch), from a source that can read a step again until it is committed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch.utils import _pytree as pytree
 import cedar
 from cedar.core.errors import CedarError
 
-_ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the data
-_RECENT = 4  # steps
+_ENDLESS = 1 << 40  # steps in the loader's single epoch: it repeats the data without end
+_RECENT = 4  # number of recent steps to cache
 Pair: TypeAlias = tuple[Any, Any]
 Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
 
 class WrongRows(CedarError):
-    """The data differ from what the pipeline declares, and would differ again: the run ends."""
+    """The data differ from what the pipeline declares. A retry would not help, so the run ends."""
 
 
 class Source:
-    """Rows of steps: the same for every worker that asks, also twice.
+    """The rows of each step. Every worker gets the same rows for a step, and can read a step repeatedly.
 
     Args:
-        read: gives, of a step, what the first stage takes and what the loss takes: tensors, or structures of them, a
-            row for each. A function with a parameter ``rows`` gives these rows of the step's batch, a ``range``; any
-            other gives the whole batch.
+        read: function of a step that returns a pair: inputs of the first stage, and targets of the loss. Each is a
+            tensor or a structure of tensors with one entry per row. If the function has a parameter ``rows``, a
+            ``range``, it returns only these rows of the step's batch; otherwise it returns the whole batch.
     """
 
     def __init__(self, read: Callable[..., Pair]) -> None:
@@ -36,23 +36,23 @@ class Source:
         self.by_rows = "rows" in inspect.signature(read).parameters
 
     def read(self, step: int, rows: range) -> Pair:
-        """These rows of a step; where ``by_rows`` is False, they must be all."""
+        """Read these rows of a step; if ``by_rows`` is False, ``rows`` must cover the whole batch."""
         return self._function(step, rows=rows) if self.by_rows else self._function(step)
 
     def commit(self, step: int) -> None:
-        """Steps up to this one are never read again."""
+        """Promise not to read steps up to this one again."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What batches follow from: JSON; a checkpoint refuses to continue with other data."""
+        """Return the JSON state that determines the batches; a checkpoint refuses to continue with different data."""
         return {}
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release open resources."""
 
 
 class LoaderSource(Source):
-    """Batches of a cedar pipeline, which goes round its rows without end. ``split``: of a batch, what the first stage
-    takes and what the loss takes; ``lanes``: ranks of the loader: each holds as many rows of a step, and is read alone.
+    """Batches of a cedar pipeline, which repeats its rows without end. ``split``: function from a batch to (inputs of
+    the first stage, targets of the loss). ``lanes``: ranks of the loader; each has an equal part of a step's rows.
     """
 
     def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int, lanes: int = 1) -> None:
@@ -86,9 +86,9 @@ def _joined(parts: tuple[Any, ...]) -> Any:
 
 
 class MicroBatches:
-    """A source, cut. ``micro_batches``: of each pipeline in a step; ``rows``: of each; ``batch``: of the whole step.
-
-    Where the source can, a worker reads only what its own pipelines work: one read for all micro-batches of a replica.
+    """Cuts the batches of a source into micro-batches. ``micro_batches``: number per pipeline and step. ``rows``: rows
+    per micro-batch. ``batch``: rows per step. If the source supports it, a worker reads only the rows of its own
+    pipelines, with one read for all micro-batches of a replica.
     """
 
     def __init__(self, source: Source, micro_batches: int, rows: int, batch: int) -> None:
@@ -96,20 +96,20 @@ class MicroBatches:
         self._recent: dict[tuple[int, int], Pair] = {}  # by step and first row
 
     def inputs(self, step: int, key: tuple[int, int]) -> Any:
-        """What the first stage takes of a micro-batch."""
+        """Return a micro-batch's inputs of the first stage."""
         return self._of(step, key, 0)
 
     def targets(self, step: int, key: tuple[int, int]) -> Any:
-        """What the loss takes of it."""
+        """Return a micro-batch's targets of the loss."""
         return self._of(step, key, 1)
 
     def commit(self, step: int) -> None:
-        """Steps up to this one are never read again."""
+        """Promise not to read steps up to this one again."""
         self._recent = {at: pair for at, pair in self._recent.items() if at[0] > step}
         self.source.commit(step)
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release open resources."""
         self.source.close()
 
     def _of(self, step: int, key: tuple[int, int], side: int) -> Any:

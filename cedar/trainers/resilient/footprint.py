@@ -1,4 +1,4 @@
-"""How many bytes a stage keeps of a micro-batch, measured; and so how many of them fit into memory."""
+"""Measure how many bytes a stage keeps for a micro-batch, and so how many micro-batches fit into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LiveTensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of tensors that were made inside, and are still there; views of older ones are none."""
+    """Count the bytes of tensors that were created inside and are still alive; views of older tensors do not count."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -47,10 +47,10 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 def footprint(engine: Engine, x: Any, targets: Any = None) -> tuple[int, torch.Tensor]:
-    """The most bytes that a micro-batch keeps from F to the end of B_WEIGHT, and what the stage gives.
+    """Return the peak bytes that a micro-batch keeps from F to the end of B_WEIGHT, and the output of the stage.
 
-    Its input and its output are among them, what an instruction needs only while it computes is not. ``x``: of the
-    stage; ``targets``: at the last one.
+    The bytes include the stage's input and output, but not temporary tensors of a computation. ``x``: input of the
+    stage. ``targets``: targets of the loss, for the last stage.
     """
     key, alive = (0, 0), LiveTensorBytes()
     engine.load(engine.begin)
@@ -65,13 +65,12 @@ def footprint(engine: Engine, x: Any, targets: Any = None) -> tuple[int, torch.T
 
 
 def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
-    """For each stage, how many micro-batches' activations fit into so many bytes.
+    """Return for each stage how many micro-batches' activations fit into ``memory`` bytes.
 
-    A process of its own computes one micro-batch through all stages, one stage at a time, so that this one stays as it
-    is.
+    A separate process runs one micro-batch through all stages, so that this process stays unchanged.
 
     Raises:
-        CedarError: a stage keeps more than that for one; or it failed.
+        CedarError: one micro-batch already needs more memory at some stage, or the measurement failed.
     """
     preload()
     sizes: list[int] = ask_process(lambda: _measure(made), made.run.threads, "the process that measures stages died")

@@ -1,9 +1,8 @@
-"""Upstream logs: what crossed the boundaries of a stage since the last checkpoint.
+"""Upstream logs: the messages that crossed stage boundaries since the last checkpoint.
 
-With them a stage that has lost all its workers does those steps again alone (the localized recovery of MoEvement,
-arXiv 2412.15411). It needs the activations that the stage before it sent, the gradients that the stage after it sent,
-what gradients were scaled by, and, where it shares weights with other stages, the sums of their gradients. Nothing else
-computes anything again.
+With them, a stage that has lost all its workers redoes those steps alone (the localized recovery of MoEvement, arXiv
+2412.15411). It needs the activations from the stage before it, the gradients from the stage after it, the factors that
+scaled gradients and, if it shares weights, the sums of the shared gradients. Other stages recompute nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Reported = Mapping[str, Any]
 
 @dataclass
 class PastStep:
-    """One step of one worker, in the memory of the host."""
+    """The logged messages of one step of one worker, in host memory."""
 
     outputs: dict[Key, torch.Tensor] = field(default_factory=dict)
     gradients: dict[Key, torch.Tensor] = field(default_factory=dict)
@@ -44,8 +43,8 @@ class PastStep:
 
 
 class History:
-    """What a worker has sent, step by step. ``first``: it is of the first stage, which sends no gradients; ``last``: it
-    is of the last stage, which sends no activations.
+    """The messages that a worker has sent, by step. ``first``: the worker is in the first stage, which sends no
+    gradients. ``last``: it is in the last stage, which sends no activations.
     """
 
     def __init__(self, *, first: bool, last: bool) -> None:
@@ -54,7 +53,7 @@ class History:
         self.scales: dict[int, float | None] = {}
 
     def add(self, step: int, kept: FinishedWork, tied: torch.Tensor | None) -> None:
-        """A step that was taken, or served: then what it sends now comes to what it sent before."""
+        """Log the messages of a step; if the worker serves the step again, add the new messages to the old ones."""
         past = self.steps.setdefault(step, PastStep())
         if not self.last:
             past.outputs |= {key: tensor.cpu() for key, tensor in kept.outputs.items()}
@@ -64,11 +63,11 @@ class History:
             past.tied = tied.cpu().clone()
 
     def scaled(self, step: int, scale: float | None) -> None:
-        """What the gradients of a step were multiplied with; None: the step was skipped."""
+        """Log the factor that a step's gradients were multiplied by; None: the step was skipped."""
         self.scales[step] = scale
 
     def forget(self, before: int) -> None:
-        """A checkpoint holds the state from before this step."""
+        """Drop the logs of steps before this one, because a checkpoint holds the state."""
         self.steps = {step: past for step, past in self.steps.items() if step >= before}
         self.scales = {step: scale for step, scale in self.scales.items() if step >= before}
 
@@ -77,7 +76,7 @@ class History:
         return sum(past.nbytes for past in self.steps.values())
 
     def describe(self) -> dict[str, Any]:
-        """What there is, without the tensors: JSON."""
+        """Return which messages are logged, without the tensors: JSON."""
         return {
             "outputs": [[step, sorted(map(list, past.outputs))] for step, past in self.steps.items()],
             "gradients": [[step, sorted(map(list, past.gradients))] for step, past in self.steps.items()],
@@ -88,18 +87,18 @@ class History:
 
 @dataclass(frozen=True)
 class Sources:
-    """Who sends what to a stage that does its steps again."""
+    """Which workers send the logged messages to a stage that redoes its steps."""
 
     stage: int
     steps: range
-    # for each step and micro-batch who has the activations; empty at the first stage
+    # for each step and micro-batch, the worker that has the activations; empty for the first stage
     outputs: Mapping[tuple[int, Key], Worker]
-    gradients: Mapping[tuple[int, Key], Worker]  # the same of gradients; empty at the last stage
-    tied: Mapping[int, Worker]  # for each step who has the sum of the shared gradients; empty if nothing is shared
-    scales: Mapping[int, float | None]  # of these steps; in staggered mode that of the last one may not be known yet
+    gradients: Mapping[tuple[int, Key], Worker]  # likewise for gradients; empty for the last stage
+    tied: Mapping[int, Worker]  # for each step, the worker that has the sum of shared gradients, if any are shared
+    scales: Mapping[int, float | None]  # factor of each step; in staggered mode, the last one may be unknown
 
     def messages(self, step: int, mine: Sequence[Key]) -> Iterator[tuple[Worker, str, Key]]:
-        """What one worker gets for a step, in the order in which each sender sends it."""
+        """Yield the messages that one worker gets for a step, in the order in which each sender sends them."""
         for key, log in product(mine, ("outputs", "gradients")):
             senders: Mapping[tuple[int, Key], Worker] = getattr(self, log)
             if (step, key) in senders:
@@ -113,14 +112,14 @@ def find_sources(
     tied: Sequence[int],
     staggered: bool,
 ) -> Sources | None:  # fmt: skip
-    """Who sends what, the same wherever it is computed; None if something was not logged, or is lost.
+    """Choose the senders, identically on every worker. Return None if a message was never logged or is lost.
 
     Args:
-        reported: what the live workers have.
-        stage: that has lost all its workers.
-        steps: that it must do again.
+        reported: which messages each live worker has logged.
+        stage: the stage that has lost all its workers.
+        steps: the steps that it must redo.
         tied: stages that share weights.
-        staggered: the scale of the last step may still be open.
+        staggered: whether the scale of the last step may still be undecided.
     """
 
     def holders(neighbor: int, log: str) -> dict[tuple[int, Key], Worker] | None:
@@ -149,14 +148,14 @@ _KINDS: tuple[Kind, Kind, Kind] = ("F", "B_INPUT", "B_WEIGHT")
 
 
 def keys_of(schedule: Schedule, worker: Worker) -> list[Key]:
-    """The micro-batches that a worker works."""
+    """Return the micro-batches that a worker processes."""
     return sorted((done.replica, done.micro_batch) for done in schedule.work[worker] if done.kind == "F")
 
 
 def send_logs(
     transport: Transport, me: Worker, schedule: Schedule, sources: Iterable[Sources], history: History
 ) -> None:
-    """Send what others need of this worker's logs. Does not wait."""
+    """Send the logged messages that other workers need from this one. Does not block."""
     for lost in sources:
         for to in schedule.peers(lost.stage):
             mine = keys_of(schedule, to)
@@ -172,7 +171,7 @@ def send_logs(
 def expect_logs(
     transport: Transport, schedule: Schedule, me: Worker, sources: Sources, engine: Engine
 ) -> None:  # fmt: skip
-    """Announce all that ``send_logs`` of others sends here."""
+    """Announce to the transport all messages that other workers' ``send_logs`` will send to this worker."""
     mine, layout = keys_of(schedule, me), engine.layout
     signatures = {
         "outputs": engine.inputs, "gradients": engine.outputs, "tied": Signature((layout.tied,), layout.dtype)
@@ -191,9 +190,9 @@ def replay_step(
     sources: Sources,
     reported: Callable[[int, Instruction, bool], None],
 ) -> tuple[FinishedWork, Result]:
-    """A step of this worker with logged messages: F, B_INPUT and B_WEIGHT of each of its micro-batches, and the sum.
-    ``executor``: with the data, and a transport to which everything was announced; ``reported``: called with a number,
-    what is done, and whether something is waited for.
+    """Redo a step of this worker from logged messages: F, B_INPUT and B_WEIGHT of each micro-batch, then the sum.
+    ``executor``: has the data, and a transport to which all messages were announced. ``reported``: called with the
+    position, the instruction, and whether it waits.
     """
     engine, transport, kept = executor.engine, executor.transport, FinishedWork(step)
     mine = keys_of(schedule, executor.me)
@@ -219,11 +218,11 @@ def replay_step(
 
 
 def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport) -> None:
-    """Every member of the generation calls it: some send what they have logged, some do steps again with that.
+    """Recover lost stages: some workers send their logs, others redo steps from them. All members call this.
 
-    Where something was not logged, every worker waits here until the lead lets all of them restore. ``trainer``: one
-    worker, whose state is restored where its stage is lost; ``versions``: how far every worker is; of lost stages,
-    afterwards, too.
+    If a message was not logged, every worker waits here until the coordinator starts a restore of all stages.
+    ``trainer``: this worker; its state is updated if its stage is lost. ``versions``: how many steps each worker has
+    taken; updated for the workers of lost stages.
 
     Raises:
         Superseded: a newer generation has begun.
@@ -271,7 +270,8 @@ def _do_again(trainer: Trainer, sources: Sources, transport: Transport) -> None:
         kept, result = replay_step(executor, trainer.schedule, step, sources, tell)
         assert result.gradient is not None
         trainer.remember(step, kept, result.gradient)
-        if me.stage == job.stages - 1 and step + 2 >= sources.steps.stop:  # those who died may not have said so
+        # the workers that died may not have reported this step as done
+        if me.stage == job.stages - 1 and step + 2 >= sources.steps.stop:
             trainer.tell_losses(result)
             trainer.board.first(keys.DONE(trainer.epoch.line, step), time.time())
         if step in sources.scales:

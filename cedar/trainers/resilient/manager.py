@@ -1,4 +1,4 @@
-"""Between failures: learn what instructions take, have plans made for that, and move workers where that pays."""
+"""Between failures: measure instruction times, have plans made for them, and move workers where that pays off."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from cedar.trainers.resilient.schedule import (
 )
 from cedar.trainers.resilient.schedule.timeline import group_of
 
-WARM, LOOK = 2, 5  # steps that are left out, and steps that are inspected
+WARM, LOOK = 2, 5  # steps left out as warm-up, and steps that are measured
 
 
 class WorkerDurations:
-    """One worker's measurements, over some steps of one generation; a generation that ends sooner does not count."""
+    """Measure the instruction times of one worker over some steps; starts over if the generation ends before that."""
 
     def __init__(self) -> None:
         self._executor: Executor | None = None
         self._steps, self._done = 0, False
 
     def begin(self, executor: Executor) -> None:
-        """A generation begins."""
+        """Start to measure in a new generation."""
         self._executor, self._steps = executor, 0
 
     def tell(self, board: Board, me: Worker) -> None:
-        """Call after each step."""
+        """Count a step, and report the measurements once enough steps are done. Call after each step."""
         if self._done or self._executor is None:
             return
         self._steps += 1
@@ -58,8 +58,8 @@ def _plain(done: TimedInstruction) -> list[Any]:
 
 
 def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> Durations | None:
-    """What instructions take, by kind and stage; None until all members have reported. ``schedule``: any of the
-    run's: it says who meets.
+    """Return the median time of instructions by kind and stage; None until all members have reported. ``schedule``: any
+    schedule of the run; it determines which workers wait for each other.
     """
     plain = board.take_all([keys.DURATIONS(worker) for worker in members])
     if plain is None:
@@ -80,7 +80,7 @@ def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> D
 def _meetings(
     reported: Mapping[Worker, Iterable[TimedInstruction]], schedule: Schedule
 ) -> dict[tuple[Kind, int], float]:
-    """Where workers meet, the one that came last has waited for no other worker: of each step its time counts."""
+    """Return the times of collective instructions: per step, the minimum, from the worker that arrived last."""
     least: dict[Any, dict[int, float]] = defaultdict(dict)
     groups: dict[tuple[Kind, int], Any] = {}
     for worker, one in reported.items():
@@ -94,9 +94,9 @@ def _meetings(
 
 
 def _travel(reported: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
-    """From the end of a SEND until a receiver that waits already has the message.
+    """Return the seconds from the end of a SEND until a receiver that is already waiting has the message.
 
-    Messages go up and down, so where the clocks of two machines differ, the mean of both does not.
+    Messages travel in both directions, so averaging both directions cancels the difference between two clocks.
     """
     sent = {
         (step, done.kind[5:], done.other(worker), done.replica, done.micro_batch): ended
@@ -111,12 +111,12 @@ def _travel(reported: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
     return max(0.0, statistics.mean(map(statistics.median, delays.values()))) if delays else 0.0
 
 
-_PAUSE = 0.5  # seconds that a boundary with a change costs, before one was measured
+_PAUSE = 0.5  # seconds that a change at a step boundary costs, until one has been measured
 
 
 class Manager:
-    """Looks at a run now and then, for the process that leads it. ``moves``: let workers take places in other stages
-    where that pays.
+    """Checks a run regularly, in the process that leads it, to improve its plans. ``moves``: let workers take places in
+    other stages where that pays off.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Manager:
         self._whole: list[float] = []
 
     def look(self, steps: Sequence[tuple[int, float, float]]) -> None:
-        """Call often; ``steps`` are those that are done, with the times when they were."""
+        """Check the run; call often. ``steps``: the finished steps, with the times at which they finished."""
         if self.chief.generation != self._generation:
             self._generation, self._begun = self.chief.generation, len(steps)
         if len(steps) == self._seen or not self._generation:
@@ -140,8 +140,8 @@ class Manager:
                 self._whole = [b - a for a, b in pairwise(recent)]
                 self.planning.learn(durations, self.connect)
         if not self.chief.plans and self.planning.durations is not None and (self.board.take(keys.PLANS()) or 0) > 0:
-            self.chief.plans = 1  # from the next generation on
-        if len(steps) > self._begun:  # the generation has got over its beginning
+            self.chief.plans = 1  # used from the next generation on
+        if len(steps) > self._begun:  # the generation is past its start-up
             self.planning.prepare(self._generation, self.chief.plans, self.connect)
         if self.moves and not self.chief.leaving and not self.chief.lost:
             self._move(steps)
@@ -155,8 +155,8 @@ class Manager:
                 self.chief.move(move.worker, move.role)
 
     def _pause(self) -> float:
-        """Seconds from the decision for a new generation until it computes, as they were so far; twice that for state
-        that has to travel.
+        """Return the median seconds so far from deciding on a new generation until it computes, twice: a move also
+        transfers state.
         """
         pauses = []
         for event in self.chief.events:
@@ -167,7 +167,7 @@ class Manager:
         return 2 * statistics.median(pauses) if pauses else _PAUSE
 
     def describe(self) -> dict[str, Any]:
-        """For the run's record: ``plans``, ``step`` and ``durations``."""
+        """Return entries for the run's record: ``plans``, ``step`` and ``durations``."""
         planning = self.planning
         figures: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}
         if planning.durations is not None and self._whole:

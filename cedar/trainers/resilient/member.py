@@ -1,4 +1,4 @@
-"""One worker among the others: how it enters a generation, and what it and they continue with."""
+"""One worker: how it enters a generation, and how its members agree on the step and state to continue from."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 
 
 class Fenced(CedarError):
-    """The others continue without this worker: nothing that it does counts any more."""
+    """The other workers continue without this one: none of its work counts any more."""
 
 
 class MovedAway(Exception):
-    """This worker has gone to another place, where a new process of its continues."""
+    """This worker has moved to another place in the grid, where a new process continues its work."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all workers of a run agree on."""
+    """The settings that all workers of a run share."""
 
     stages: int
     replicas: int
-    micro_batches: int  # of each pipeline in one step
+    micro_batches: int  # per pipeline and step
     steps: int
-    mode: Mode = "sync"  # ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own
+    mode: Mode = "sync"  # ``sync``: a step counts once all have voted; ``staggered``: each stage steps when ready
     reduction: Reduction = "exact"  # ``exact`` or ``fast``
     memory: Memory = "1f1b"  # activations that a worker may keep
     tied: tuple[int, ...] = ()  # stages that share weights
-    logs: bool = True  # keep finished work of a step until it commits
-    # keep what crossed boundaries until a checkpoint holds it, so that a lost stage restores alone
+    logs: bool = True  # keep a step's finished work until the step commits
+    # log messages between stages until a checkpoint covers them, so that a lost stage can restore without the others
     replay: bool = False
-    patience: float = 600.0  # seconds after which a wait is given up
-    pace: float = 0.0  # seconds that each F, B_INPUT and B_WEIGHT takes at least
+    patience: float = 600.0  # seconds after which any wait fails
+    pace: float = 0.0  # min seconds for each F, B_INPUT and B_WEIGHT
 
     def problem(self, dead: frozenset[Worker], costs: Costs | None = None) -> Problem:
         return Problem(
@@ -63,12 +63,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Pending:
-    """A step that was taken before the norms of all stages were known."""
+    """A step that a stage took before the gradient norms of all stages were known, with what it takes to undo it."""
 
-    state: State  # from before the step: W_k and the optimizer's state
+    state: State  # the state before the step: weights W_k and the optimizer's state
     gradient: torch.Tensor
-    scale: float | None  # that was taken for it; None: the step was skipped
-    line: int  # since when norms are reported: the generation of the last restore of all
+    scale: float | None  # the factor used for the gradients; None: the step was skipped
+    line: int  # the generation of the last restore of all stages; norms are reported under it
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +76,7 @@ class Pending:
 
 
 def send_state(transport: Transport, to: Worker, state: State, pending: Pending | None) -> None:
-    """Everything that a worker of the same stage needs to take part."""
+    """Send everything that a joining worker of the same stage needs."""
     line = 0 if pending is None else pending.line
     before = state if pending is None else pending.state
     scale = torch.tensor([0.0 if pending is None or pending.scale is None else pending.scale], dtype=torch.float64)
@@ -93,7 +93,7 @@ def send_state(transport: Transport, to: Worker, state: State, pending: Pending 
 
 
 def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> tuple[State, Pending | None]:
-    """What ``send_state`` sent; ``like`` is a vector of the stage."""
+    """Receive what ``send_state`` sent; ``like``: a vector of the stage's size and dtype."""
     transport.expect(source, (8,), torch.int64)
     version, updates, before, before_updates, line, skipped, *whole = transport.receive(source).tolist()
     transport.expect(source, (len(like) * (7 if line else 3),), like.dtype)
@@ -108,19 +108,19 @@ def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> t
 
 
 def digest(state: State) -> str:
-    """Of the weights' bits."""
+    """Return a hash of the weights' bits."""
     return hashlib.blake2b(state.master.cpu().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
 
 
 class Member:
-    """One worker, from generation to generation; ``Trainer`` takes the steps.
+    """One worker, across generations; ``Trainer`` adds the training loop.
 
     Args:
-        optimizer: the same on all workers.
-        newest: the newest generation, cheap to ask.
-        connect: makes the transport of a generation; may wait.
+        optimizer: the optimizer; the same on all workers.
+        newest: returns the number of the newest generation; called often, so it must be cheap.
+        connect: makes the transport of a generation; may block.
         data: opens the data; called again after a restore.
-        since: the newest generation when this worker was not yet known to the lead: none up to there is meant for it.
+        since: the newest generation when this worker registered; generations up to it do not include the worker.
     """
 
     def __init__(  # noqa: PLR0913 - each has a name
@@ -141,28 +141,28 @@ class Member:
         self.ahead: frozenset[int] = frozenset()
         self.times: dict[str, float] = {}
         self.history = History(first=me.stage == 0, last=me.stage == job.stages - 1)
-        self.logged = 0  # the most bytes of it
-        self.redone = 0  # micro-batches that needed no new work when a step was redone
-        self.peak = 0  # bytes of weights, optimizer state and their copies
+        self.logged = 0  # peak bytes of the logs
+        self.redone = 0  # micro-batches that a redone step could reuse
+        self.peak = 0  # peak bytes of weights, optimizer state and their copies
         self.durations = WorkerDurations()
         self._placed = False
         self.transport: Transport | None = None
         self.data: MicroBatches | None = None
 
     def idle(self, waiting: Waiting) -> None:
-        """Until a newer generation begins, which is raised as Superseded."""
+        """Wait for a newer generation, which raises Superseded."""
         self._tell("STEP", waits=True)
         waiting.until(_asleep, "a new generation")
 
     def tell_again(self, step: int, at: int, done: Instruction, waits: bool) -> None:
-        """What is done of a step that is done again."""
+        """Report the progress of a step that is being redone."""
         self.progress(step, at, done, self.me if waits else None)
 
     def _tell(self, kind: Any, *, waits: bool = False) -> None:
         self.progress(self.step, -1, Instruction(kind), self.me if waits else None)
 
     def plan(self) -> None:
-        """For this generation."""
+        """Get the schedule of this generation."""
         self.times["agreed"] = time.time()
         made = schedule_of(self.board, self.epoch, self.job.problem, self.me, self.waiting)
         self.times["planned"] = time.time()
@@ -171,7 +171,7 @@ class Member:
             self.board.put(keys.PERIOD(self.epoch.number), made.period)
 
     def executor_of(self, transport: Transport) -> Executor:
-        """For this generation, with the data."""
+        """Make the executor of this generation."""
         assert self.data is not None
         executor = Executor(
             self.me, self.engine, transport, self.data, reduction=self.job.reduction,
@@ -195,14 +195,14 @@ class Member:
         self.history.forget(self.job.steps)
 
     def remember(self, step: int, kept: FinishedWork, gradient: torch.Tensor | None) -> None:
-        """Keep what crossed the boundaries, where a lost stage may need it."""
+        """Log the messages that crossed stage boundaries, if replay is enabled."""
         if self.job.replay:
             shared = self.engine.layout.tied
             self.history.add(step, kept, gradient[:shared] if gradient is not None and shared else None)
             self.logged = max(self.logged, self.history.nbytes)
 
     def stepped(self, state: State, gradient: torch.Tensor, scale: float | None) -> State:
-        """The state after a step; what thaws there has its saved state."""
+        """Take an optimizer step; if restoring a sparse checkpoint, also load the operators saved at this step."""
         after = self.optimizer.step(state, gradient, self.engine.layout, scale)
         if not state.whole_at:
             return after
@@ -210,7 +210,7 @@ class Member:
         return self.windows.thaw(after, state.whole_at)
 
     def _versions(self) -> dict[Worker, int]:
-        """How far every worker is; those who join are not in it."""
+        """Return how many steps each worker has taken; joining workers are left out."""
         number = self.epoch.number
         self.board.put(keys.AT(number, self.me), self.state.version if self._placed else None)
         wanted = [keys.AT(number, worker) for worker in self.epoch.members]
@@ -218,10 +218,10 @@ class Member:
         return {w: version for w, version in zip(self.epoch.members, reported, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
-        """The step to continue with; every stage as far as all its workers are."""
+        """Find the step to continue with, bring each stage's workers to the same step, and send state to new ones."""
         stages = [min((v for w, v in versions.items() if w.stage == s), default=-1) for s in range(self.job.stages)]
         self.step = min(stages)
-        for stage in self.job.tied:  # they reduce together, so they step together
+        for stage in self.job.tied:  # stages with shared weights reduce together, so they must step together
             stages[stage] = min(stages[each] for each in self.job.tied)
         if self.step < 0:
             raise CedarError(f"no worker of stage {stages.index(-1)} has its weights", fix="restore a checkpoint")

@@ -1,4 +1,4 @@
-"""Everything that can be set for a run."""
+"""All settings of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.trainers.resilient.planner import Memory
 
 @dataclass(frozen=True)
 class DataOptions(config.TextOptions):
-    """Text, as bytes."""
+    """The text to train on, as bytes."""
 
     length: int = 64
     batch: int = 24
@@ -22,31 +22,31 @@ class DataOptions(config.TextOptions):
 
 @dataclass(frozen=True)
 class ModelOptions(TransformerOptions):
-    """A GPT-style model, cut into stages."""
+    """A GPT-style model that is split into stages."""
 
-    layers: int = 6  # blocks, cut into stages
-    tied: bool = True  # the head uses the embeddings of the tokens
+    layers: int = 6  # number of blocks
+    tied: bool = True  # the output layer uses the token embeddings
 
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """How a step is worked.
+    """How a pipeline does a step.
 
     Args:
-        micro_batches: of each pipeline in one step.
-        mode: ``sync``: no stage steps before all can; ``staggered``: each when it is ready; ``auto``: staggered where
-            nothing is clipped and a plan gets shorter by it.
-        reduction: ``exact``: gradients are added in a fixed order, bitwise the same no matter which worker computed
-            them; ``fast``.
+        micro_batches: micro-batches per pipeline and step.
+        mode: ``sync``: all stages step together; ``staggered``: each stage steps when it is ready; ``auto``: staggered
+            if gradients are not clipped and a plan gets shorter that way.
+        reduction: ``exact``: gradients are added in a fixed order, so that the sum is bitwise the same no matter which
+            worker computed them; ``fast``: each worker first adds up its own.
         memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, a size such as ``"2GiB"``
-            (what a stage keeps of a micro-batch is measured at the start), or ``"all"``.
-        logs: keep finished work of a step until it commits, so that a failure costs only what the dead worker had.
-        replay: keep what crossed boundaries of stages until a checkpoint holds it, in the memory of the host, so that
-            a stage that has lost all its workers goes back to the checkpoint alone.
-        calibrate: make plans again for what instructions were measured to take.
-        schedule: a CSV of torch.distributed.pipelining to work by while no worker is dead; empty: a plan of ours.
-        exact: seconds that CP-SAT may take for each plan that is made ahead; 0: list scheduling alone.
-        moves: let workers take places in other stages where that pays.
+            (the trainer then measures at the start what a micro-batch needs), or ``"all"``.
+        logs: keep a step's finished work until the step commits, so that a failure costs only the dead worker's work.
+        replay: log messages between stages in host memory until a checkpoint covers them, so that a stage that has lost
+            all its workers can go back to the checkpoint without the other stages.
+        calibrate: make new plans from measured instruction times.
+        schedule: a CSV file of torch.distributed.pipelining, used while no worker is dead; empty: cedar's own plan.
+        exact: seconds that CP-SAT may spend on each plan made ahead; 0: list scheduling only.
+        moves: let workers take places in other stages where that pays off.
     """
 
     micro_batches: int = 4
@@ -62,12 +62,12 @@ class PipelineOptions:
 
     @property
     def cap(self) -> Memory:
-        """As the planner takes it; of a size, see ``footprint.caps``."""
+        """Return ``memory`` as the planner takes it, unless it is a size in bytes; see ``footprint.caps`` for sizes."""
         return None if self.memory == "all" else self.memory  # type: ignore[return-value]
 
     @property
     def bytes(self) -> int:
-        """The size that ``memory`` is; 0 if it is none."""
+        """Return ``memory`` in bytes; 0 if it is not a size."""
         if not isinstance(self.memory, str) or self.memory in {"1f1b", "stage 1f1b", "all"}:
             return 0
         try:
@@ -79,28 +79,28 @@ class PipelineOptions:
     def __post_init__(self) -> None:
         positive(self, "micro_batches")
         not_negative(self, "exact")
-        self.bytes  # noqa: B018 - a bad size is refused here
+        self.bytes  # noqa: B018 - raises if the size is invalid
 
 
 @dataclass(frozen=True)
 class OptimizerOptions(AdamWOptions):
-    """AdamW; where ``clip`` bites at most steps, use ``sync``."""
+    """Settings of AdamW. If most steps are clipped, use ``sync`` mode."""
 
     warmup: int = 10
 
 
 @dataclass(frozen=True)
 class RunOptions(config.RunOptions):
-    """One run; the report and the plot go into its folder, too. On ``cuda`` messages take the way through the memory of
-    the host.
+    """Settings of a run. The report and the plot are also written to its folder. On ``cuda``, messages go through host
+    memory.
 
     Args:
-        heartbeat: seconds after which a worker without sign or progress counts as hung.
-        silence: seconds after which a supervisor without a sign counts as gone.
-        patience: seconds after which any wait is given up.
-        pace: seconds that each F, B_INPUT and B_WEIGHT takes at least: a rehearsal of other hardware.
-        sparse_window: steps of a sparse checkpoint, each of which saves a part of every stage; 0: none; ``"auto"``: as
-            few as take no longer to write than the steps do, as both were measured.
+        heartbeat: seconds without heartbeat or progress after which a worker counts as hung.
+        silence: seconds without a sign after which a supervisor counts as gone.
+        patience: seconds after which any wait fails.
+        pace: min seconds for each F, B_INPUT and B_WEIGHT, to imitate other hardware.
+        sparse_window: steps per sparse checkpoint, each of which saves a part of every stage; 0: no sparse checkpoints;
+            ``"auto"``: the smallest number that the storage can keep up with, by measurement.
     """
 
     folder: str = "runs/resilient"
@@ -129,7 +129,7 @@ class RunOptions(config.RunOptions):
 
 @dataclass(frozen=True)
 class Options:
-    """All of it: one table of the file each."""
+    """All settings; each field is a table of the TOML file."""
 
     data: DataOptions
     model: ModelOptions = field(default_factory=ModelOptions)

@@ -1,4 +1,4 @@
-"""``ResilientPipeline``: any modules as the stages of a pipeline that outlives its workers."""
+"""``ResilientPipeline``: train any modules as the stages of a pipeline that survives the loss of workers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Workers:
     """The processes that train together.
 
     Args:
-        replicas: workers of each stage.
-        machines: supervisors to wait for; the others call ``ResilientPipeline.join``.
-        listen: where they join; port 0: any.
+        replicas: workers per stage.
+        machines: machines to wait for; all but the first call ``ResilientPipeline.join``.
+        listen: address at which other machines join; port 0: any free port.
     """
 
     replicas: int = 2
@@ -50,26 +50,26 @@ class Workers:
 
 @dataclass(frozen=True)
 class ResilientPipeline:
-    """A model in stages, each on several workers of its own: when one dies, the others do its work in the same step.
+    """A model in stages, with several workers per stage: if one dies, the others do its work within the same step.
 
     Args:
-        stages: modules from a tensor to a tensor, or functions that make them; the same, with the same weights, in
-            every process that builds the pipeline.
-        loss: of the last stage's output and the targets, a mean over rows.
-        data: a function of the step that gives (what the first stage takes, targets), rows of a whole batch; one of
-            ``(step, rows)``, which gives only these rows of the batch, a ``range``; or a ``cedar.Pipeline`` of rows,
-            with ``columns``. Of the last two, a worker reads only the rows of its own replica.
+        stages: modules from a tensor to a tensor, or functions that return such modules. Every process that builds the
+            pipeline must get the same modules with the same weights.
+        loss: function of the last stage's output and the targets that returns a mean over rows.
+        data: a function of the step that returns (inputs of the first stage, targets) for the whole batch; a function
+            of ``(step, rows)`` that returns only the batch's rows in the ``range``; or a ``cedar.Pipeline`` of rows,
+            with ``columns``. In the last two cases, a worker reads only the rows of its own replica.
         group: the workers.
-        batch: rows of a step, over all replicas.
-        columns: of a pipeline: the name of each of both, or a function of a batch that gives them.
-        optimizer: settings of AdamW, a ``TorchOptimizer``, or an ``Optimizer`` of your own: its hooks scale gradients,
-            and make a step.
-        tied: a parameter that the first and the last stage share, by its name in both. Modules that share parameters
-            as objects need not say so.
-        pipeline: how a step is worked.
+        batch: rows in a step, over all replicas.
+        columns: names of the input and target columns of a cedar pipeline, or a function from a batch to both.
+        optimizer: settings of AdamW, a ``TorchOptimizer``, or your own ``Optimizer``, whose methods scale gradients and
+            take a step.
+        tied: a parameter that the first and the last stage share, by its name in both. Not needed for modules that
+            share ``Parameter`` objects.
+        pipeline: how a step is done.
         run: steps, folder, seed, dtype, limits.
-        named: parameters have names of the whole model already, so that other cuts of it can load a checkpoint.
-        about: JSON that machines which join must have alike.
+        named: parameter names are already those of the whole model, so that other splits of it can load a checkpoint.
+        about: JSON that must be equal on all machines that join.
 
     Examples:
         >>> from torch import nn
@@ -95,7 +95,7 @@ class ResilientPipeline:
     def train(
         self, *, resume: bool = False, chaos: str = "", quiet: bool = False, on_metrics: OnMetrics | None = None
     ) -> Record:
-        """Supervise the workers of this machine until the run is over; see ``cedar.trainers.resilient.run.lead``."""
+        """Supervise the workers of this machine until the run ends; see ``cedar.trainers.resilient.run.lead``."""
         from cedar.trainers.resilient.chaos import parse
         from cedar.trainers.resilient.run import lead
 
@@ -103,19 +103,19 @@ class ResilientPipeline:
         return lead(self, mishaps=mishaps, resume=resume, quiet=quiet, on_metrics=on_metrics)
 
     def join(self, host: str, port: int) -> None:
-        """Supervise this machine in a run that another one leads, until the run is over."""
+        """Supervise this machine in a run that another machine leads, until the run ends."""
         from cedar.trainers.resilient.run import join
 
         join(self, host, port)
 
-    # ---- what workers ask --------------------------------------------------------------------------------------------
+    # ---- what workers need -------------------------------------------------------------------------------------------
 
     @property
     def rows(self) -> int:
-        """Of a micro-batch.
+        """Return the number of rows in a micro-batch.
 
         Raises:
-            CedarError: the batch cannot be cut so.
+            CedarError: the batch cannot be split evenly.
         """
         count = self.group.replicas * self.pipeline.micro_batches
         if not self.stages or self.batch < 1 or self.batch % count:
@@ -128,36 +128,35 @@ class ResilientPipeline:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What machines that join must have alike: JSON."""
+        """Return the settings that must be equal on all machines that join: JSON."""
         settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch}
         grid = {"stages": len(self.stages), "replicas": self.group.replicas}
-        # each machine finds them out, and all must find the same
         chosen = {"mode": self.mode[0], "memory": self.memory, "shared": asdict(self.shared)}
         plain: dict[str, Any] = json.loads(json.dumps(settings | grid | chosen | {"about": dict(self.about)}))
         return plain
 
     @property
     def replays(self) -> bool:
-        """Whether logs are kept until a checkpoint: without checkpoints they would grow forever."""
+        """Whether messages are logged until a checkpoint; without checkpoints, the logs would grow forever."""
         return self.pipeline.replay and (self.run.save_every > 0 or self.run.sparse_window != 0)
 
     @cached_property
     def shared(self) -> Sharing:
-        """The parameters that stages share.
+        """Return the parameters that stages share.
 
         Raises:
-            CedarError: the stages cannot be trained so.
+            CedarError: the stages cannot be trained this way.
         """
         return find_sharing(self)
 
     @cached_property
     def memory(self) -> Memory:
-        """How many activations a worker may keep; of a size, what fits into it at each stage."""
+        """Return how many activations a worker may keep; for a size in bytes, what fits at each stage."""
         return caps(self, self.pipeline.bytes) if self.pipeline.bytes else self.pipeline.cap
 
     @cached_property
     def mode(self) -> tuple[Mode, str]:
-        """How stages step, and why."""
+        """Return the mode in which stages step, and the reason for it."""
         asked, chosen = self.pipeline.mode, self.optimizer
         if asked != "auto":
             return asked, "as asked"
@@ -176,7 +175,7 @@ class ResilientPipeline:
 
     @property
     def job(self) -> Job:
-        """What all workers agree on."""
+        """Return the settings that all workers share."""
         run, how = self.run, self.pipeline
         return Job(
             len(self.stages), self.group.replicas, how.micro_batches, run.steps, self.mode[0], how.reduction,
@@ -185,22 +184,22 @@ class ResilientPipeline:
 
     @property
     def problem(self) -> Problem:
-        """What plans are made for, as long as no worker is dead."""
+        """Return the planning problem with all workers alive."""
         return self.job.problem(frozenset())
 
     @property
     def rule(self) -> Optimizer:
-        """The optimizer."""
+        """Return the optimizer."""
         chosen = self.optimizer
         return AdamW(chosen, self.run.steps) if isinstance(chosen, AdamWOptions) else chosen
 
     def module(self, stage: int) -> nn.Module:
-        """The stage, made if it is not."""
+        """Return the module of a stage; build it if the stage is a function."""
         module: Any = self.stages[stage]
         return module if hasattr(module, "named_parameters") else module()  # type: ignore[no-any-return]
 
     def engine(self, stage: int, device: torch.device | None = None) -> Engine:
-        """What a worker of the stage computes with; ``device``: its own; None: as ``run.device`` says."""
+        """Make the engine of a stage. ``device``: where it computes; None: ``run.device``."""
         return Engine(
             self.module(stage), stage, len(self.stages), self.loss, tied=self.shared.names.get(stage),
             prefix="" if self.named else f"{stage}.", seed=self.run.seed,
@@ -209,7 +208,7 @@ class ResilientPipeline:
         )  # fmt: skip
 
     def open(self, lanes: int = 0) -> sources.MicroBatches:
-        """The data, from the first step on; ``lanes``: of a loader, as the run began with them; 0: the replicas."""
+        """Open the data at the first step. ``lanes``: ranks of the loader when the run began; 0: one per replica."""
         data: Any = self.data
         if self.columns is not None and not isinstance(data, cedar.Pipeline):
             data = data()

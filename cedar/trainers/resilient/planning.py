@@ -1,9 +1,9 @@
-"""Which plan a generation works by: after a failure that for those who died, at a boundary one that was made ahead.
+"""Choose a generation's plan: after a failure one for its dead workers, at a step boundary one that was made ahead.
 
-Plans made ahead are made for the best spread of so many failures, with more time than a failure has. They
-are in the store, where all workers find the same ones, and in the run's folder. Version 0 counts in slots; once
-instructions have been measured, a process of its own makes version 1, for what they really take. The plan after a
-failure is the one that anyone makes at once; between failures, that process makes it for each worker that may be next.
+Plans made ahead are for the best distribution of a number of failures over the stages, and may take longer to make.
+They are in the run's store, where all workers find the same ones, and in the run's folder. Version 0 uses unit costs.
+Once instruction times have been measured, a separate process makes version 1 with them. After a failure, every worker
+would compute the same plan; between failures, that process prepares it for each worker that may fail next.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, from_torch, keep, moves, plan
 from cedar.trainers.resilient.schedule import Costs, Durations, Schedule, Worker, from_plain, grid, to_plain
 
-_MOST = 4  # failures that are planned for
-_SMALL = 256  # micro-batches at all stages together
-_SETTLED = 3  # steps under one plan before moves are thought of
+_MOST = 4  # max number of failures to plan for
+_SMALL = 256  # max micro-batches at all stages together for which plans are shared through the store
+_SETTLED = 3  # steps under one plan before moves are considered
 
 
 @dataclass(frozen=True)
 class PlannedSteps:
-    """A plan, as far as a run needs it."""
+    """The parts of a plan that a run needs."""
 
     schedule: Schedule
-    period: float  # of a step, in units of the costs
+    period: float  # time of a step, in units of the costs
 
 
 def schedule_of(
     board: Board, epoch: Epoch, problem_of: Callable[..., Problem], me: Worker, waiting: Waiting | None = None
 ) -> PlannedSteps:  # fmt: skip
-    """The plan of a generation; every worker finds the same one.
+    """Return the plan of a generation; every worker gets the same one.
 
-    After a failure it is that for those who are dead, prepared or made at once. At a boundary there is time to look
-    whether one was made ahead that fits. A small one is made by one worker for all, as there may be more workers than
-    cores; to pass on a large one would take longer than to make it. ``problem_of``: the run's problem for some dead
-    workers, and costs; ``waiting``: for the one who plans; None: this worker plans for itself.
+    After a failure, it is the plan for the dead workers, prepared or made now. At a boundary, use a plan made ahead if
+    one fits. One worker makes a small plan for all, as there may be more workers than cores; sharing a large one would
+    take longer than making it. ``problem_of``: returns the run's problem for given dead workers and costs. ``waiting``:
+    to wait for the worker that plans; None: this worker makes its own plan.
     """
     costs = costs_of(board, epoch.plans)
     whole = problem_of(frozenset(), costs)
@@ -65,7 +65,7 @@ def schedule_of(
         return PlannedSteps(from_plain(plain["schedule"]), plain["period"])
     if waiting is not None and small and me != epoch.members[0]:
         made_key = keys.MADE(epoch.number)
-        ready_key = _prepared(epoch.plans, dead)  # the first one may have found it prepared
+        ready_key = _prepared(epoch.plans, dead)  # the first member may have found a prepared plan
         reported = waiting.poll(
             lambda: board.take(made_key) or board.take(ready_key), f"the plan of {epoch.members[0]}"
         )
@@ -85,8 +85,8 @@ def _prepared(version: int, dead: frozenset[Worker]) -> Key[dict[str, Any]]:
 
 
 def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
-    """Make the plan after a failure for each worker that may be the next to die. ``version``: of the plans, in the
-    generation that the failure begins.
+    """Make the plans for the failure of each worker that may be next. ``version``: version of the plans in the
+    generation that starts with the failure.
     """
     if not _small(problem):
         return
@@ -105,7 +105,7 @@ def _plain(made: Plan) -> dict[str, Any]:
 
 
 def costs_of(board: Board, version: int) -> Costs:
-    """What the plans of a version were made for."""
+    """Return the costs that the plans of a version were made for."""
     plain: dict[str, Any] | None = board.take(keys.COSTS(version))
     if plain is None:
         return Costs()
@@ -114,7 +114,7 @@ def costs_of(board: Board, version: int) -> Costs:
 
 
 def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Plan], folder: str) -> None:
-    """Put plans where all workers find them, and keep them with the run."""
+    """Put plans into the store, where all workers find them, and into the run's folder."""
     keep(plans, folder)
     board.put(keys.COSTS(version), asdict(problem.costs))
     for count, made in plans.items():
@@ -123,8 +123,8 @@ def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Pl
 
 
 class Planning:
-    """Plans ahead of a run, for the process that leads it. ``calibrate``: make them again for what instructions take;
-    ``schedule``: a file of torch's, for as long as no worker is dead; empty: plans of ours.
+    """Makes plans ahead, in the process that leads a run. ``calibrate``: make them again with measured instruction
+    times. ``schedule``: a CSV file of torch for the time in which no worker is dead; empty: plan for this case, too.
     """
 
     def __init__(
@@ -147,11 +147,11 @@ class Planning:
         return ahead(problem, self.failures, self.exact) | given
 
     def publish(self, board: Board) -> None:
-        """The first version."""
+        """Publish version 0 of the plans."""
         publish(board, 0, self.problem, self.plans, self.folder)
 
     def learn(self, durations: Durations, connect: Callable[[], Any]) -> None:
-        """Make the second version, in its own process: a look at workers must not wait for it."""
+        """Make version 1 of the plans in a separate process, so that supervision does not wait for it."""
         self.durations = durations
         if not self.calibrate:
             return
@@ -159,8 +159,8 @@ class Planning:
         self._aside(lambda: publish(Board(connect()), 1, problem, self._made(problem), self.folder))
 
     def prepare(self, generation: int, version: int, connect: Callable[[], Any]) -> None:
-        """See ``prepare``; once for each generation and version, and only while no other planning continues.
-        ``version``: of the plans that the next one will use.
+        """Prepare plans for the next failure, once per generation and version, unless a planning process is already
+        running. ``version``: version of the plans that the next generation will use.
         """
         if self._ready == (generation, version) or (self._process is not None and self._process.is_alive()):
             return
@@ -173,7 +173,7 @@ class Planning:
         self._aside(work)
 
     def _aside(self, work: Callable[[], None]) -> None:
-        """In a process of its own, which leaves the cores to the workers."""
+        """Run ``work`` in a separate low-priority process, which leaves the cores to the workers."""
         self.stop()
         parent = os.getpid()
 
@@ -188,7 +188,7 @@ class Planning:
         self._process.start()
 
     def stop(self) -> None:
-        """End the process that plans, if there is one."""
+        """Stop the planning process, if there is one."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -196,8 +196,8 @@ class Planning:
             self._process = None
 
     def change(self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float) -> Change | None:
-        """The moves that pay; looked at once in a generation. ``since``: steps that this generation has done;
-        ``intervals``: seconds of the last steps.
+        """Return the moves that pay off, or None; decided once per generation. ``since``: steps that this generation
+        has done; ``intervals``: seconds of the last steps. ``seconds``: what the moves cost.
         """
         problem = replace(self.problem, dead=epoch.dead(grid(self.problem.stages, self.problem.replicas)))
         if not problem.dead or self._looked == epoch.number or since < _SETTLED:

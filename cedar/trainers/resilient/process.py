@@ -1,4 +1,4 @@
-"""What a worker's process does."""
+"""The code that a worker's process runs."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ if TYPE_CHECKING:
     from cedar.trainers.resilient.pipeline import ResilientPipeline
 
 _BEAT = 0.05
-# imported at the first batch and the first backward: a second of each worker's start; not polars, which starts threads
+# used by the first batch and backward; importing them early saves each worker a second; not polars: it starts threads
 _LATER = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symbolic_shapes")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know before it can ask."""
+    """What a worker needs to know to connect to the run's store."""
 
-    pipeline: ResilientPipeline  # what is trained, and how
+    pipeline: ResilientPipeline  # what to train, and how
     host: str
     port: int
     machine: str
-    key: bytes = field(default=b"", repr=False)  # of the run: who holds it may talk to the store and to workers
+    key: bytes = field(default=b"", repr=False)  # key of the run; it grants access to the store and to the workers
     mishaps: Sequence[InjectedFault] = ()
-    lanes: int = 0  # of the data, where a checkpoint says it
+    lanes: int = 0  # ranks of the loader, if a checkpoint determines them
 
 
 def preload() -> None:
-    """Import what workers need, so that they are there at once when they are forked."""
+    """Import the modules that workers need, so that forked workers have them immediately."""
     for name in ("checkpoint", "data", "executor.network", "model", "trainer"):
         importlib.import_module(f"cedar.trainers.resilient.{name}")
     for name in _LATER:
-        with suppress(ImportError):  # pandas need not be there
+        with suppress(ImportError):  # pandas is optional
             importlib.import_module(name)
 
 
 def check_fork(device: torch.device) -> None:
-    """See that workers that this process forks can use the device.
+    """Check that workers forked by this process can use the device.
 
     Raises:
-        CedarError: this process has used CUDA.
+        CedarError: this process has already used CUDA.
     """
     if device.type == "cpu":
         return
@@ -77,12 +77,12 @@ def check_fork(device: torch.device) -> None:
 
 
 def local_gpu(device: torch.device, number: int, gpus: int) -> torch.device:
-    """The GPU of a worker: workers of a machine take its GPUs in turn, unless ``run.device`` names one.
+    """Return a worker's GPU: the workers of a machine take its GPUs in turn, unless ``run.device`` names one.
 
     Args:
-        device: that ``run.device`` names.
-        number: of the worker on its machine.
-        gpus: that this machine has.
+        device: the device that ``run.device`` names.
+        number: the worker's index on its machine.
+        gpus: number of GPUs in this machine.
 
     Examples:
         >>> [str(local_gpu(torch.device("cuda"), number, 2)) for number in range(4)]
@@ -92,7 +92,7 @@ def local_gpu(device: torch.device, number: int, gpus: int) -> torch.device:
 
 
 def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -> None:
-    """Train as one worker; ends the process."""
+    """Train as one worker, then end the process."""
     code = 1
     parent = _supervisor()
     launch.end_with(parent, look=False)
@@ -107,20 +107,20 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
     except WrongRows as error:
         with suppress(RuntimeError):
             if board is not None:
-                board.report("wrong", problem=error.what, fix=error.fix)  # the lead says it, once for all workers
+                board.report("wrong", problem=error.what, fix=error.fix)  # reported once for all workers
     except BaseException as error:  # noqa: BLE001 - the process ends here, and must say why
         reported = str(error) if isinstance(error, CedarError) else "".join(traceback.format_exception(error))
         sys.stderr.write(f"worker {me}: {reported}\n")
-        with suppress(RuntimeError):  # the store may be what is gone
+        with suppress(RuntimeError):  # the store may be gone
             if board is not None:
                 board.report("error", worker=me, error=f"{type(error).__name__}: {error}")
     finally:
         sys.stderr.flush()
-        os._exit(code)  # threads that wait in the network for the dead are left behind
+        os._exit(code)  # threads may still wait in the network for dead workers
 
 
 def _supervisor() -> int:
-    """The process that forked this one; also where that has died since."""
+    """Return the process id of the supervisor that forked this process, even if the supervisor has died since."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "workers are forked by a supervisor"
     assert parent.pid is not None, "workers are forked by a supervisor"
@@ -151,9 +151,9 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
     engine = made.engine(me.stage, device)
 
     def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
-        client = store.connect(setup.host, setup.port, setup.key)  # its own: threads ask it
+        client = store.connect(setup.host, setup.port, setup.key)  # separate: threads use it
         transport = SocketTransport(Board(client), client.host, setup.key, epoch.members, me, waiting, epoch.number)
-        if epoch.number == 1:  # connections are made by their first use
+        if epoch.number == 1:  # connections are opened by their first use
             near = [b for a, b in pairs(job.stages, job.replicas, job.tied) if a == me and b in epoch.members]
             transport.warm_up(near)
         return transport
@@ -184,7 +184,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
 
 
 def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> None:
-    """What crosses the boundaries of this stage; the first worker of a stage that knows tells the next stage."""
+    """Find the signatures at the stage's boundaries. The first worker of a stage reports them to the next stage."""
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.model import Signature
 

@@ -1,4 +1,4 @@
-"""A run, seen from a supervisor: the first one has the store and the lead, others join."""
+"""Supervise a run: the first supervisor also has the store and the coordinator; supervisors of other machines join."""
 
 from __future__ import annotations
 
@@ -40,46 +40,46 @@ from cedar.trainers.resilient.windows import WINDOWS, forget_windows, newest_win
 if TYPE_CHECKING:
     import torch
 
-KEY = "run.key"  # in the run's folder, while the run continues: who can read it may join
+KEY = "run.key"  # in the run's folder while the run is active; read access to it allows joining
 
 
 @dataclass
 class Record:
-    """What became of a run."""
+    """The results of a run."""
 
-    # for each step its number, the time it was done, ``time.time()``, and its mean loss
+    # for each step its number, the time at which it was done (``time.time()``), and its mean loss
     steps: list[tuple[int, float, float]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)  # failures, restores and joins
-    # for each generation and worker, the times of its way to the first redone F or B
+    # for each generation and worker, when each phase of its recovery ended, up to the first redone F or B
     recoveries: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    # what was done on purpose, and when, by worker and life
+    # injected failures and their times, by worker and life
     mishaps: dict[str, tuple[str, float]] = field(default_factory=dict)
-    # for each worker its weights' digest, its peak of bytes of state, and that of its logs
+    # for each worker a digest of its weights, its peak bytes of state, and the peak bytes of its logs
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # seconds that planning ahead took, and for how many failures at most
+    # seconds spent on plans made ahead, and the max number of failures that they cover
     plans: dict[str, float] = field(default_factory=dict)
-    # seconds of one without failures: as simulated from what instructions were measured to take, and measured
+    # seconds of a step without failures: simulated from measured instruction times, and measured
     step: dict[str, float] = field(default_factory=dict)
-    # that measurement, seconds of each kind of instruction at each stage, and of a message's way
+    # the measured seconds of each kind of instruction at each stage, and of a message
     durations: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: str) -> None:
-        """As JSON, with null for what is not a finite number."""
+        """Save the record as JSON, with null for numbers that are not finite."""
         with replacing(path) as file:
             file.write(json.dumps(finite(asdict(self)), indent=1, allow_nan=False).encode())
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step that was done, as metrics.jsonl has it; after a restore steps come again."""
+    """A finished step, as in metrics.jsonl; steps that are redone after a restore appear again."""
 
     step: int  # from 0
-    time: float  # when it was done, ``time.time()``
+    time: float  # when it finished, ``time.time()``
     loss: float  # mean over all micro-batches, in nats
 
 
 class _Follower:
-    """Reads how far the run is."""
+    """Reads the progress of a run from the store."""
 
     def __init__(self, board: Board, replicas: int) -> None:
         self.board, self.replicas = board, replicas
@@ -108,9 +108,9 @@ def lead(
     """Supervise this machine, and lead the run.
 
     Args:
-        pipeline: what is trained, and how.
-        resume: begin with the newest checkpoint of the folder.
-        on_metrics: is given each line of the metrics.
+        pipeline: what to train, and how.
+        resume: start from the newest checkpoint in the folder.
+        on_metrics: called with each record of the metrics.
     """
     run, group, stages = pipeline.run, pipeline.group, len(pipeline.stages)
     folder, listen = os.path.join(run.folder, CHECKPOINTS), group.listen
@@ -196,7 +196,7 @@ def _watch(
     while not chief.generation:
         turn()
         supervisor.pause()
-    claim_folder(run.folder, "resilient")  # now that all workers are there: a start that failed may be retried
+    claim_folder(run.folder, "resilient")  # not earlier: a failed start can be retried
     metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(chief.begin_at), on_metrics)
     with progress("resilient", run.steps, quiet=quiet) as say:
         while not chief.over:
@@ -225,7 +225,7 @@ def see_off(board: Board, chief: Coordinator, supervisor: Supervisor) -> None:
     board.put(keys.OVER(), True)
     while any(name != supervisor.name and not board.count(keys.LEFT(name), 0) for name in chief.machines):
         supervisor.tick()
-        chief.listen(supervisor.clock.now)  # forgets those who are silent
+        chief.listen(supervisor.clock.now)  # drops supervisors that have been silent for too long
         supervisor.pause()
 
 
@@ -247,7 +247,7 @@ def _record(board: Board, chief: Coordinator, follower: _Follower, setup: Setup,
 
 
 def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
-    """Supervise this machine in a run that another one leads; until the run is over."""
+    """Supervise this machine in a run that another machine leads, until the run ends."""
     preload()
     check_fork(device_of(pipeline.run.device))
     try:
@@ -276,19 +276,19 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
 
 
 def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) -> str:
-    """The checkpoint, or the window, after which the fewest steps are taken again; empty if there is none."""
+    """Return the checkpoint or window to resume from, the one with the latest step; empty if there is none."""
     found = [newest(folder, thorough=thorough), newest_window(windows, until, thorough=thorough)]
     return max(filter(None, found), key=step_of, default="")
 
 
 def _lanes(checkpoint: str) -> int:
-    """How many ranks the loader had in the run that saved it: its steps mean the same rows only with as many."""
+    """Return the loader's number of ranks in the run that saved a checkpoint, because its steps depend on it."""
     loader = read_index(checkpoint).state.get("loader") if checkpoint else None
     return int(loader.get("world", 0)) if isinstance(loader, dict) else 0
 
 
 def _alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
-    """Whether these stages can do their steps again alone: their neighbors, and who shares weights, are there."""
+    """Whether these stages can redo their steps without the others: neighbors and sharers of weights must be alive."""
     needed, tied = {stage + side for stage in lost for side in (-1, 1)}, set(pipeline.shared.stages)
     known = not tied & lost or bool(tied - lost)
     return pipeline.replays and len(lost) < len(pipeline.stages) and known and not needed & lost

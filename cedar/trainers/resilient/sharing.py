@@ -1,4 +1,4 @@
-"""What stages are made of, seen before workers start: which parameters they share, and what cannot be trained here."""
+"""Inspect stages before workers start: which parameters they share, and what cannot be trained in a pipeline."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _UNCHANGED = "nothing was started"
 
 @dataclass(frozen=True)
 class Sharing:
-    """The parameters that stages share: they are trained as one."""
+    """The parameters that stages share, each trained as a single parameter."""
 
-    stages: tuple[int, ...] = ()  # that hold them
-    # of each of these stages: its names of them, and the names by which all stages know them, in one order
+    stages: tuple[int, ...] = ()  # the stages that hold the shared parameters
+    # for each of these stages, its own names of the parameters, and the common names; the order is the same at all
     names: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass
 class _Parameter:
-    """One parameter, and every place where it was seen."""
+    """A parameter, and all places where it was found."""
 
     ref: weakref.ref[nn.Parameter]
     places: list[tuple[int, str]]  # stage, name
 
 
 def find_sharing(made: ResilientPipeline) -> Sharing:
-    """Make the stages one after the other, refuse what cannot be trained, and compare their parameters by identity.
+    """Build the stages one by one, reject what cannot be trained, and compare their parameters by identity.
 
-    Stages that are functions are called in its own process, so that this one stays unchanged.
+    Stages that are functions are called in a separate process, so that this process stays unchanged.
 
     Raises:
-        CedarError: a stage cannot be trained, nothing is to be trained, or stages share in a way that is not supported.
+        CedarError: a stage cannot be trained, no parameter is trainable, or stages share in an unsupported way.
     """
     _check_settings(made)
     if all(isinstance(stage, nn.Module) for stage in made.stages):
@@ -58,7 +58,7 @@ def find_sharing(made: ResilientPipeline) -> Sharing:
 
 
 def _check_settings(made: ResilientPipeline) -> None:
-    """Refuse by name what workers would ignore."""
+    """Reject settings of the caller that workers would ignore, with a message that names them."""
     chosen = made.optimizer
     if isinstance(chosen, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
         raise CedarError(
@@ -76,7 +76,7 @@ def _check_settings(made: ResilientPipeline) -> None:
 def _find(made: ResilientPipeline) -> Sharing:
     seen: dict[int, _Parameter] = {}
     every: list[_Parameter] = []
-    values: list[torch.Tensor] = []  # of the parameter that ``tied`` names, at the first stage that has it
+    values: list[torch.Tensor] = []  # the values of the parameter named by ``tied``, from the first stage that has it
     ends, trained = [(stage, made.tied) for stage in (0, len(made.stages) - 1)], False
     for stage in range(len(made.stages)):
         module = made.module(stage)
@@ -90,7 +90,7 @@ def _find(made: ResilientPipeline) -> Sharing:
                 continue
             known = seen.get(parameter.data_ptr())
             before = None if known is None else known.ref()
-            if known is None or before is None:  # the memory is new, or free again
+            if known is None or before is None:  # the memory was never seen, or was freed and reused
                 known = seen[parameter.data_ptr()] = _Parameter(weakref.ref(parameter), [])
                 every.append(known)
             elif before is not parameter:
@@ -111,7 +111,7 @@ def _find(made: ResilientPipeline) -> Sharing:
 
 
 def _named(shared: list[dict[int, str]], prefix: str) -> Sharing:
-    """``shared``: of each shared parameter its name at every stage that has it."""
+    """Give shared parameters common names. ``shared``: for each parameter, its name at every stage that has it."""
     groups = {tuple(sorted(places)): places for places in shared}
     if len(groups) > 1:
         reported = "; ".join(
@@ -138,10 +138,10 @@ def _check_equal(name: str, one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def check_module(module: nn.Module, stage: int) -> None:
-    """Refuse by name what a stage cannot be trained with.
+    """Reject a stage that cannot be trained.
 
     Raises:
-        CedarError: it says what, and what to do.
+        CedarError: the message names the problem and a fix.
     """
     for problem, fix in _problems(module):
         raise CedarError(f"stage {stage} {problem}", done=_UNCHANGED, fix=fix)
@@ -175,14 +175,14 @@ def _problems(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def ask_process(work: Callable[[], Any], threads: int, died: str) -> Any:
-    """What ``work`` gives, in a process that is forked for it.
+    """Run ``work`` in a forked process, and return its result.
 
     Args:
-        threads: of torch.
-        died: what is said if the process ends without an answer.
+        threads: number of torch threads in that process.
+        died: error message if the process ends without a result.
 
     Raises:
-        CedarError: as ``work`` raised it, or the process died.
+        CedarError: ``work`` raised it, or the process died.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""The training loop of one worker: steps, and what of them counts."""
+"""The training loop of one worker, and which of its steps count."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from cedar.trainers.resilient.member import Fenced, Member, MovedAway, Pending
 from cedar.trainers.resilient.model import State
 from cedar.trainers.resilient.schedule import Schedule, serve
 
-_SPAN = 4  # steps between two looks at what need not be kept any more
+_SPAN = 4  # steps between removals of old logs; also the age at which reports are removed
 
 
 class Trainer(Member):
-    """One worker; see ``Member`` for its arguments."""
+    """The training loop of one worker; see ``Member`` for its arguments."""
 
     def train(self) -> State:
-        """Until the last step is taken by every worker; the state of this stage.
+        """Train until every worker has taken the last step, and return this stage's state.
 
         Raises:
-            Fenced: the others continue without this worker.
-            MovedAway: a new process has taken this worker's state to another place.
+            Fenced: the other workers continue without this one.
+            MovedAway: a new process continues this worker's work at another place in the grid.
             Lost: a wait has taken longer than the patience.
         """
         generation = self.since
@@ -38,7 +38,7 @@ class Trainer(Member):
                 generation = self.board.generation()
             epoch = self.board.epoch(generation)
             if not self._placed and self.me not in epoch.members:
-                continue  # new here: the lead has not taken this worker in yet
+                continue  # a new worker that the coordinator has not added yet
             try:
                 self._enter(epoch)
                 self._steps()
@@ -49,7 +49,7 @@ class Trainer(Member):
                 self.board.report("lost", generation=generation, worker=self.me, error=str(error))
 
     def _enter(self, epoch: Epoch) -> None:
-        """Meet the others of a generation, and find out where to continue."""
+        """Enter a generation: connect to its members, and find the step to continue with."""
         if self.me in epoch.leaves:
             raise MovedAway
         if self.me not in epoch.members:
@@ -81,7 +81,7 @@ class Trainer(Member):
         if self.data is None:
             self.data = self.open()
             if self.me.stage in (0, self.job.stages - 1) and self.step < self.job.steps and mine:
-                self.data.inputs(self.step, min(mine))  # the way to the first batch may be long
+                self.data.inputs(self.step, min(mine))  # load the first batch early, as it may take long
         self.executor = self.executor_of(transport)
         self.durations.begin(self.executor)
 
@@ -107,14 +107,14 @@ class Trainer(Member):
             self.peak = max(self.peak, state_bytes)
             if saver is not None and saver.due(self.step) and self.step < job.steps and not self.state.whole_at:
                 self._validate()
-                self._tell("STEP", waits=True)  # for the disk, if the last one is not written yet
+                self._tell("STEP", waits=True)  # the disk may still be writing the previous checkpoint
                 saver.save(self.state, self.epoch)
         self._finish()
 
     def _begin_step(self, state: State) -> None:
-        """This step is taken from a state that nothing changes any more."""
+        """Save a part of the sparse checkpoint; the step starts from a state that nothing changes any more."""
         if self.windows is not None:
-            self._tell("STEP", waits=True)  # for the disk, if the last slot is not written yet
+            self._tell("STEP", waits=True)  # the disk may still be writing the previous slot
             self.windows.begin_step(state, self.epoch)
 
     def _state_of(self, step: int) -> State:
@@ -125,17 +125,18 @@ class Trainer(Member):
         return self.pending.state
 
     def _gate(self) -> None:
-        """Continue, or wait here for those who join: every worker does the same, as the first one said."""
+        """Continue, or wait for joining workers. All workers follow the first one to reach this step."""
         number = self.epoch.number
         wanted = self.board.count(keys.PAUSE(number), 0) > 0
         if self.board.first(keys.GATE(number, self.step), "pause" if wanted else "go") == "pause":
-            if self.pending is not None and self.pending.state.version < self.step:  # else others must take it first
+            # else other stages must take it first
+            if self.pending is not None and self.pending.state.version < self.step:
                 self._validate()
             self.board.count(keys.PAUSED(number))
             self.idle(self.waiting)
 
     def _vote(self, result: Result) -> None:
-        """sync: the step counts if every worker has come here; one key says so, and the first to write it is right."""
+        """Decide on a step in sync mode: it counts if every worker gets here. The first writer of one key decides."""
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
         assert result.gradient is not None
         self._tell("STEP", waits=True)
@@ -164,10 +165,10 @@ class Trainer(Member):
         self.waiting.check()
 
     def _stagger(self, result: Result) -> None:
-        """staggered: step now, as if nothing were clipped; the step before can be looked at, as all have taken it."""
+        """Take a staggered step as if nothing were clipped, after validating the previous step of all stages."""
         assert result.gradient is not None
         if not self._validate():
-            return  # the weights were wrong: the same step again
+            return  # the weights were wrong, so the same step is redone
         self._begin_step(self.state)
         self.tell_losses(result)
         self.remember(self.step, self.kept, result.gradient)
@@ -178,7 +179,7 @@ class Trainer(Member):
         self._advance()
 
     def step_eagerly(self, result: Result) -> None:
-        """staggered: the optimizer's step, and what it takes to undo it."""
+        """Take a staggered optimizer step before all norms are known, and keep what is needed to undo it."""
         assert result.gradient is not None
         line, version = self.epoch.line, self.state.version
         self.board.first(keys.NORM(line, version, self.me.stage), result.norm.hex())
@@ -187,7 +188,7 @@ class Trainer(Member):
         self.state = self.stepped(self.state, result.gradient, eager)
 
     def _validate(self) -> bool:
-        """Look at the last step with the norms of all stages; False if it has to be taken in another way."""
+        """Check the pending step with the norms of all stages; if its scale was wrong, redo it and return False."""
         if self.pending is None:
             return True
         pending = self.pending
@@ -207,7 +208,7 @@ class Trainer(Member):
         return [float.fromhex(norm) for norm in reported]
 
     def tell_losses(self, result: Result) -> None:
-        """Of this step, for any code that follows the run."""
+        """Publish the losses of this step for the process that leads the run."""
         if result.losses:
             self.board.put(
                 keys.LOSS(self.epoch.line, self.step, self.me.replica),
@@ -215,13 +216,13 @@ class Trainer(Member):
             )
 
     def commit(self, step: int) -> None:
-        """No step up to this one is read again."""
+        """Tell the data that no step up to this one is read again."""
         assert self.data is not None
         if step >= 0:
             self.data.commit(step)
 
     def _forget(self, since: int, *more: Entry[Any]) -> None:
-        """Removes the reports of a step that every worker has passed."""
+        """Remove the reports of an old step that every worker has passed."""
         old = self.step - _SPAN
         norms = [keys.NORM(since, old, stage) for stage in range(self.job.stages)]
         self.board.forget(keys.GATE(self.epoch.number, old), *(name(since, old) for name in more), *norms)
@@ -235,7 +236,7 @@ class Trainer(Member):
         self.kept = FinishedWork(self.step)
 
     def _finish(self) -> None:
-        """Stay until nothing needs this worker for a step that is redone."""
+        """Wait until all workers have finished, because a step may have to be redone; then save the last checkpoint."""
         self._validate()
         self._tell("STEP", waits=True)
         number, members = self.epoch.number, len(self.epoch.members)

@@ -1,9 +1,9 @@
 """Sparse checkpoints of a pipeline (MoEvement, arXiv 2412.15411): each step of a window saves a part of every stage.
 
-A window is a folder for each of its steps, its slots. An operator is an expert or a parameter. A slot holds the weights
-and the moments of its own operators, the weights alone of those whose turn comes later, and nothing of the others. A
-stage begins with the first slot and takes the steps again; after each of them what the next slot holds takes the place
-of what was stepped: so frozen operators compute with the weights that they had, and none is stepped before its turn.
+An operator is an expert or a parameter. Each step of a window writes a folder, its slot. A slot holds the weights and
+moments of its own operators, and only the weights of operators that belong to later slots. To restore, a stage loads
+the first slot and redoes the window's steps. After each step it overwrites its state with the contents of the next
+slot. So frozen operators, whose moments are not loaded yet, compute with the weights that they had in the original run.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Epoch
 from cedar.trainers.resilient.model import Engine, State
 
-WINDOWS = "windows"  # in the run's folder
-WARM, LOOK = 2, 5  # steps that are left out, and steps that are measured
-Operator = Mapping[str, range | None]  # what is saved together: parameters, each with its rows, or None for all of it
+WINDOWS = "windows"  # folder within the run's folder
+WARM, LOOK = 2, 5  # steps left out as warm-up, and steps that are measured
+Operator = Mapping[str, range | None]  # the parameters that are saved together: name to row range; None: all rows
 _EXPERT = re.compile(r"(?:.*\.)?experts?\.\d+(?=\.)")
 
 
 def find_operators(engine: Engine, *, but: Iterable[str] = ()) -> list[Operator]:
-    """The operators of a stage in the order in which they are saved: experts first. An expert is a module with a number
-    in one that is called ``experts``, or a row of the parameters with three dimensions or more of a module that has
-    ``expert`` in its name or theirs; anything else is an operator by itself, each parameter. ``but``: parameters that
-    another stage saves.
+    """Return the operators of a stage in the order in which they are saved, experts first. An expert is a numbered
+    module in a module called ``experts``, or one row of the parameters with at least three dimensions if the module's
+    or the parameter's name contains ``expert``. Every other parameter is an operator. ``but``: parameters that another
+    stage saves.
     """
     mixed = {id(layer.weights) for layer in engine.mixtures}
     parameters = {n: p for n, p in zip(engine.names, engine.parameters, strict=True) if n not in set(but)}
@@ -62,30 +62,30 @@ def find_operators(engine: Engine, *, but: Iterable[str] = ()) -> list[Operator]
 
 
 class SparseCheckpoints(Checkpoints):
-    """One worker's part in the windows of a run, one after the other; see ``Checkpoints`` for the rest.
+    """One worker's part in writing and loading the windows of a run; see ``Checkpoints`` for the other arguments.
 
     Args:
-        window: steps of one; ``"auto"``: as few as take no longer to write than the steps do.
-        stages: of the pipeline.
+        window: steps per window; ``"auto"``: the smallest number that the storage can keep up with.
+        stages: number of stages in the pipeline.
     """
 
     def __init__(
         self, folder: str, *args: Any, engine: Engine, window: int | Literal["auto"], stages: int, **more: Any
     ) -> None:
         super().__init__(folder, *args, **more)
-        self._most = sys.maxsize  # slots go when newer windows are whole
+        self._most = sys.maxsize  # slots are removed when newer windows are complete
         self.stages, self.window = stages, 0 if window == "auto" else window
         elsewhere = list(self.layout.shapes)[: self.layout.shared if self.shared_elsewhere else 0]
         self._operators = find_operators(engine, but=elsewhere)
         self._dtype = engine.parameters[0].dtype if engine.parameters else self.layout.dtype
         self._auto, self._times = window == "auto", list[float]()
-        self.frozen: frozenset[str] = frozenset()  # parameters no part of which the last slot read has thawed
+        self.frozen: frozenset[str] = frozenset()  # parameters that are entirely frozen after the last slot was loaded
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def begin_step(self, state: State, epoch: Epoch) -> None:
-        """Save what the step from this state on saves; call it once for each step that is taken, when the state can
-        not change any more. A state that is not whole yet is part of the window that it comes from.
+        """Save this step's slot. Call it once for each step, when the state is final. A state with frozen operators is
+        skipped, because the window that it was restored from already covers it.
         """
         if state.whole_at or not (self.window or self._auto):
             return
@@ -95,7 +95,7 @@ class SparseCheckpoints(Checkpoints):
             self.save(state, epoch)
 
     def _measure(self, epoch: Epoch) -> None:
-        """The first step saves all, as a window of one step; those after it tell how long a step takes."""
+        """Choose the window by measurement: the first step saves everything; the steps after it show a step's time."""
         reported = self.board.take_all([keys.WINDOW(stage) for stage in range(self.stages)])
         if reported is not None:
             self.window, self._auto = max(reported), False
@@ -111,7 +111,7 @@ class SparseCheckpoints(Checkpoints):
             self.board.first(keys.WINDOW(self.me.stage), choose_window(sizes, most, state=state, weights=weights))
 
     def _sizes(self) -> tuple[list[int], int, int]:
-        """The values of each operator; bytes of a value's state, and of its weight."""
+        """Return the number of values of each operator, bytes of state per value, and bytes of weight per value."""
         pieces = {name: Part(piece) for name, piece in self.layout.pieces(self.layout.gather({})).items()}
         sizes = [sum(_rows(pieces[name], rows).box.size for name, rows in one.items()) for one in self._operators]
         return sizes, len(KINDS) * self.layout.dtype.itemsize, self._dtype.itemsize
@@ -135,8 +135,8 @@ class SparseCheckpoints(Checkpoints):
         return {"window": [start, start + self.window - 1, epoch.line]}
 
     def _named(self, version: int) -> None:
-        """The last slot makes a window whole: logs from before it are not needed any more, nor older windows, but for
-        the one before it, which a lost stage may be about to load.
+        """When a window is complete, let workers drop older logs and remove older windows. The window before it stays,
+        because a lost stage may be about to load it.
         """
         whole = whole_windows(self.folder)
         if whole and max(whole.values()) == version:
@@ -148,11 +148,11 @@ class SparseCheckpoints(Checkpoints):
     # ---- recovering --------------------------------------------------------------------------------------------------
 
     def holds(self, path: str) -> bool:
-        """Whether a checkpoint is one of these."""
+        """Whether a path is a slot of these windows."""
         return os.path.dirname(path) == self.folder
 
     def load(self, path: str) -> State:
-        """This stage's state in the first slot of a window."""
+        """Load this stage's state from the first slot of a window."""
         index = read_index(path)
         with torn(path):
             start, last = map(whole_number, index.state["window"][:2])
@@ -163,10 +163,11 @@ class SparseCheckpoints(Checkpoints):
             return self.thaw(State(start, updates, state.master, state.first, state.second, last), last)
 
     def thaw(self, state: State, last: int) -> State:
-        """The state in which what the slot of its version holds has taken its place. ``last``: step of the window."""
+        """Return the state after loading the operators in the slot of its version. ``last``: the window's last step."""
         path = path_of(self.folder, state.version)
         index = read_index(path)
-        master, first, second = (getattr(state, kind).clone() for kind in KINDS)  # others may hold the same vectors
+        # other objects may share the original vectors
+        master, first, second = (getattr(state, kind).clone() for kind in KINDS)
         whole = last if state.version < last else 0
         thawed = State(state.version, state.updates, master, first, second, whole)
         parts = self._parts(thawed)
@@ -179,7 +180,7 @@ class SparseCheckpoints(Checkpoints):
         return thawed
 
     def _check_window(self, start: int, last: int) -> None:
-        """That the slots have all of this stage together, and the first one all of its weights."""
+        """Check that the slots together hold this stage's whole state, and the first slot all its weights."""
         slots = [read_index(path_of(self.folder, step)).entries for step in range(start, last + 1)]
         for name, part in self._parts(State.begin(self.layout.gather({}))).items():
             found = [slot[name] for slot in slots if name in slot]
@@ -197,12 +198,12 @@ class SparseCheckpoints(Checkpoints):
 
 
 def whole_windows(folder: str) -> dict[int, int]:
-    """The windows all of whose slots are there, saved by one line of steps: of each its first step and its last."""
+    """Return the complete windows, whose slots were all saved since the same restore: first step to last step."""
     reported: dict[int, list[Any]] = {}
     for step in steps(folder):
         try:
             reported[step] = read_index(path_of(folder, step)).state["window"]
-        except Damaged:  # or it has just been removed
+        except Damaged:  # damaged, or just removed
             continue
     return {
         start: last
@@ -212,8 +213,8 @@ def whole_windows(folder: str) -> dict[int, int]:
 
 
 def newest_window(folder: str, until: int, *, thorough: bool = False) -> str:
-    """The first slot of the newest window that is whole before step ``until``; damaged ones are named on stderr; empty
-    if there is none. ``thorough``: read all tensors, too, and compare their hashes.
+    """Return the first slot of the newest window that is complete by step ``until``; empty if there is none. Damaged
+    windows are named on stderr. ``thorough``: also read all tensors and compare their hashes.
     """
     for start, last in sorted(whole_windows(folder).items(), reverse=True):
         try:
@@ -229,7 +230,7 @@ def newest_window(folder: str, until: int, *, thorough: bool = False) -> str:
 
 
 def forget_windows(folder: str, but: str) -> None:
-    """Remove all slots but those of the window that begins with ``but``: a run that continues may take another way."""
+    """Remove all slots except those of the window that starts with ``but``: a resumed run may take different steps."""
     whole = [run for run in whole_windows(folder).items() if path_of(folder, run[0]) == but]
     for step in steps(folder):
         if not any(start <= step <= last for start, last in whole):
@@ -243,7 +244,7 @@ def _rows(part: Part, rows: range | None) -> Part:
 
 
 def _merged(operators: Iterable[Operator]) -> dict[str, range | None]:
-    """Of each parameter the rows of all of these; rows of a parameter follow one another."""
+    """Merge operators into one mapping from parameter to rows; the rows of a parameter must be consecutive."""
     merged: dict[str, range | None] = {}
     for name, rows in (pair for one in operators for pair in one.items()):
         before = merged.get(name)
