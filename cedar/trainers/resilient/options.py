@@ -96,7 +96,7 @@ class RunOptions(config.RunOptions):
 
     Args:
         heartbeat: seconds without heartbeat or progress after which a worker counts as hung.
-        silence: seconds without a sign after which a supervisor counts as gone.
+        silence: seconds without a heartbeat after which a supervisor counts as gone.
         patience: seconds after which any wait fails.
         pace: min seconds for each F, B_INPUT and B_WEIGHT, to imitate other hardware.
         sparse_window: steps per sparse checkpoint, each of which saves a part of every stage; 0: no sparse checkpoints;

@@ -1,1 +1,1 @@
-"""Who is alive, which generation it is, and what of a step counts. Nothing in here starts a thread of torch."""
+"""Membership: which workers are alive, the current generation, and which steps count. Starts no thread of torch."""

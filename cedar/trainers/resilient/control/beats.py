@@ -1,7 +1,7 @@
-"""What a supervisor sees of its workers without asking: numbers in memory that they share, and what the kernel knows.
+"""Heartbeats: what a supervisor learns about its workers from shared memory and from the kernel, without messages.
 
-A worker writes what it does as it does it; a thread next to it writes the time. So a stopped process shows by the time,
-and an endless loop by the progress, while the time still continues.
+A worker writes which instruction it starts, and a thread of it writes the time. So the time stops if the process is
+stopped, and in an endless loop the progress stops while the time advances.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _USER, _SYSTEM = 11, 12  # fields of stat after the name; the first is the state
 
 
 class Usage(NamedTuple):
-    """Of a process, all its threads together."""
+    """The CPU usage of a process with all its threads."""
 
-    runnable: bool  # a thread runs, or waits for a core
-    seconds: float  # of cores, since it began
+    runnable: bool  # whether a thread is running or waiting for a core
+    seconds: float  # CPU seconds since the process started
 
 
 def usage(process: int) -> Usage:
-    """Of a process of this machine; one that is gone wants no core. Needs Linux."""
+    """Return the CPU usage of a process on this machine; zero if the process has ended. Needs Linux."""
     runnable, seconds = False, 0.0
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         fields = _stat(f"/proc/{process}/stat")
         seconds = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICK
         for thread in os.listdir(f"/proc/{process}/task"):
-            with suppress(OSError):  # that thread has ended
+            with suppress(OSError):  # the thread has ended
                 runnable = runnable or _stat(f"/proc/{process}/task/{thread}/stat")[0] == "R"
     return Usage(runnable, seconds)
 
@@ -47,11 +47,11 @@ _LONGEST = 0.1
 
 
 class Clock:
-    """Seconds that were watched.
+    """A clock that counts only the time during which the supervisor was able to run.
 
-    A machine that stood still, or had no core to spare for its supervisor, had none for its workers either: what the
-    watcher slept through is not a worker's silence. So limits adapt to the pace of the machine. ``longest``: seconds
-    that count of the time between two looks, at most.
+    If the machine was suspended, or so busy that the supervisor got no core, the workers got none either. That time
+    does not count as silence of a worker, so time limits adapt to the speed of the machine. ``longest``: max seconds to
+    count between two calls of ``look``.
 
     Examples:
         >>> clock = Clock(0.1, iter([5.0, 5.05, 9.0]).__next__)
@@ -65,7 +65,7 @@ class Clock:
         self.now = 0.0
 
     def look(self) -> float:
-        """The time by this clock, from now on ``now``; call often."""
+        """Update ``now`` and return it; call often."""
         now = self._source()
         self.now += min(now - self._last, self._longest)
         self._last = now
@@ -74,18 +74,19 @@ class Clock:
 
 _FIELDS = 9
 _BEAT, _MOVES, _STEP, _AT, _STATE, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
-_FADES, _TINY = 0.99, 1e-9  # what was slow long ago counts less and less
-_START = 120.0  # seconds that a new worker has until its first sign, and for its first step
+_FADES, _TINY = 0.99, 1e-9  # the slowest instruction so far decays, so that slow instructions of long ago count less
+_START = 120.0  # seconds for a new worker's first heartbeat, and for its first step
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
 
 
 class HeartbeatBoard:
-    """Shared memory: a row per worker of this machine, and the newest generation."""
+    """Shared memory with a row for each worker of this machine, and the newest generation."""
 
     def __init__(self, rows: int) -> None:
         self._memory = mmap.mmap(-1, 8 * (1 + rows * _FIELDS))
         self.numbers = memoryview(self._memory).cast("d")
-        self._known: dict[int, tuple[float, float]] = {}  # the watcher's: numbers, and since when they are so
+        # used by the supervisor: by index, a number and the time since which it has not changed
+        self._known: dict[int, tuple[float, float]] = {}
 
     @property
     def generation(self) -> int:
@@ -96,7 +97,7 @@ class HeartbeatBoard:
         self.numbers[0] = number
 
     def start(self, row: int) -> None:
-        """A worker is about to start there."""
+        """Reset a row for a worker that is about to start."""
         base = 1 + row * _FIELDS
         for field in range(_FIELDS):
             self.numbers[base + field] = 0.0
@@ -111,13 +112,14 @@ class HeartbeatBoard:
         self.numbers[base + _BEAT] = time.monotonic()
 
     def move(self, row: int, step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
-        """The worker begins an instruction, or to wait."""
+        """Record that the worker starts an instruction, or starts to wait."""
         base, now, numbers = 1 + row * _FIELDS, time.monotonic(), self.numbers
         slowest = numbers[base + _SLOWEST]
         if slowest and numbers[base + _STATE] == RUNNING:
             numbers[base + _SLOWEST] = max(slowest * _FADES, now - numbers[base + _SINCE])
         elif done.kind == "STEP" and at >= 0:
-            numbers[base + _SLOWEST] = slowest or _TINY  # the first step of a process warms up, and tells nothing
+            # the first step of a process includes warm-up, so its times do not count
+            numbers[base + _SLOWEST] = slowest or _TINY
         numbers[base + _STEP], numbers[base + _AT] = step, at
         waits = waiting_for is not None or done.kind == "ALL_REDUCE"
         numbers[base + _STATE] = WAITING if waits else RUNNING
@@ -128,15 +130,15 @@ class HeartbeatBoard:
     # ---- the supervisor's side ---------------------------------------------------------------------------------------
 
     def seen(self, row: int) -> tuple[int, int]:
-        """The step that a worker is in, and the number of its instruction; -1 between lists."""
+        """Return a worker's current step and the index of its instruction; -1 between instruction lists."""
         base = 1 + row * _FIELDS
         return int(self.numbers[base + _STEP]), int(self.numbers[base + _AT])
 
     def hung(self, row: int, heartbeat: float, now: float, using: Callable[[], Usage]) -> str | None:
-        """Why a worker counts as hung; None if it does not. Call often: it compares what it sees with what it saw.
+        """Return why a worker counts as hung, or None. Call often, since it compares successive values.
 
-        A worker that is only slow does not: an instruction may take ``heartbeat`` seconds, and five times as long as
-        the slowest one that it has done. Nor does one that gets no core. ``now``: by the watcher's ``Clock``.
+        A worker that is slow or gets no core does not count as hung: an instruction may take ``heartbeat`` seconds or
+        five times as long as its slowest one so far. ``now``: time of the supervisor's ``Clock``.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
         self._unchanged(base + _MOVES, now)
@@ -149,15 +151,15 @@ class HeartbeatBoard:
         return None
 
     def _overdue(self, at: int, now: float, limit: float, cpu: int, using: Callable[[], Usage]) -> bool:
-        """Whether a number has not changed for too long, though the worker had cores enough or wanted none."""
+        """Whether a number has not changed for too long, although the worker got enough CPU time or needed none."""
         if self._unchanged(at, now) <= limit:
             return False
         runnable, seconds = using()
         starved = runnable and seconds - self.numbers[cpu] < limit / 2
-        return not starved and self._unchanged(at, now) > limit  # it may have got one just now
+        return not starved and self._unchanged(at, now) > limit  # it may have changed in the meantime
 
     def _unchanged(self, at: int, now: float) -> float:
-        """For how long this number has been what it is."""
+        """Return for how many seconds this number has not changed."""
         value, since = self._known.get(at, (None, now))
         if self.numbers[at] != value:
             self._known[at] = self.numbers[at], now

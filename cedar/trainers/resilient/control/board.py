@@ -1,4 +1,4 @@
-"""What workers and supervisors tell each other: a few keys in the run's store."""
+"""How workers and supervisors communicate: through keys in the run's store."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ T = TypeVar("T")
 
 
 class Store(Protocol):
-    """Where values are: those of ``control.store``, here or behind a connection."""
+    """A key-value store with the methods of ``control.store.Values``, in this process or behind a connection."""
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Do what this method of ``Values`` does."""
+        """Call a method of ``Values``."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """A generation of workers."""
+    """A generation: the workers that train together until the next failure, restore, join or move."""
 
     number: int  # counts from 1
     members: tuple[Worker, ...]
-    joins: tuple[Worker, ...] = ()  # those of them that get their state from a peer
-    # None: continue; a checkpoint's path: every worker loads it; empty: every worker starts again
+    joins: tuple[Worker, ...] = ()  # members that get their state from a peer
+    # None: continue; path of a checkpoint: every worker loads it; empty: every worker starts from the beginning
     restore: str | None = None
-    # stages that have lost all their workers: only they restore, and do the steps since then again with what others
-    # have logged
+    # stages that have lost all their workers: only they restore a checkpoint; they redo the steps since then from the
+    # messages that other stages have logged
     lost: tuple[int, ...] = ()
-    leaves: tuple[Worker, ...] = ()  # workers that have gone to other places, and end now
-    line: int = 1  # the generation of the last restore of all: earlier reports do not count
-    plans: int = 0  # which version of the plans made ahead is used
-    detected: float = 0.0  # when the lead heard of the failure that began it, ``time.time()``; 0 without a failure
+    leaves: tuple[Worker, ...] = ()  # workers that have moved to other places and end now
+    line: int = 1  # the generation of the last restore of all stages; earlier reports do not count
+    plans: int = 0  # version of the plans made ahead that is used
+    detected: float = 0.0  # time at which the coordinator learned of the failure that started it; 0 without failure
 
     def dead(self, places: Iterable[Worker]) -> frozenset[Worker]:
-        """The places that nothing fills."""
+        """Return the places in the grid that have no worker."""
         return frozenset(places) - set(self.members)
 
 
 class Board:
-    """Keys in a store."""
+    """Typed access to the keys of a run's store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def generation(self) -> int:
-        """The newest; 0 before the first."""
+        """Return the number of the newest generation; 0 before the first."""
         return self.count(keys.GENERATION(), 0)
 
     def begin(self, epoch: Epoch) -> None:
-        """Begin a generation; only the lead does."""
+        """Begin a generation; only the coordinator calls this."""
         self.put(keys.EPOCH(epoch.number), asdict(epoch))
         self.count(keys.GENERATION())
 
@@ -68,17 +68,17 @@ class Board:
         self.store.ask("put", key, json.dumps(value))
 
     def take(self, key: Key[T]) -> T | None:
-        """None while it is not there."""
+        """Return the value of a key, or None if it is not set."""
         values = self.take_all([key])
         return None if values is None else values[0]
 
     def take_all(self, wanted: Sequence[Key[T]]) -> list[T] | None:
-        """All of these, in one question; None while one is not there."""
+        """Return the values of all keys in one request, or None if any is not set."""
         strings = self.store.ask("take", list(wanted))
         return None if strings is None else [json.loads(text) for text in strings]
 
     def first(self, key: Key[T], value: T) -> T:
-        """Write unless there is something: the first writer wins; what is there then."""
+        """Set a key unless it is already set, and return its value: the first writer wins."""
         winner: T = json.loads(self.store.ask("first", key, json.dumps(value)))
         return winner
 
@@ -86,22 +86,22 @@ class Board:
         return int(self.store.ask("count", key, more))
 
     def forget(self, *gone: str) -> None:
-        """Nothing asks for these any more: a store keeps its entries for the whole run."""
+        """Delete keys that are no longer needed; other keys stay in the store for the whole run."""
         self.store.ask("forget", list(gone))
 
-    # ---- a mailbox of the lead ---------------------------------------------------------------------------------------
+    # ---- the coordinator's mailbox -----------------------------------------------------------------------------------
 
     def report(self, kind: str, **more: Any) -> None:
-        """Tell the lead."""
+        """Send a report to the coordinator."""
         number = self.count(keys.REPORTS())
         self.put(keys.REPORT(number), {"what": kind, **more})
 
 
 class Mailbox:
-    """What was reported to the lead, each report once.
+    """Reads the reports to the coordinator, each once.
 
-    A worker that is killed right before it writes leaves a number without a report. Those after it do not wait for it.
-    ``patience``: seconds after which nothing comes any more under such a number.
+    A worker that is killed just before it writes leaves a report number without a report; later reports do not wait for
+    it. ``patience``: seconds after which such a number is given up.
     """
 
     def __init__(self, board: Board, patience: float) -> None:
@@ -110,7 +110,7 @@ class Mailbox:
         self._holes: dict[int, float] = {}
 
     def new(self, now: float) -> list[Mapping[str, Any]]:
-        """What has come since the last call. ``now``: by a clock that only goes forward."""
+        """Return the reports since the last call. ``now``: time of a monotonic clock."""
         newest = self.board.count(keys.REPORTS(), 0)
         self._holes |= dict.fromkeys(range(self._seen + 1, newest + 1), now)
         self._seen = newest

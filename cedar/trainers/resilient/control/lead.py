@@ -1,4 +1,4 @@
-"""Who is in the run: one supervisor decides, by what all supervisors and workers report. No process is touched here."""
+"""The coordinator: one supervisor decides who is in the run, from the reports of all. It touches no process itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.schedule import Worker, grid
 
-_IN_A_ROW = 5  # restores, or broken connections, that bring no step: then the cause is no accident
+_IN_A_ROW = 5  # max restores or broken connections in a row without a new step; after more, the run stops
 
 
 @dataclass
 class Event:
-    """Something that changed who is in the run; times are ``time.time()``."""
+    """A change in who is in the run; times are ``time.time()``."""
 
     what: str
     worker: Worker | None
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass
 class Machine:
-    """A supervisor: how often it gave a sign, and when that last changed."""
+    """A supervisor: the number of its heartbeats, the time of the last new one, and the places of its workers."""
 
     beats: int
     since: float
@@ -37,14 +37,14 @@ class Machine:
 
 
 class Coordinator:
-    """Decides.
+    """Decides which workers are in the run, and begins generations.
 
     Args:
-        machines: supervisors to wait for at the start.
-        latest: the newest checkpoint's path; empty if there is none.
-        begin_at: what every worker loads at the start; empty: nothing.
-        silence: seconds after which a supervisor without a sign counts as gone, with its workers.
-        alone: whether these stages, all of whose workers are gone, can do their steps again by what others logged.
+        machines: number of supervisors to wait for at the start.
+        latest: returns the path of the newest checkpoint; empty if there is none.
+        begin_at: the checkpoint that every worker loads at the start; empty: none.
+        silence: seconds without a heartbeat after which a supervisor and its workers count as gone.
+        alone: whether stages that have lost all their workers can redo their steps from the logs of other stages.
     """
 
     def __init__(
@@ -59,10 +59,12 @@ class Coordinator:
         self.events: list[Event] = []
         self.ended: dict[Worker, Mapping[str, Any]] = {}
         self.generation = self.line = self.plans = 0
-        self.lost: set[int] = set()  # stages that have not done their steps again yet
-        self.leaving: dict[Worker, Worker] = {}  # by the place that each will take, once its new process is ready
+        self.lost: set[int] = set()  # stages that have not redone their steps yet
+        # by destination place, the worker that will move there once its new process is ready
+        self.leaving: dict[Worker, Worker] = {}
         self._mailbox = Mailbox(board, silence)
-        self._again: dict[str, tuple[int, int]] = {}  # how often in a row something brought no step, and at which
+        # by problem: how many times in a row it occurred without progress, and the last step
+        self._again: dict[str, tuple[int, int]] = {}
         self._replayed: set[Worker] = set()
         self._all_restore = False
         self._paused = False
@@ -78,18 +80,18 @@ class Coordinator:
 
     @property
     def over(self) -> bool:
-        """Every worker came to the end of the run."""
+        """Whether every worker has finished the run."""
         return bool(self.members) and self.members <= set(self.ended)
 
     def tick(self, now: float, step: int = 0) -> None:
-        """Read what was reported, and begin a generation if one is due. ``now``: by a clock that only goes forward;
-        ``step``: how far the run is.
+        """Read new reports, and begin a generation if one is due. ``now``: time of a monotonic clock; ``step``: number
+        of steps that the run has done.
         """
         for report in self._mailbox.new(now):
             self._heard(report, now)
         self.listen(now)
         if self._doubt is not None and now - self._doubt[0] > self.silence / 4 and not self._news:
-            self._news.append((None, *self._doubt[1:]))  # no worker died: only a connection broke
+            self._news.append((None, *self._doubt[1:]))  # no worker died, so only a connection broke
         if self.generation == 0:
             self._start()
         elif self._news:
@@ -99,7 +101,7 @@ class Coordinator:
         elif self.ready:
             self._join()
 
-    # ---- what was heard ----------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def _heard(self, report: Mapping[str, Any], now: float) -> None:
         kind = report["what"]
@@ -128,17 +130,17 @@ class Coordinator:
             self._restoring = self._all_restore = True
         elif kind == "lost" and report["generation"] == self.generation and self._doubt is None:
             if self._restoring:
-                return  # every worker meets again anyway
+                return  # a new generation is due anyway
             self._doubt = now, time.time(), report["error"]
 
     def listen(self, now: float) -> None:
-        """Supervisors that gave no sign for too long are gone, with their workers."""
+        """Drop supervisors that have been silent for too long, with their workers."""
         for name, machine in list(self.machines.items()):
             beats = self.board.count(keys.MACHINE(name), 0)
             if beats != machine.beats:
                 machine.beats, machine.since = beats, now
             elif now - machine.since > self.silence:
-                if self.generation == 0:  # nothing waits for its workers yet: others may take their places
+                if self.generation == 0:  # no generation depends on its workers yet, so others can take their places
                     self.ready -= machine.roles
                 else:
                     why = f"its supervisor {name} gave no sign for {self.silence:g} s"
@@ -150,7 +152,7 @@ class Coordinator:
 
     def _gone(self, worker: Worker, machine: str, when: float, why: str) -> None:
         if machine not in self.machines or worker not in self.machines[machine].roles:
-            return  # another one has this place by now
+            return  # another worker has this place by now
         self.machines[machine].roles.discard(worker)
         self.ready.discard(worker)
         if self.generation == 0:
@@ -158,7 +160,7 @@ class Coordinator:
         self.leaving.pop(worker, None)
         if worker not in self.members or worker in self.ended:
             return
-        if self._all_finished():  # nothing needs it any more, but its part of the last checkpoint is missing
+        if self._all_finished():  # all steps are done, but this worker's part of the last checkpoint is missing
             raise CedarError(
                 f"worker {worker} is gone while the last checkpoint was written: {why}",
                 done="all steps were taken; older checkpoints are as they were",
@@ -169,10 +171,10 @@ class Coordinator:
     def _all_finished(self) -> bool:
         return self.board.count(keys.FINISHED(self.generation), 0) >= len(self.members)
 
-    # ---- what follows ------------------------------------------------------------------------------------------------
+    # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def fill(self, machine: str, only: set[Worker] | None = None) -> list[Worker]:
-        """Let a machine start workers at the places that nothing has; which."""
+        """Let a machine start workers at the free places, or only at some of them; return the places."""
         taken = {worker for known in self.machines.values() for worker in known.roles}
         free = [worker for worker in self.places if worker not in taken and (only is None or worker in only)]
         for worker in free:
@@ -209,7 +211,7 @@ class Coordinator:
         self._restoring = self._restoring or any(not self._alive(stage) for stage in range(self.stages))
         if self._restoring:
             self._restore(step)
-        elif self.lost:  # a stage was doing its steps again: it begins once more
+        elif self.lost:  # a stage was redoing its steps: it starts over
             self._begin("", restore=self.latest(), lost=self.lost, detected=first)
         else:
             self._begin("", detected=first)
@@ -228,7 +230,7 @@ class Coordinator:
         return any(worker.stage == stage for worker in self.members)
 
     def _restore(self, step: int) -> None:
-        """A stage's weights are gone: fill it, then it goes back to the last checkpoint, with all others if it must."""
+        """Start workers for stages that have none, and restore these stages, or all, from the last checkpoint."""
         if not self.machines:
             raise CedarError("no supervisor is left", fix="start again with --resume")
         for stage in range(self.stages):
@@ -249,7 +251,7 @@ class Coordinator:
         return any(machine.roles & places for machine in self.machines.values())
 
     def _join(self) -> None:
-        """New workers come in at the boundary of a step: every worker waits there."""
+        """Add new workers at a step boundary, at which all workers wait for them."""
         if not self._paused:
             self.board.count(keys.PAUSE(self.generation))
             self._paused = True
@@ -265,15 +267,15 @@ class Coordinator:
             self._begin("", joins=tuple(sorted(joins)), leaves=leaves, restore=restore, lost=self.lost)
 
     def move(self, worker: Worker, role: Worker) -> None:
-        """Let a live worker take the place of a dead one in another stage: a new process of its machine gets its state
-        there from a peer, and at the boundary at which it comes in, the worker leaves.
+        """Move a live worker to a dead worker's place in another stage: its machine starts a process there, which gets
+        its state from a peer. The worker leaves at the boundary at which that process joins.
         """
         machine = next(name for name, known in self.machines.items() if worker in known.roles)
         self.leaving[role] = worker
         self._order(machine, role)
 
     def _leaves(self, joins: set[Worker]) -> tuple[Worker, ...]:
-        """Those whose new process has joined, as long as their stage keeps a worker."""
+        """Return the workers whose new process has joined, unless their stage would be left without a worker."""
         leavers = []
         for worker in filter(None, (self.leaving.pop(role, None) for role in sorted(joins))):
             stays = [other for other in self.members if other.stage == worker.stage and other != worker]

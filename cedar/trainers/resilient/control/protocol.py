@@ -1,8 +1,8 @@
-"""The wire protocol: every name under which workers, supervisors and the lead tell each other something.
+"""The protocol: all keys through which workers, supervisors and the coordinator communicate.
 
-Values are JSON in the run's store. A name has places, which are filled in where it is used: ``DONE(line, step)``.
-*Counters* only grow, by the store's ``count``; *decisions* are written once, and the first writer is right.
-docs/protocol.md tells who writes what, and when.
+Values are JSON in the run's store. A key's pattern has placeholders, which calling it fills in: ``DONE(line, step)``.
+*Counters* only grow, by the store's ``count``. *Decisions* are written once: the first writer wins.
+docs/protocol.md describes who writes each key, and when.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Key(str, Generic[T]):
-    """A name with its places filled in; ``T`` is what the value is."""
+    """A key with its placeholders filled in; ``T`` is the type of the value."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A kind of value.
+    """A pattern of keys, and what their values are.
 
     Examples:
         >>> DONE(1, 40)
@@ -37,7 +37,7 @@ class Entry(Generic[T]):
         return Key("/".join(next(filled) if part.startswith("{") else part for part in self.pattern.split("/")))
 
 
-# ---- who is there ----------------------------------------------------------------------------------------------------
+# ---- members of the run ----------------------------------------------------------------------------------------------
 
 GENERATION: Entry[int] = Entry("generation", "counter: the newest generation")
 EPOCH: Entry[dict[str, Any]] = Entry("epoch/{generation}", "who is in it, who joins and leaves, what is restored")
@@ -95,5 +95,5 @@ MISHAP: Entry[list[Any]] = Entry("mishap/{worker}/{life}", "a failure on purpose
 
 
 def names() -> dict[str, Entry[Any]]:
-    """All of them."""
+    """Return all patterns by name."""
     return {name: value for name, value in globals().items() if isinstance(value, Entry)}

@@ -1,6 +1,6 @@
-"""The store of a run, in its own process: it outlives workers, and ends with the one who started it.
+"""The key-value store of a run, in a separate process: it outlives workers, and ends with the process that started it.
 
-It listens at one address, and answers those who hold the run's key. Questions and answers are frames of JSON.
+It listens at one address and serves clients that have the run's key. Requests and replies are frames of JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _START = 60.0  # seconds
 
 
 def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
-    """The process, and the port where the store listens. ``host``: an address of this machine; ``port``: 0 for any."""
+    """Start a store; return its process and port. ``host``: an address of this machine; ``port``: 0: any free port."""
     try:
         listener = links.listen(host, port)
     except OSError as error:
@@ -54,14 +54,15 @@ def _accept(listener: socket.socket, key: bytes, values: Values) -> None:
 
 
 def _answer(connection: socket.socket, key: bytes, values: Values) -> None:
-    with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):  # a bad question ends it
+    # an invalid request closes the connection
+    with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):
         while True:
             method, *arguments = json.loads(links.receive_frame(connection))
             links.send_frame(connection, json.dumps(values.ask(method, *arguments)).encode())
 
 
 class Values:
-    """Strings by name, in this process."""
+    """The keys and string values of a store, in the store's process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +72,7 @@ class Values:
         }  # fmt: skip
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """One question at a time; all of it is done, or nothing."""
+        """Run one method at a time, atomically."""
         with self._lock:
             return self._asked[method](*arguments)
 
@@ -101,10 +102,10 @@ class Client:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._lock = connection, threading.Lock()
         weakref.finalize(self, connection.close)
-        self.host: str = connection.getsockname()[0]  # this machine's address on the way to the store
+        self.host: str = connection.getsockname()[0]  # this machine's address as seen by the store
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """What ``Values`` answers there."""
+        """Call a method of the store's ``Values``."""
         try:
             with self._lock:
                 links.send_frame(self._connection, json.dumps([method, *arguments]).encode())
@@ -114,7 +115,7 @@ class Client:
 
 
 def connect(host: str, port: int, key: bytes) -> Client:
-    """A client."""
+    """Connect to a store."""
     try:
         return Client(links.dial(host, port, key))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A machine's supervisor: starts its workers, sees that one is gone or hangs, kills what hangs, outlives them all."""
+"""A machine's supervisor: starts workers, notices when one dies or hangs, kills hung ones, and outlives them all."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cedar.trainers.resilient.control.beats import Clock, HeartbeatBoard, usage
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.schedule import Worker
 
-LOOK = 0.01  # seconds between two looks
+LOOK = 0.01  # seconds between two checks
 _SIGN = 0.2
 
 
 class Supervisor:
-    """Of one machine.
+    """Supervises the workers of one machine.
 
     Args:
-        name: of the machine; another at each start.
-        heartbeat: seconds after which a worker without sign or progress counts as hung.
-        work: what a worker's process does, given its place, how often this place was started here before, its row of
-            the beats, and the beats.
+        name: unique name of this supervisor; differs at each start.
+        heartbeat: seconds without heartbeat or progress after which a worker counts as hung.
+        work: the function that a worker's process runs, given its place in the grid, how many times a worker was
+            started at this place before, its row in the heartbeat memory, and that memory.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Supervisor:
         board.report("machine", machine=name)
 
     def tick(self) -> None:
-        """Do what the lead ordered, look at the workers, tell them the newest generation."""
+        """Start workers that the coordinator ordered, check the others, and announce the newest generation to them."""
         self.tell(self.board.generation())
         watched, now = self.clock.look(), time.monotonic()
         if now - self._signed > _SIGN:
@@ -77,19 +77,19 @@ class Supervisor:
             process.close()
 
     def tell(self, generation: int) -> None:
-        """Announces the newest generation to the workers of this machine."""
+        """Announce the newest generation to the workers of this machine."""
         self.beats.generation = generation
 
     def pause(self) -> None:
-        """Until it is time to look again: at once when a worker has ended."""
+        """Wait until the next check is due; return immediately if a worker ends."""
         connection.wait([process.sentinel for process in self.processes.values()], LOOK)
 
     def _start(self, worker: Worker) -> None:
         row = self.rows.setdefault(worker, len(self.rows))
         times = self.started[worker] = self.started.get(worker, -1) + 1
         self.beats.start(row)
-        # forked, so that a new worker is there at once; this process has no threads but those of libraries that know of
-        # forks, and torch has computed nothing
+        # fork makes the new worker available immediately; this process has no threads except those of fork-aware
+        # libraries, and torch has computed nothing
         process = multiprocessing.get_context("fork").Process(
             target=self.work, args=(worker, times, row, self.beats), name=f"worker {worker}"
         )
@@ -97,7 +97,7 @@ class Supervisor:
         self.processes[worker] = process
 
     def stop(self) -> None:
-        """Kill what is left, and wait for it."""
+        """Kill the remaining workers, and wait until they have ended."""
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():

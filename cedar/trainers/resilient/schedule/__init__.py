@@ -1,6 +1,6 @@
 """The schedule language: what every worker of a pipeline does in one step, in order. Imports no torch.
 
-docs/schedules.md tells what instructions do and wait for, and what an executor may rely on.
+docs/schedules.md describes what instructions do and wait for, and what an executor may rely on.
 
 Examples:
     >>> from cedar.trainers.resilient.planner import Problem, plan

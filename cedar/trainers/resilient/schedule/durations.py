@@ -1,4 +1,4 @@
-"""What instructions of a real run took, as costs for plans and as seconds for a timeline."""
+"""Measured instruction times of a run, as costs for plans and as seconds for a timeline."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MEETINGS: tuple[Kind, Kind] = ("ALL_REDUCE", "STEP")
 
 @dataclass(frozen=True)
 class Durations:
-    """Seconds of instructions, for ``timeline``: it can be called with a worker and an instruction."""
+    """Instruction times in seconds; callable with a worker and an instruction, as ``timeline`` expects."""
 
-    # of each kind at each stage. A RECV, an ALL_REDUCE or a STEP counts without the time spent on waiting.
+    # seconds by kind and stage; those of RECV, ALL_REDUCE and STEP do not include waiting
     seconds: dict[tuple[Kind, int], float]
     transfer: float = 0.0  # seconds from the end of a SEND until the message can be received
 
     def costs(self, stages: int) -> Costs:
-        """For plans: seconds of F, B_INPUT and B_WEIGHT at each stage, to a twentieth of the largest.
+        """Return costs for plans: seconds of F, B_INPUT and B_WEIGHT at each stage, rounded to 1/20 of the largest.
 
-        Finer differences are noise, and would make plans that differ for nothing.
+        Finer differences are noise, and would only make plans differ from each other.
 
         Examples:
             >>> Durations({("F", 0): 0.101, ("B_INPUT", 0): 0.1, ("B_WEIGHT", 0): 0.052}).costs(1).stage(0)
@@ -33,7 +33,7 @@ class Durations:
                 self.seconds.get((kind, s), 0.0 if kind == "F" else self.seconds.get(("B", s), 0.0) / 2)
                 for s in range(stages)
             ]
-            for kind in kinds  # a backward in one counts as two halves
+            for kind in kinds  # half of a fused backward, if it was not split
         ]
         grain = max(map(max, each)) / 20
         forward, backward_input, backward_weight = (

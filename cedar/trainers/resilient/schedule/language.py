@@ -1,7 +1,7 @@
-"""The words of a schedule: workers, instructions, and the ordered lists of one step. Plain data, and JSON.
+"""The data model of schedules: workers, instructions, and ordered instruction lists of one step. Plain data and JSON.
 
-A pipeline of ``stages`` is there ``replicas`` times. A worker is a place in that grid. A micro-batch belongs to its
-home pipeline, named by ``replica``; where the home's worker is dead, a live worker of the same stage does its work.
+A pipeline of ``stages`` exists ``replicas`` times. A worker is a place in that grid. A micro-batch belongs to its home
+pipeline, named by ``replica``. If the home worker at a stage is dead, a live worker of the same stage does its work.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class ScheduleError(CedarError):
-    """A schedule cannot be carried out, cannot be read, or cannot be made for these workers."""
+    """A schedule cannot be executed or read, or cannot be made for these workers."""
 
 
 class Worker(NamedTuple):
-    """A place in the grid: it holds the weights of ``stage`` and is the home of the micro-batches of ``replica``."""
+    """A place in the grid: it holds the weights of ``stage``, and is the home of the micro-batches of ``replica``."""
 
     stage: int
     replica: int
@@ -40,13 +40,13 @@ class Worker(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One thing that a worker does; its stage is the worker's.
+    """One operation of a worker, at the worker's stage.
 
     Args:
-        kind: what is done.
+        kind: the operation.
         replica: the home pipeline of the micro-batch; -1 for ALL_REDUCE and STEP.
         micro_batch: its number within the home pipeline; -1 for ALL_REDUCE and STEP.
-        peer: of what is sent or received, the replica of the *worker* at the other end; else -1.
+        peer: for sends and receives, the replica of the *worker* at the other end; otherwise -1.
 
     Examples:
         >>> print(Instruction("SEND_F", 0, 3, peer=2))
@@ -65,7 +65,7 @@ class Instruction(NamedTuple):
         return f"{self.kind} {self.replica}.{self.micro_batch}{at}"
 
     def other(self, worker: Worker) -> Worker:
-        """The worker at the other end of a message that ``worker`` sends or receives.
+        """Return the worker at the other end of a message that ``worker`` sends or receives.
 
         Examples:
             >>> Instruction("RECV_B", 0, 3, peer=2).other(Worker(1, 0))
@@ -76,19 +76,19 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What every live worker does in one step, in order; the step after it repeats the same lists.
+    """What every live worker does in one step, in order; the next step repeats the same lists.
 
     Args:
-        stages: of the pipeline.
-        replicas: how many pipelines there are.
-        micro_batches: of each pipeline in one step.
+        stages: number of stages in a pipeline.
+        replicas: number of pipelines.
+        micro_batches: micro-batches per pipeline and step.
         work: the ordered instructions of each live worker.
-        dead: the workers that are gone.
-        mode: ``sync``: nothing steps before every worker has reduced; ``staggered``: a stage steps when it is ready.
+        dead: the dead workers.
+        mode: ``sync``: no worker steps before all have reduced; ``staggered``: a stage steps when it is ready.
         caps: for each stage, how many activations a worker may keep at once; None for no limit.
-        serving: stages that have taken this step already and only serve the others F and B_INPUT, with the weights
-            from before.
-        tied: stages that share weights: they reduce the gradients of these together, and step together.
+        serving: stages that have already taken this step; they only run F and B_INPUT for the other stages, with the
+            weights from before the step.
+        tied: stages that share weights: they reduce the gradients of these weights together, and step together.
 
     Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
@@ -113,18 +113,18 @@ class Schedule:
 
     @property
     def live(self) -> tuple[Worker, ...]:
-        """The live workers, stage by stage."""
+        """Return the live workers, stage by stage."""
         return tuple(worker for worker in grid(self.stages, self.replicas) if worker not in self.dead)
 
     def peers(self, stage: int) -> tuple[Worker, ...]:
-        """The live workers of a stage: those that reduce together."""
+        """Return the live workers of a stage, which reduce together."""
         return tuple(worker for worker in self.live if worker.stage == stage)
 
     def route(self, stage: int, replica: int, micro_batch: int) -> Worker:
-        """The worker that works a micro-batch at a stage.
+        """Return the worker that processes a micro-batch at a stage.
 
         Raises:
-            ScheduleError: none does.
+            ScheduleError: no worker does.
         """
         if not self._routes:
             self._routes.update({
@@ -140,15 +140,15 @@ class Schedule:
 
 
 def grid(stages: int, replicas: int) -> Iterator[Worker]:
-    """Every place, stage by stage."""
+    """Yield every place in the grid, stage by stage."""
     return (Worker(stage, replica) for stage in range(stages) for replica in range(replicas))
 
 
 def pairs(stages: int, replicas: int, tied: Sequence[int] = ()) -> Iterator[tuple[Worker, Worker]]:
-    """Every ordered pair of workers that a message may travel in under any set of dead workers: warm them up at start.
+    """Yield every ordered pair of workers that may exchange messages, whichever workers are dead.
 
-    Pairs of one stage exchange gradients; those of neighboring stages activations and their gradients; those of
-    ``tied`` stages the gradients of the weights that they share.
+    Workers of one stage exchange gradients, neighboring stages exchange activations and their gradients, and ``tied``
+    stages exchange the gradients of the weights that they share.
 
     Examples:
         >>> len(list(pairs(2, 2)))
@@ -162,10 +162,10 @@ def pairs(stages: int, replicas: int, tied: Sequence[int] = ()) -> Iterator[tupl
 
 
 def serve(schedule: Schedule, stages: frozenset[int]) -> Schedule:
-    """The schedule by which a step is redone when ``stages`` have taken it already.
+    """Return the schedule for redoing a step that ``stages`` have already taken.
 
-    They serve F and B_INPUT with the weights from before, and neither B_WEIGHT, ALL_REDUCE nor STEP. A fused B becomes
-    B_INPUT.
+    These stages only run F and B_INPUT, with the weights from before the step, and skip B_WEIGHT, ALL_REDUCE and STEP.
+    A fused B becomes B_INPUT.
     """
 
     def served(done: Instruction) -> Instruction | None:
@@ -188,7 +188,7 @@ _KINDS = {str(kind): kind for kind in KINDS}
 
 
 def to_plain(schedule: Schedule) -> dict[str, Any]:
-    """What ``json.dumps`` takes: an instruction is a list of its kind and three numbers."""
+    """Return the schedule as data for ``json.dumps``: an instruction is a list of its kind and three numbers."""
     plain = {each.name: getattr(schedule, each.name) for each in fields(schedule) if each.init}
     work = [[list(worker), [list(done) for done in schedule.work[worker]]] for worker in sorted(schedule.work)]
     more = {"format": FORMAT, "dead": sorted(map(list, schedule.dead)), "serving": sorted(schedule.serving)}
@@ -196,7 +196,7 @@ def to_plain(schedule: Schedule) -> dict[str, Any]:
 
 
 def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
-    """A schedule from what ``json.loads`` gives. It is read, not proven: call ``validate``."""
+    """Make a schedule from the result of ``json.loads``, without proving it; call ``validate`` for that."""
     try:
         if plain["format"] != FORMAT:
             raise ScheduleError(f"{where} has format {plain['format']!r}, not {FORMAT}", fix="make it again")
@@ -219,14 +219,14 @@ def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
 
 
 def save(schedule: Schedule, path: str) -> None:
-    """Write a schedule; the file is whole or not there."""
+    """Write a schedule to a file atomically."""
     with open(f"{path}.part", "w", encoding="utf-8") as file:
         json.dump(to_plain(schedule), file, indent=0)
     os.replace(f"{path}.part", path)
 
 
 def load(path: str) -> Schedule:
-    """Read a schedule."""
+    """Read a schedule from a file."""
     try:
         with open(path, encoding="utf-8") as file:
             plain = json.load(file)

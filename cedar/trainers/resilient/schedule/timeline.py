@@ -1,6 +1,6 @@
-"""When each instruction starts and ends, given what each takes: the schedule carried out as soon as it can be.
+"""Simulate a schedule: when each instruction starts and ends if it starts as soon as possible.
 
-Time has no unit here: slots in plans, seconds where costs were measured.
+Time has no unit here: plans use unit costs, measured costs are in seconds.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Cost: TypeAlias = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class Costs:
-    """What instructions take; a tuple gives a value for each stage.
+    """The time of each kind of instruction; a tuple gives a value for each stage.
 
     Args:
-        forward: F.
-        backward_input: B_INPUT.
-        backward_weight: B_WEIGHT; a fused B takes both.
-        transfer: from the end of what computes a message until it can be received.
-        reduce: ALL_REDUCE, once its workers have met.
-        step: STEP.
+        forward: time of F.
+        backward_input: time of B_INPUT.
+        backward_weight: time of B_WEIGHT; a fused B takes both times.
+        transfer: time from the end of the computation of a message until it can be received.
+        reduce: time of ALL_REDUCE after all its workers have arrived.
+        step: time of STEP.
 
     Examples:
         >>> Costs(forward=(1.0, 2.0)).of(Worker(1, 0), Instruction("F", 0, 0))
@@ -45,10 +45,10 @@ class Costs:
                 raise ScheduleError(f"the cost {name} is {value!r}", fix="give numbers of 0 or more")
 
     def check(self, stages: int) -> None:
-        """That tuples have a value for each of ``stages``.
+        """Check that tuples have a value for each of ``stages``.
 
         Raises:
-            ScheduleError: one has not.
+            ScheduleError: a tuple has another length.
         """
         for name, value in vars(self).items():
             if isinstance(value, tuple) and len(value) != stages:
@@ -57,7 +57,7 @@ class Costs:
                 )
 
     def stage(self, stage: int) -> tuple[float, float, float]:
-        """F, B_INPUT and B_WEIGHT of a stage."""
+        """Return the times of F, B_INPUT and B_WEIGHT at a stage."""
         forward, backward_input, backward_weight = (
             value[stage] if isinstance(value, tuple) else value
             for value in (self.forward, self.backward_input, self.backward_weight)
@@ -65,11 +65,11 @@ class Costs:
         return forward, backward_input, backward_weight
 
     def slot(self, stages: int) -> float:
-        """F, B_INPUT and B_WEIGHT of one micro-batch at the slowest stage."""
+        """Return the time of F, B_INPUT and B_WEIGHT of one micro-batch at the slowest stage."""
         return max(sum(self.stage(stage)) for stage in range(stages))
 
     def of(self, worker: Worker, step: Instruction) -> float:
-        """What the worker spends on an instruction; nothing on messages."""
+        """Return the time that the worker spends on an instruction; 0 for messages."""
         forward, backward_input, backward_weight = self.stage(worker.stage)
         return {
             "F": forward, "B_INPUT": backward_input, "B_WEIGHT": backward_weight,
@@ -78,14 +78,14 @@ class Costs:
 
 
 def group_of(schedule: Schedule, stage: int, kind: str) -> tuple[str, int]:
-    """Who waits for whom: at ALL_REDUCE the stage, tied stages as one; at STEP of a sync schedule every worker."""
+    """Return the group of workers that wait for each other: the stage, or all tied stages; for STEP, every worker."""
     if kind == "STEP":
         return ("STEP", -1)
     return (kind, min(schedule.tied) if stage in schedule.tied else stage)
 
 
 class Span(NamedTuple):
-    """An instruction in time."""
+    """When a worker ran an instruction."""
 
     iteration: int
     worker: Worker
@@ -96,20 +96,20 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """When everything happened."""
+    """The times at which the instructions of a schedule end."""
 
     ends: tuple[float, ...]  # for each iteration, when its last instruction ended
     stages: tuple[tuple[float, ...], ...]  # for each iteration, when each stage's last STEP ended
-    spans: tuple[Span, ...] = ()  # every instruction of every iteration, if they were asked for
+    spans: tuple[Span, ...] = ()  # every instruction of every iteration, if requested
 
     @property
     def makespan(self) -> float:
-        """How long the first iteration takes."""
+        """Return the time of the first iteration."""
         return self.ends[0]
 
     @property
     def period(self) -> float:
-        """How long an iteration takes when many follow each other: the mean from the end of the first to the last."""
+        """Return the time per iteration when many follow each other: the mean over all iterations after the first."""
         return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) if len(self.ends) > 1 else self.ends[0]
 
 
@@ -117,16 +117,16 @@ def timeline(
     schedule: Schedule, costs: Costs | Callable[[Worker, Instruction], float] | None = None, *, iterations: int = 1,
     transfer: float | Callable[[], float] | None = None, spans: bool = False,
 ) -> Timeline:  # fmt: skip
-    """Carry a schedule out on paper, each instruction as soon as it can start.
+    """Simulate a schedule, starting each instruction as soon as possible.
 
     Args:
-        schedule: any number of times in a row; stages of a staggered schedule do not wait for each other between them.
-        costs: of each kind, or a function that knows them of each instruction, messages included; by default 1 each for
-            F, B_INPUT and B_WEIGHT.
-        iterations: how many steps follow each other.
-        transfer: how long a message travels, or a function that says it of the next; by default what ``costs`` says, 0
-            with a function.
-        spans: keep every instruction's start and end.
+        schedule: the schedule to repeat; in staggered mode, stages do not wait for each other between iterations.
+        costs: the time of each kind of instruction, or a function that returns the time of any instruction, including
+            messages; default: 1 each for F, B_INPUT and B_WEIGHT.
+        iterations: number of steps in a row.
+        transfer: travel time of a message, or a function that returns it for the next message; default: the one in
+            ``costs``, or 0 if that is a function.
+        spans: keep the start and end of every instruction.
 
     Raises:
         ScheduleError: workers wait for each other forever.
@@ -156,7 +156,7 @@ def _by_time(span: Span) -> tuple[float, Worker, float]:
 
 
 class _Run:
-    """One pass over the lists: a worker continues until it has to wait, and is woken by what it waits for."""
+    """One simulation: a worker continues until it has to wait, and resumes when what it waits for happens."""
 
     def __init__(
         self, schedule: Schedule, takes: Callable[[Worker, Instruction], float], travel: Callable[[], float],
@@ -171,7 +171,7 @@ class _Run:
         self.met: dict[Hashable, list[tuple[Worker, float]]] = defaultdict(list)
         self.start: dict[Worker, float] = {}
         self.runnable = deque(schedule.work)
-        self.sizes: dict[tuple[str, int], int] = defaultdict(int)  # how many workers meet
+        self.sizes: dict[tuple[str, int], int] = defaultdict(int)  # number of workers in each group
         for worker in schedule.work:
             if worker.stage not in schedule.serving:
                 self.sizes[group_of(schedule, worker.stage, "ALL_REDUCE")] += 1
@@ -190,11 +190,11 @@ class _Run:
             raise ScheduleError(f"the schedule is wrong: {reported}{more} wait forever", fix="make it with the planner")
 
     def go_on(self, worker: Worker, at: int) -> int:
-        """Carry out what can be; the position where the worker waits, or its end."""
+        """Run a worker until it waits or has done all iterations; return the position in its list."""
         instructions, clock, stage = self.schedule.work[worker], self.clock[worker], worker.stage
         size, travel = len(instructions), self.travel
         while len(self.closed[worker]) < self.iterations:
-            if at == size:  # only lists of nothing, and the end of an iteration
+            if at == size:  # end of the iteration; also for a list without STEP
                 self.closed[worker].append(clock)
                 at = 0
                 continue
@@ -225,7 +225,7 @@ class _Run:
         return at
 
     def meet(self, worker: Worker, clock: float, kind: str) -> float | None:
-        """When the worker's group has met; None while others are missing."""
+        """Return the time at which the last worker of the group arrived, or None while some are missing."""
         if worker in self.start:
             return self.start.pop(worker)
         key = group_of(self.schedule, worker.stage, kind)

@@ -1,4 +1,4 @@
-"""Prove that a schedule can be carried out, or say what is wrong with it."""
+"""Prove that a schedule can be executed, or report what is wrong with it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Channels: TypeAlias = dict[tuple[Worker, Worker], tuple[tuple[int, int], ...]]
 
 
 def channels_of(schedule: Schedule) -> Channels:
-    """For each ordered pair of workers the (replica, micro-batch) of its messages, in order.
+    """Return for each ordered pair of workers the (replica, micro-batch) of its messages, in order.
 
-    An ordered pair of workers carries activations or gradients, never both: the one goes up a stage, the other down.
+    A pair carries either activations or gradients: activations go to the next stage, gradients to the previous one.
     """
     sent: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
     received: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
@@ -58,23 +58,23 @@ _NAMES = {1: "RECV_F", 2: "F", 4: "SEND_F", 8: "RECV_B", 16: "B_INPUT", 32: "SEN
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a schedule that was proven."""
+    """Facts about a schedule that ``validate`` has proven."""
 
-    live: dict[Worker, int]  # for each worker, the most activations it keeps at once, from F until B_WEIGHT has ended
-    held: dict[Worker, int]  # for each worker, the most messages it has received and not yet computed on
-    # for each ordered pair of workers, the (replica, micro-batch) of its messages, in the one order in which they are
-    # sent and received
+    live: dict[Worker, int]  # for each worker, the peak number of activations from F until the end of B_WEIGHT
+    held: dict[Worker, int]  # for each worker, the peak number of received messages not yet used
+    # for each ordered pair of workers, the (replica, micro-batch) of its messages, in the order in which they are sent
+    # and received
     channels: Channels
 
 
 def validate(schedule: Schedule) -> Facts:
-    """Prove a schedule.
+    """Prove that a schedule can be executed, any number of times in a row.
 
-    What holds afterwards: every live worker, and no dead one, has a list; every micro-batch is worked exactly once at
-    every stage, B_INPUT and B_WEIGHT where F was; nothing comes before what it needs; every stage reduces after all its
-    B_WEIGHT, and steps after that; no worker keeps more activations than its cap; messages between two workers are
-    received in the order in which they are sent; nothing waits forever when sends never block, receives block in order,
-    and ALL_REDUCE waits for the whole stage. Then any number of such steps in a row end, too.
+    It proves that every live worker, and no dead one, has a list; that every micro-batch is processed exactly once at
+    every stage, with B_INPUT and B_WEIGHT on the worker of its F; that nothing precedes what it needs; that every stage
+    reduces after its last B_WEIGHT and then steps; that no worker exceeds its activation cap; that messages between two
+    workers are received in the order in which they are sent; and that nothing waits forever if sends never block,
+    receives block in order, and ALL_REDUCE waits for the whole stage.
 
     Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
@@ -123,7 +123,7 @@ def _check_shape(schedule: Schedule) -> None:
 
 
 def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple[int, int]:
-    """Peaks of activations and of messages held, of one worker's list; marks the micro-batches it works as owned."""
+    """Check one worker's list and mark its micro-batches as owned; return its peaks of activations and of messages."""
     stage, per, last = worker.stage, schedule.micro_batches, worker.stage == schedule.stages - 1
     serving, cap = stage in schedule.serving, schedule.caps[stage]
     full, needs = _rules(stage == 0, last, serving)
@@ -132,7 +132,7 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
     live = peak = queued = most = closed = 0
     for at, step in enumerate(schedule.work[worker]):
         kind, replica, micro_batch, peer = step
-        if kind == "ALL_REDUCE" or kind == "STEP":  # noqa: PLR1714 - the hot loop
+        if kind == "ALL_REDUCE" or kind == "STEP":  # noqa: PLR1714 - faster in this hot loop
             expected = 0 if kind == "ALL_REDUCE" else 1
             if closed != expected or serving:
                 raise _at(worker, at, step, "does not belong here")
@@ -185,7 +185,7 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
 
 
 def _rules(first: bool, last: bool, serving: bool) -> tuple[int, dict[Kind, int]]:
-    """The bits of a micro-batch that is done, and what each kind needs; kinds that do not belong here are left out."""
+    """Return the bits of a finished micro-batch, and for each kind of instruction at this stage the bits it needs."""
     bit = _BIT
     needs: dict[Kind, int] = {
         "F": 0 if first else bit["RECV_F"],
