@@ -1,4 +1,4 @@
-"""Carry out a worker's list of instructions: messages in the order of the plan, no tags, no step without its peers."""
+"""Execute a worker's instruction list. Messages follow the order of the plan, and need no tags."""
 
 from cedar.trainers.resilient.executor.run import Executor, FinishedWork, Reduction, Result, reduce
 from cedar.trainers.resilient.executor.transport import Lost, Superseded, Transport, Waiting

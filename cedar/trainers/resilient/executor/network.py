@@ -1,7 +1,7 @@
-"""Messages between processes, by threads that wait in sockets.
+"""A transport over sockets between processes.
 
-One thread for each worker that messages come from, one for each that they go to. When a generation ends, its
-connections are shut, which ends them.
+It has one thread for each worker that sends to this one, and one for each that this one sends to. At the end of a
+generation, closing its connections ends these threads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor.transport import Lost, Waiting
 from cedar.trainers.resilient.schedule import Worker
 
-_LOOK = 0.002  # seconds between two looks for where another worker listens
-AHEAD = 2  # messages received before they are asked for, from each worker
+_LOOK = 0.002  # seconds between two queries for another worker's address
+AHEAD = 2  # max messages per worker to receive before they are asked for
 
 
 class SocketTransport:
-    """One worker's end of a generation's connections; see ``transport`` for the rules. ``board``: where workers tell
-    each other where they listen; safe to be asked by threads; ``host``: the address to listen at.
+    """One worker's end of a generation's connections; see ``transport`` for the rules. ``board``: a thread-safe board
+    in which workers publish their addresses. ``host``: the address to listen at.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SocketTransport:
         return message
 
     def warm_up(self, others: Sequence[Worker]) -> None:
-        """Send a first message to each of them, and wait for theirs: connections are made by their first use."""
+        """Exchange a first message with each of these workers, because a connection is opened by its first use."""
         for other in others:
             self.expect(other, (1,), torch.float32)
             self.send(other, torch.zeros(1))
@@ -89,7 +89,7 @@ class SocketTransport:
             self.receive(other)
 
     def close(self) -> None:
-        """Shut all connections, which ends the threads that wait in them."""
+        """Close all connections, which ends the threads that wait for them."""
         self._closed = True
         for lane in (*self._out.values(), *self._in.values()):
             lane.close()
@@ -101,7 +101,7 @@ class SocketTransport:
 
     def _accept(self) -> None:
         while not self._closed:
-            with suppress(OSError):  # one that goes away, or the end
+            with suppress(OSError):  # a peer disconnected, or the listener was closed
                 connection, _ = self._listener.accept()
                 threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
 
@@ -145,7 +145,7 @@ class SocketTransport:
 
 
 class _Lane:
-    """A thread that does its orders one after the other."""
+    """A thread that executes orders one after the other."""
 
     def __init__(self, connect: Callable[[], Callable[[Any], Any]], name: str) -> None:
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -155,7 +155,7 @@ class _Lane:
         threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
 
     def close(self) -> None:
-        """Let the thread end: at once where it waits for an order, or to be rid of a result."""
+        """Make the thread end, immediately if it waits for an order or for room for a result."""
         self._closed = True
         self.orders.put(None)
         with suppress(queue.Empty):
@@ -168,7 +168,7 @@ class _Lane:
             try:
                 work = work or self._connect()
                 result = work(order)
-            except Exception as error:  # noqa: BLE001 - reported to the receiver; a sender notices that its peer has gone
+            except Exception as error:  # noqa: BLE001 - raised in ``receive``; a sender notices that its peer is gone
                 result = error
             if self._keeps and not self._closed:
                 self.results.put(result)
@@ -177,6 +177,6 @@ class _Lane:
 
 
 def _bytes(message: torch.Tensor) -> memoryview:
-    """The memory of a tensor that is in one piece, on the CPU."""
+    """Return the memory of a contiguous tensor on the CPU."""
     plain: Any = message.reshape(-1).view(torch.uint8).numpy()
     return memoryview(plain)

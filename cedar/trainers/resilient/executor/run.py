@@ -1,4 +1,4 @@
-"""One worker's lists, carried out instruction by instruction; what it has done of a step, and sums of gradients."""
+"""Execute a worker's instruction list; keep the finished work of a step, and sum gradients over workers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Key = tuple[int, int]
 
 @dataclass
 class FinishedWork:
-    """The micro-batches of one step that this worker has finished."""
+    """The micro-batches of a step that this worker has finished."""
 
     step: int
-    outputs: dict[Key, torch.Tensor] = field(default_factory=dict)  # what F gave, by micro-batch
-    # what B_INPUT gave; None at the first stage
+    outputs: dict[Key, torch.Tensor] = field(default_factory=dict)  # result of F by micro-batch
+    # result of B_INPUT; None at the first stage
     gradients: dict[Key, torch.Tensor | None] = field(default_factory=dict)
-    # what B_WEIGHT gave; with ``fast`` reduction a row is in ``total`` instead
+    # result of B_WEIGHT; with ``fast`` reduction, rows are added to ``total`` instead
     rows: dict[Key, torch.Tensor] = field(default_factory=dict)
     losses: dict[Key, float] = field(default_factory=dict)
     summed: set[Key] = field(default_factory=set)
@@ -37,12 +37,12 @@ class FinishedWork:
 
     @property
     def done(self) -> set[Key]:
-        """Micro-batches of which nothing is left to compute."""
+        """Return the micro-batches that need no more computation."""
         return set(self.rows) | self.summed
 
     def narrow(self, mine: set[Key], *, logs: bool) -> None:
-        """Forget what is not finished, and what others work now. ``mine``: the micro-batches that the new plan gives to
-        this worker; ``logs``: finished work is kept; else everything is forgotten.
+        """Drop unfinished work, and work that other workers do now. ``mine``: this worker's micro-batches in the new
+        plan. ``logs``: keep finished work; otherwise drop everything.
         """
         if not logs or not self.summed <= mine:
             self.summed, self.total = set(), None
@@ -63,16 +63,16 @@ def reduce(
     transport: Transport, me: Worker, group: Sequence[Worker], rows: Mapping[Row, torch.Tensor],
     owners: Mapping[Row, Worker], like: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """The sum of the rows of all workers in the order of their keys, the same bits no matter which worker has which
-    row.
+    """Sum the rows of all workers in the order of their keys: bitwise the same sum whichever worker has a row.
 
     Args:
-        group: all who meet, in the same order everywhere.
-        rows: this worker's, ``[size]`` each.
-        like: of the size, the dtype and the device of a row.
+        group: the workers that take part, in the same order on all of them.
+        rows: this worker's rows, ``[size]`` each.
+        owners: for each row of any worker, the worker that has it.
+        like: a tensor with a row's size, dtype and device.
 
     Returns:
-        ``[size]``.
+        The sum, ``[size]``.
     """
     keys, size = sorted(owners), len(like)
     parts = cut(size, len(group))
@@ -105,12 +105,12 @@ def _exchange(
     return torch.cat([mine if other == me else transport.receive(other).to(mine.device) for other in group])
 
 
-# called before each instruction: the step, its place in the list, what begins, who is waited for
+# called before each instruction: step, position in the list, instruction, worker to wait for
 Progress: TypeAlias = Callable[[int, int, Instruction, Worker | None], None]
 
 
 class TimedInstruction(NamedTuple):
-    """An instruction of a step, and when it was done: from the end of the one before it, by ``time.time()``."""
+    """An instruction and the interval from the previous instruction's end to its own, by ``time.time()``."""
 
     step: int
     instruction: Instruction
@@ -120,24 +120,23 @@ class TimedInstruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What a list led to."""
+    """The result of an instruction list."""
 
-    gradient: torch.Tensor | None  # the sum over the stage, ``[size]``; None if the stage only served
-    norm: float  # sum of its squares, shared elements counted at the first of their stages only
-    losses: dict[Key, float]  # of this worker's micro-batches, at the last stage
+    gradient: torch.Tensor | None  # sum over the stage, ``[size]``; None if the stage only served
+    norm: float  # sum of squares; shared elements count only at the first stage that has them
+    losses: dict[Key, float]  # losses of this worker's micro-batches, at the last stage
 
 
 class Executor:
-    """Carries out lists on an engine and a transport.
+    """Executes instruction lists with an engine and a transport.
 
     Args:
-        transport: to the others of this generation.
-        data: for the first and the last stage.
-        reduction: ``exact``: gradients are added in the order (replica, micro-batch), the same bits no matter which
-        worker computed
-            them; ``fast``: each worker adds up its own first.
+        transport: connections to the other workers of this generation.
+        data: micro-batches, for the first and the last stage.
+        reduction: ``exact``: gradients are added in the order (replica, micro-batch), so that the sum is bitwise the
+            same whichever worker computed them; ``fast``: each worker first adds up its own.
         progress: called before each instruction, and when one begins to wait.
-        pace: seconds that each F, B_INPUT and B_WEIGHT takes at least: a rehearsal of other hardware.
+        pace: min seconds for each F, B_INPUT and B_WEIGHT, to imitate other hardware.
     """
 
     def __init__(
@@ -148,20 +147,20 @@ class Executor:
         self.reduction, self.pace = reduction, pace
         self.progress: Progress = progress or (lambda _step, _at, _done, _waiting: None)
         self.records: list[TimedInstruction] | None = None
-        self._ended = 0, 0.0  # the last list: its step, and when
+        self._ended = 0, 0.0  # step of the last list, and when it ended
         self.on_compute: Callable[[], None] = lambda: None
 
     def run(self, schedule: Schedule, step: int, kept: FinishedWork) -> Result:
-        """All instructions of one step but STEP.
+        """Execute all instructions of a step except STEP.
 
         Args:
-            schedule: proven; the same on all workers.
-            step: of the run.
-            kept: this worker's finished work of that step, and where more of it is put.
+            schedule: a validated schedule; the same on all workers.
+            step: the step's number in the run.
+            kept: this worker's finished work of the step, to which new work is added.
 
         Raises:
             Superseded: a newer generation has begun.
-            Lost: a message cannot come.
+            Lost: a message cannot arrive any more.
         """
         assert kept.step == step, "work is kept for one step"
         last = self._between()
@@ -201,7 +200,7 @@ class Executor:
         return Result(gradient, norm, dict(kept.losses))
 
     def _between(self) -> float:
-        """The time; STEP is all that happened since the last list was done."""
+        """Return the time. If times are recorded, the time since the last list is recorded as STEP."""
         now, (step, ended) = time.time(), self._ended
         if self.records is not None and ended:
             self.records.append(TimedInstruction(step, Instruction("STEP"), ended, now))
@@ -211,7 +210,7 @@ class Executor:
         self, done: Instruction, step: int, kept: FinishedWork, inputs: dict[Key, torch.Tensor | None],
         gradients: dict[Key, torch.Tensor | None], *, serving: bool = False,
     ) -> None:  # fmt: skip
-        """F, B_INPUT, B_WEIGHT or B of a micro-batch; takes what it needs out of ``inputs`` and ``gradients``."""
+        """Run F, B_INPUT, B_WEIGHT or B of a micro-batch; consume its entries in ``inputs`` and ``gradients``."""
         engine, kind, key = self.engine, done.kind, (done.replica, done.micro_batch)
         self.on_compute()
         end = time.perf_counter() + self.pace * (2 if kind == "B" else 1)
@@ -236,7 +235,7 @@ class Executor:
             time.sleep(max(0.0, end - time.perf_counter()))
 
     def _signature(self, kind: str) -> Signature:
-        """Of what is sent or received: activations and their gradients are alike on both sides of a boundary."""
+        """Return the signature of a message; activations and their gradients have the same one."""
         signature = self.engine.outputs if kind in {"SEND_F", "RECV_B"} else self.engine.inputs
         assert signature is not None, "the engine has looked at an input"
         return signature
@@ -254,8 +253,8 @@ class Executor:
     def sum(
         self, schedule: Schedule, kept: FinishedWork, logged: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, float]:
-        """ALL_REDUCE: the gradient of the stage and the sum of its squares. ``schedule``: says who has which rows;
-        ``logged``: the sum of the part that another stage shares, where it is known.
+        """Run ALL_REDUCE: return the stage's gradient and its sum of squares. ``schedule``: determines which worker has
+        which rows. ``logged``: the sum of the gradients that other stages share, if it is already known.
         """
         stage = self.me.stage
         peers = schedule.peers(stage)
@@ -280,7 +279,7 @@ class Executor:
     def _rows(
         self, schedule: Schedule, kept: FinishedWork, stages: Sequence[int]
     ) -> tuple[dict[Row, torch.Tensor], dict[Row, Worker]]:
-        """This worker's rows, and who has which, over these stages."""
+        """Return this worker's rows, and the owner of each row at these stages."""
         work: dict[Worker, list[Row]] = defaultdict(list)
         for stage in stages:
             for replica in range(schedule.replicas):

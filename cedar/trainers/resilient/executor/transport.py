@@ -1,13 +1,13 @@
-"""What an executor needs of a network: the rules that NCCL's point-to-point calls have, too.
+"""The network interface of an executor, with the same rules as NCCL's point-to-point calls.
 
-1. There are no tags. Messages from one worker to another are one ordered queue: the n-th receive gets the n-th send.
-2. Each ordered pair has a queue, and a thread or stream, of its own: a queue that waits holds up no other.
-3. A message is sent when its receiver has a buffer for it; until then it must not change. Announced receives get
-   buffers in their order, a few of each queue at a time: what is announced ahead of computing blocks nothing.
-4. The receiver gives shape and dtype.
-5. ``close`` gives up everything at once, and so does a newer generation: nothing waits for the dead.
+1. There are no tags. Messages from one worker to another are an ordered queue: the n-th receive gets the n-th send.
+2. Each ordered pair of workers has its own queue and its own thread or stream, so a queue that waits blocks no other.
+3. A message is sent when its receiver has a buffer for it; until then the sender must not change it. Announced receives
+   get buffers in order, a few per queue at a time. So computing may start long after receives were announced.
+4. The receiver specifies shape and dtype.
+5. ``close`` aborts everything at once, and so does a newer generation: no thread waits for dead workers.
 
-``SocketTransport`` is what runs use; a transport within one process, in the tests, holds executors to these rules.
+Runs use ``SocketTransport``. The tests check executors against these rules with a transport within one process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cedar.trainers.resilient.schedule import Worker
 
 
 class Superseded(Exception):
-    """A newer generation of workers has begun: what is in progress is given up."""
+    """A newer generation of workers has begun, so current work is abandoned."""
 
 
 class Lost(CedarError):
@@ -31,54 +31,54 @@ class Lost(CedarError):
 
 
 class Transport(Protocol):
-    """Messages among the workers of one generation."""
+    """A channel for messages among the workers of a generation."""
 
     def send(self, to: Worker, message: torch.Tensor) -> None:
-        """Give a message on its way, after all those sent there before. Does not block; the message must not change."""
+        """Queue a message after earlier ones to that worker. Does not block; the caller must not change the message."""
 
     def expect(self, source: Worker, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """The next message from there that was not announced yet has this shape: it may be received ahead."""
+        """Announce the shape of the next unannounced message from a worker, so that it can be received early."""
 
     def receive(self, source: Worker) -> torch.Tensor:
-        """The oldest message from there that was announced; waits for it.
+        """Wait for the oldest announced message from a worker, and return it.
 
         Raises:
             Superseded: a newer generation has begun.
-            Lost: the message will not come, or has another shape.
+            Lost: the message will not arrive, or has another shape.
         """
 
     def close(self) -> None:
-        """Give up everything that is in progress: the code that waits in ``receive`` gets Lost, at once."""
+        """Abort everything in progress: callers that wait in ``receive`` get Lost immediately."""
 
 
 T = TypeVar("T")
-POLL = 0.005  # seconds between two looks for a newer generation: in memory, so it costs next to nothing
-_LONGEST = 0.004  # seconds between two questions: what a step's end may be noticed late
+POLL = 0.005  # seconds between two checks for a newer generation, which is cheap: the number is in memory
+_LONGEST = 0.004  # max seconds between two polls, and so the max delay in noticing the end of a step
 
 
 class Waiting:
     """How the threads of one worker wait.
 
     Args:
-        generation: the one that the worker is in.
-        newest: the newest there is; cheap to ask.
-        patience: seconds after which a wait is given up.
+        generation: the worker's generation.
+        newest: returns the newest generation; called often, so it must be cheap.
+        patience: seconds after which a wait fails.
     """
 
     def __init__(self, generation: int, newest: Callable[[], int], patience: float = 600.0) -> None:
         self.generation, self.newest, self.patience = generation, newest, patience
 
     def check(self) -> None:
-        """Raises Superseded if a newer generation has begun."""
+        """Raise Superseded if a newer generation has begun."""
         if self.newest() > self.generation:
             raise Superseded
 
     def until(self, ready: Callable[[float], bool], awaited: str) -> None:
-        """Wait until ``ready(seconds)``, which may block for so long, says yes.
+        """Wait until ``ready(seconds)``, which may block for that long, returns True.
 
         Raises:
             Superseded: a newer generation has begun.
-            Lost: the patience is over.
+            Lost: the patience is exhausted.
         """
         end = time.monotonic() + self.patience
         while not ready(POLL):
@@ -87,7 +87,7 @@ class Waiting:
                 raise Lost(f"waited {self.patience:g} s for {awaited}", fix="see who is slow in the run's report")
 
     def poll(self, ready: Callable[[], T | None], awaited: str) -> T:
-        """Ask repeatedly, at growing distances, until the answer is not None."""
+        """Call ``ready`` at increasing intervals until it returns a value other than None, and return that value."""
         answers: list[T] = []
         pause = [0.0005]
 

@@ -1,4 +1,4 @@
-"""Stages whose backward comes in two parts, their weights and optimizer."""
+"""Stages whose backward is split in two parts, with their weights and optimizers."""
 
 from cedar.trainers.resilient.model.engine import Engine, Key, Loss, Signature
 from cedar.trainers.resilient.model.stage import Stage, Transformer, token_loss

@@ -1,4 +1,4 @@
-"""What a worker computes: F, B_INPUT and B_WEIGHT of micro-batches, on one stage, which may be any module."""
+"""The computations of a worker: F, B_INPUT and B_WEIGHT of micro-batches at one stage, for any module."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cedar.trainers.common.compute import keyed
 from cedar.trainers.moe.layer import mixtures
 from cedar.trainers.resilient.model.state import Layout, State
 
-Found = list[tuple[int, torch.Tensor]]  # a weight's number, its gradient
+Found = list[tuple[int, torch.Tensor]]  # index and gradient of each weight
 
 
 @dataclass(eq=False)
 class _Cut:
-    """Weights whose paths leave at the same nodes."""
+    """Weights whose backward paths branch off the path to the input at the same nodes."""
 
     weights: dict[int, Any]
     nodes: set[Any]
@@ -32,11 +32,11 @@ class _Cut:
 def backward_input(
     output: torch.Tensor, gradient: torch.Tensor | None, x: torch.Tensor, weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Callable[[], Found]]:
-    """The gradient of ``x``, and what computes the gradients of the weights that ``output`` depends on. ``gradient``:
-    of it; None if it is a loss; ``x``: the module's input, a leaf that wants a gradient.
+    """Return the gradient of ``x``, and a function that computes the gradients of the weights later. ``gradient``: the
+    gradient of ``output``; None if it is a loss. ``x``: input of the module, a leaf that requires a gradient.
 
-    Weights that are used in several places, and graphs with functions written in Python, have all their gradients
-    computed at once: a compiled stage and a reentrant checkpoint run their backward only once, and as a whole.
+    All gradients are computed immediately for weights with several uses, and for graphs with Python functions: compiled
+    stages and reentrant checkpoints must run their backward once, and as a whole.
 
     Examples:
         >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
@@ -77,7 +77,7 @@ def backward_input(
 def backward_whole(
     output: torch.Tensor, gradient: torch.Tensor | None, leaves: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The gradients of leaves, None if the output does not depend on one; as ``backward()`` works them out, which
+    """Return the gradients of leaves, or None for leaves that the output does not depend on. Uses ``backward()``, which
     reentrant checkpoints need.
     """
     for leaf in leaves:
@@ -111,7 +111,7 @@ def _of_weights(cut: _Cut, arrived: Sequence[torch.Tensor | None]) -> Found:
 
 
 def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut] | None:
-    """None: the graph has a function written in Python."""
+    """Return where the paths of weights branch off; None if the graph has a function written in Python."""
     above: dict[Any, list[Any]] = defaultdict(list)
     waiting, seen = [output], {output}
     while waiting:
@@ -138,7 +138,7 @@ def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut] | None:
 
 
 def _reached(start: Any, above: dict[Any, list[Any]], until: set[Any]) -> tuple[set[Any], set[Any]]:
-    """The nodes that are reached upwards, and those of ``until`` at which the way ends."""
+    """Return the nodes reached upwards from ``start``, and the nodes in ``until`` at which the paths end."""
     inside, ends, waiting = {start}, set(), [start]
     while waiting:
         for node in above.get(waiting.pop(), ()):
@@ -155,7 +155,7 @@ Loss = Callable[[torch.Tensor, Any], torch.Tensor]
 
 
 class Signature(NamedTuple):
-    """What crosses a boundary of stages: a tensor of this shape and dtype."""
+    """The shape and dtype of a tensor that crosses a stage boundary."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -169,20 +169,20 @@ class Signature(NamedTuple):
 
 
 class Engine:
-    """One stage, and the activations of the micro-batches that are in work.
+    """One stage, and the activations of the micro-batches in progress.
 
-    What the stage draws, in dropout for instance, follows from the micro-batch, never from who works it.
+    Random draws of the stage, such as dropout, depend on the micro-batch and not on the worker.
 
     Args:
-        module: from a tensor to a tensor; its weights are replaced by those of a state.
-        loss: of the last stage's output and the targets: a mean over the rows of a micro-batch.
-        tied: parameters that other stages share: of each its name here, and the name by which all of them know it; in
-            the same order at all of them.
-        prefix: of the names of its parameters, so that no two stages have one name.
-        share: what a micro-batch's loss is multiplied with: 1 / (replicas * micro-batches).
-        dtype: of weights and activations; None: as they are.
+        module: a module from a tensor to a tensor; its weights are replaced by those of a state.
+        loss: function of the last stage's output and the targets, which returns a mean over the rows of a micro-batch.
+        tied: parameters that other stages share: from the name here to the common name; in the same order at all
+            stages.
+        prefix: prefix of parameter names, so that names of different stages differ.
+        share: factor of a micro-batch's loss: 1 / (replicas * micro-batches).
+        dtype: dtype of weights and activations; None: unchanged.
 
-    ``inputs`` and ``outputs`` are what the stage takes from the one before it, and gives to the next.
+    ``inputs`` and ``outputs`` are the signatures of the messages from the previous stage and to the next one.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Engine:
         self.layout = Layout.of(named, list(tied.values()), master)
         self.begin = State.begin(self.layout.gather(named).to(self.device))
         module.to(self.device)
-        if dtype is not None:  # not by to(): that makes complex buffers real
+        if dtype is not None:  # not with to(), which would make complex buffers real
             {torch.float32: module.float, torch.float64: module.double, torch.bfloat16: module.bfloat16}[dtype]()
         self.names = list(named)
         self.parameters = list(named.values())
@@ -218,28 +218,28 @@ class Engine:
         self.losses: dict[Key, float] = {}
 
     def look(self, x: Any) -> None:
-        """Find out what crosses the boundaries, from an input of the stage: it computes, and keeps nothing."""
+        """Run the stage once to find the signatures of its messages; keep nothing."""
         with torch.no_grad():
             output, _ = self._compute(-1, (0, 0), self._here(x, self.dtype))
         self.inputs = None if self.first else Signature.of(x)
         self.outputs = None if self.last else Signature.of(output)
 
     def load(self, state: State, frozen: Collection[str] = ()) -> None:
-        """Compute with the weights of a state. ``frozen``: parameters whose gradients nothing needs: they are 0, but
-        not at the first stage, where all gradients come at once.
+        """Use the weights of a state. ``frozen``: parameters whose gradients are not needed; they are 0, except at the
+        first stage, which computes all gradients together.
         """
         self.layout.put(state.master, zip(self.names, self.parameters, strict=True))
         self._trained = {n: p for n, p in zip(self.names, self.parameters, strict=True) if n not in frozen}
 
     def reset(self) -> None:
-        """Forget every micro-batch."""
+        """Drop all micro-batches."""
         self._kept.clear()
         self._waiting.clear()
         self.losses.clear()
 
     def forward(self, step: int, key: Key, x: Any, targets: Any = None) -> torch.Tensor:
-        """F: activations for the next stage, or the scaled loss, ``[]``, at the last. ``key``: replica and number of
-        the micro-batch; ``x``: what the data give at the first stage, else activations.
+        """Run F: return activations for the next stage or, at the last stage, the scaled loss, ``[]``. ``key``: replica
+        and number of the micro-batch. ``x``: the data's inputs at the first stage, otherwise activations.
         """
         x = self._here(x, self.dtype) if self.first else x.to(self.device).detach().requires_grad_()
         before = [buffer._version for buffer in self.module.buffers()]
@@ -260,9 +260,9 @@ class Engine:
     def _compute(
         self, step: int, key: Key, x: Any, targets: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-        """What the stage gives, or its loss; next to it the sum of the losses of its routers."""
+        """Return the stage's output or loss, and the sum of its routers' losses, if it has routers."""
         for layer in self.mixtures:
-            layer.clear()  # a checkpoint computes again in the backward, and its losses count once
+            layer.clear()  # a checkpoint recomputes this in the backward, but router losses must count once
         with keyed(self.device, self.seed, self.number, step, *key):
             output = self.module(x)
             beside = [loss for layer in self.mixtures for loss in layer.losses]
@@ -289,7 +289,7 @@ class Engine:
         return pytree.tree_map_only(torch.Tensor, moved, values)
 
     def backward_input(self, key: Key, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """B_INPUT: the gradient of the stage's input; None at the first stage, where all is left for B_WEIGHT."""
+        """Run B_INPUT: return the gradient of the stage's input; None at the first stage, which only needs B_WEIGHT."""
         x, output = self._kept.pop(key)
         gradient = None if gradient is None else gradient.to(self.device)
         if self.first:
@@ -305,16 +305,16 @@ class Engine:
         return of_input
 
     def backward_weight(self, key: Key) -> torch.Tensor:
-        """B_WEIGHT: the gradients of all weights, ``[size]``."""
+        """Run B_WEIGHT: return the gradients of all weights, ``[size]``."""
         return self.layout.gather(self._waiting.pop(key)())
 
     def give_up(self, key: Key) -> None:
-        """Forget a micro-batch that needs no B_WEIGHT."""
+        """Drop a micro-batch that needs no B_WEIGHT."""
         self._waiting.pop(key, None)
 
 
 class _WithOwnLoss(torch.autograd.Function):
-    """The output of a stage; in the backward, a loss of the stage's own falls next to it."""
+    """Returns a stage's output unchanged; its backward also starts the backward of the stage's own loss."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A GPT-style model, cut into stages of whole blocks."""
+"""A GPT-style model that is split into stages of whole blocks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from cedar.trainers.common.compute import Attention, generator, keyed
 
 @dataclass(frozen=True)
 class Transformer:
-    """The whole model."""
+    """The settings of the whole model."""
 
     vocabulary: int = 256
     length: int = 32
     layers: int = 4
-    width: int = 32  # of a token inside the model
+    width: int = 32  # size of a token's vector inside the model
     heads: int = 4
-    dropout: float = 0.0  # share of values that a block's two outputs lose while training
+    dropout: float = 0.0  # fraction of values dropped from a block's two outputs in training
     tied: bool = True  # the last stage uses the embeddings of the first
 
 
 class Stage(nn.Module):
-    """The blocks of one stage; the first has the embeddings, too, the last the head.
+    """The blocks of one stage; the first stage also has the embeddings, the last one the output layer.
 
-    Parameters are named as in the whole model, and begin as their names and the seed tell: a model is the same however
-    it is cut.
+    Parameters have the names of the whole model, and their initial values depend only on their names and the seed. So
+    the model is the same for any number of stages.
     """
 
     def __init__(self, model: Transformer, stage: int, stages: int, seed: int = 0) -> None:
         super().__init__()
         self.model, self.first, self.last = model, stage == 0, stage == stages - 1
-        with keyed("cpu", seed):  # torch draws weights, which are replaced
+        with keyed("cpu", seed):  # torch initializes the weights, which are then replaced
             self._make(range(model.layers * stage // stages, model.layers * (stage + 1) // stages))
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -56,7 +56,7 @@ class Stage(nn.Module):
                 self.head = nn.Linear(model.width, model.vocabulary, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Tokens, int64 ``[rows, length]``, or activations, ``[rows, length, width]``, to activations or logits."""
+        """Map tokens, int64 ``[rows, length]``, or activations, ``[rows, length, width]``, to activations or logits."""
         if self.first:
             x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks.values():
@@ -68,7 +68,7 @@ class Stage(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each behind a norm and next to a residual."""
+    """Attention and a two-layer network, each with a norm before it and a residual connection."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class Block(nn.Module):
         self.drop = nn.Dropout(model.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[rows, length, width]`` to the same."""
+        """Map ``[rows, length, width]`` to the same shape."""
         x = x + self.drop(self.attention(self.norm_1(x)))
         answer: torch.Tensor = self.drop(self.down(functional.gelu(self.up(self.norm_2(x)))))
         return x + answer
 
 
 def token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of a token, in nats."""
+    """Return the mean cross-entropy per token, in nats."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     return functional.cross_entropy(logits.to(wide).flatten(0, 1), targets.flatten())

@@ -1,6 +1,6 @@
 """Weights and optimizer state of a stage, each as one vector.
 
-A step makes a new state and leaves the old one as it was: undoing is going back to the old one, saving needs no copy.
+A step makes a new state and keeps the old one unchanged, so that a step can be undone and a state saved without a copy.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from cedar.trainers.common.config import AdamWOptions
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter is in the vector, ``[size]``."""
+    """The position of each parameter in a stage's vector, ``[size]``."""
 
-    shapes: Mapping[str, tuple[int, ...]]  # of each parameter, by name, in the order of the vector
-    shared: int = 0  # how many parameters at the vector's beginning other stages share
+    shapes: Mapping[str, tuple[int, ...]]  # shape of each parameter by name, in the order of the vector
+    shared: int = 0  # how many parameters at the beginning of the vector are shared with other stages
     dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(
         cls, named: Mapping[str, torch.Tensor], shared: Sequence[str] = (), dtype: torch.dtype = torch.float32
     ) -> Self:  # fmt: skip
-        """The parameters by name, the shared ones first, the others in their order."""
+        """Make a layout: shared parameters first, then the others in the given order."""
         order = [*shared, *(name for name in named if name not in shared)]
         return cls({name: tuple(named[name].shape) for name in order}, len(shared), dtype)
 
     @cached_property
     def tied(self) -> int:
-        """How many elements at the vector's beginning other stages share."""
+        """Return how many elements at the beginning of the vector are shared with other stages."""
         return sum(torch.Size(shape).numel() for shape in list(self.shapes.values())[: self.shared])
 
     @cached_property
@@ -44,12 +44,12 @@ class Layout:
 
     @cached_property
     def decayed(self) -> torch.Tensor:
-        """1 if an element is of a parameter with two or more dimensions, else 0: those that weight decay is for."""
+        """Return 1 for elements that decay, those of parameters with two or more dimensions, and 0 for the others."""
         ones = {name: torch.ones(shape) for name, shape in self.shapes.items() if len(shape) > 1}
         return self.gather(ones)
 
     def pieces(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parameters in a vector: views."""
+        """Return views of the parameters in a vector."""
         views, at = {}, 0
         for name, shape in self.shapes.items():
             count = torch.Size(shape).numel()
@@ -58,7 +58,7 @@ class Layout:
         return views
 
     def gather(self, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """A vector from parameters; those that are missing are 0."""
+        """Make a vector from parameters; missing parameters are 0."""
         device = next((t.device for t in named.values()), torch.device("cpu"))
         vector = torch.zeros(self.size, dtype=self.dtype, device=device)
         pieces = self.pieces(vector)
@@ -67,7 +67,7 @@ class Layout:
         return vector
 
     def put(self, vector: torch.Tensor, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Write a vector into parameters."""
+        """Copy a vector into parameters."""
         pieces = self.pieces(vector)
         with torch.no_grad():
             for name, parameter in parameters:
@@ -76,21 +76,22 @@ class Layout:
 
 @dataclass(frozen=True)
 class State:
-    """A stage after a number of steps."""
+    """The weights and optimizer state of a stage after some number of steps."""
 
-    version: int  # steps taken, those that were skipped for gradients that are not finite among them
+    version: int  # steps taken, including those skipped because of non-finite gradients
     updates: int  # steps that changed the weights
     master: torch.Tensor  # weights, float32 or float64 ``[size]``
     first: torch.Tensor  # first moments, the same shape
     second: torch.Tensor  # second moments, the same shape
-    whole_at: int = 0  # of one from a sparse checkpoint: the step before which the last operator thaws; 0: it is whole
+    # for a restore from a sparse checkpoint: the step before which all operators are loaded; 0: already complete
+    whole_at: int = 0
 
     @classmethod
     def begin(cls, master: torch.Tensor) -> State:
         return cls(0, 0, master, torch.zeros_like(master), torch.zeros_like(master))
 
     def to(self, device: torch.device) -> State:
-        """The same on a device."""
+        """Return the same state on a device."""
         master, first, second = (vector.to(device) for vector in (self.master, self.first, self.second))
         return State(self.version, self.updates, master, first, second, self.whole_at)
 
@@ -100,21 +101,21 @@ class State:
 
 
 class Optimizer(Protocol):
-    """What a pipeline asks of an optimizer: that a step makes a new state. Elements of a vector are alike to it."""
+    """An optimizer whose step makes a new state. It must treat all elements of a vector alike."""
 
     def scale(self, norms: list[float]) -> float | None:
-        """What to multiply gradients with (clipping), from the sum of squares of each stage; None: skip the step."""
+        """Return the factor for gradients (clipping), from each stage's sum of squares; None: skip the step."""
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
-        """The state after ``state``, which stays unchanged; with a scale of None, its weights are the same."""
+        """Return the state after ``state``, which is not changed; if ``scale`` is None, the weights stay the same."""
 
 
 def clip_scale(norms: list[float], clip: float) -> float | None:
-    """What to multiply gradients with so that their norm is at most ``clip``, 0 for no limit; None if the sum of
-    squares of a stage is not finite.
+    """Return the factor that limits the norm of all gradients to ``clip``; 0: no limit. Return None if a stage's sum of
+    squares is not finite.
     """
     total = 0.0
-    for norm in norms:  # in the order of stages: the same bits everywhere
+    for norm in norms:  # in the order of stages, so that all workers get the same bits
         total += norm
     if not math.isfinite(total):
         return None
@@ -124,13 +125,13 @@ def clip_scale(norms: list[float], clip: float) -> float | None:
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), over a number of steps."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), for a run of ``steps`` steps."""
 
     options: AdamWOptions
     steps: int = 1
 
     def scale(self, norms: list[float]) -> float | None:
-        """What to multiply gradients with, from the sum of squares of each stage; None if one is not finite.
+        """Return the factor for gradients, from each stage's sum of squares; None if a sum is not finite.
 
         Examples:
             >>> AdamW(AdamWOptions(clip=1.0)).scale([9.0, 16.0])
@@ -139,7 +140,7 @@ class AdamW:
         return clip_scale(norms, self.options.clip)
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
-        """The state after ``state``; with a scale of None, its weights stay unchanged."""
+        """Return the state after ``state``; if ``scale`` is None, the weights stay the same."""
         if scale is None:
             return State(state.version + 1, state.updates, state.master, state.first, state.second)
         gradient = gradient * scale if scale != 1.0 else gradient

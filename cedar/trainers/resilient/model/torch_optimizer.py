@@ -1,4 +1,4 @@
-"""Optimizers of torch in a pipeline: a step makes a new state, so that it can be undone."""
+"""Use torch optimizers in a pipeline: each step makes a new state, so that it can be undone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cedar.trainers.resilient.model.state import Layout, State, clip_scale
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """Steps of an optimizer of torch that keeps, of each parameter, at most two tensors of its shape and its steps.
+    """A torch optimizer whose state per parameter is at most two tensors of the parameter's shape, and a step count.
 
     Args:
-        make: gives the optimizer of a list of parameters, those of one stage; it may group them by their shapes.
-        factor: of a step from 0, what learning rates are multiplied with, as of ``LambdaLR``.
-        clip: the largest norm of all gradients together; 0 for no limit.
+        make: function from a list of parameters, those of one stage, to an optimizer; it may group them by shape.
+        factor: function from a step, counted from 0, to a factor for learning rates, as in ``LambdaLR``.
+        clip: max norm of all gradients together; 0: no limit.
 
     Examples:
         >>> made = TorchOptimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
@@ -34,10 +34,10 @@ class TorchOptimizer:
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
-        """The names of the tensors; found out by a step, for which torch asks CUDA: not where workers are forked.
+        """Return the names of the state's tensors, from a test step, which may use CUDA: do not fork workers after it.
 
         Raises:
-            CedarError: the optimizer keeps anything else.
+            CedarError: the optimizer keeps other state.
         """
         tried = nn.Parameter(torch.zeros(2, 3))
         tried.grad = torch.ones(2, 3)
@@ -59,11 +59,11 @@ class TorchOptimizer:
         )  # fmt: skip
 
     def scale(self, norms: list[float]) -> float | None:
-        """What to multiply gradients with, from the sum of squares of each stage; None if one is not finite."""
+        """Return the factor for gradients, from each stage's sum of squares; None if a sum is not finite."""
         return clip_scale(norms, self.clip)
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
-        """The state after ``state``; with a scale of None, its weights stay unchanged."""
+        """Return the state after ``state``; if ``scale`` is None, the weights stay the same."""
         if scale is None or not layout.size:
             return State(state.version + 1, state.updates, state.master, state.first, state.second)
         master, first, second = state.master.clone(), state.first.clone(), state.second.clone()

@@ -1,9 +1,9 @@
-"""Plans for 0, 1, .. failures, made before they happen; and how to get to them by moving a stage's state.
+"""Plans for 0, 1, .. failures that are made before the failures happen, and the moves that lead to them.
 
-Workers of a stage hold the same weights, so only the number of the dead of each stage matters, and of all ways to
-spread so many over the stages one is best: the *normal* one. Its plan is made ahead, with more time than a failure
-has. When workers die in another way, the step continues under ``plan`` for those who are dead; at a later
-boundary, live workers may take roles of other stages, by copying a peer's state, until the spread is the normal one.
+Workers of a stage hold the same weights, so only the number of dead workers in each stage matters. The best way to
+distribute a number of failures over the stages is the *normal* distribution. Its plan is made ahead, with more time
+than a failure allows. If other workers die, the step continues with ``plan``. At a later step boundary, live workers
+may take roles in other stages, by copying a peer's state, until the dead workers are distributed as in the normal one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from cedar.trainers.resilient.schedule import Schedule, ScheduleError, Worker, s
 
 
 class Move(NamedTuple):
-    """A live worker leaves its place, which then counts as dead, and takes the role of a dead one in another stage."""
+    """A live worker leaves its place, which then counts as dead, for the role of a dead worker in another stage."""
 
     worker: Worker
     role: Worker
 
 
 def normal(problem: Problem, failures: int) -> frozenset[Worker]:
-    """The dead of the best spread of so many failures: the slowest stage is as fast as can be.
+    """Return the dead workers of the best distribution of some failures: the one whose slowest stage is fastest.
 
-    Among equals, failures go to the stages with the most room for activations, and to different pipelines.
+    Ties go to the stages with the most room for activations, and to different pipelines.
 
     Examples:
         >>> sorted(normal(Problem(2, 3, 6), 3))
@@ -43,7 +43,7 @@ def normal(problem: Problem, failures: int) -> frozenset[Worker]:
             fix=f"plan for {stages * (replicas - 1)} at most",
         )
     room = _room(problem)
-    # by failures so far: time of the slowest stage, of all, room that is not used, and how many die at each stage
+    # by failures so far: time of the slowest stage, total time, unused room, number of dead workers per stage
     best: dict[int, tuple[float, float, float, tuple[int, ...]]] = {0: (0.0, 0.0, 0.0, ())}
     for stage in range(stages):
         after: dict[int, tuple[float, float, float, tuple[int, ...]]] = {}
@@ -59,7 +59,7 @@ def normal(problem: Problem, failures: int) -> frozenset[Worker]:
 
 
 def _room(problem: Problem) -> list[float]:
-    """For each stage, its cap against how long an activation stays."""
+    """Return for each stage its activation cap, divided by how long an activation stays."""
     each = [problem.costs.stage(stage) for stage in range(problem.stages)]
     stays = [sum(each[s]) + sum(f + b for f, b, _ in each[s + 1 :]) for s in range(problem.stages)]
     return [0.0 if cap is None else round(cap / stay, 9) for cap, stay in zip(problem.caps, stays, strict=True)]
@@ -71,26 +71,26 @@ def _cost(problem: Problem, stage: int, dead: int) -> float:
 
 
 def ahead(problem: Problem, failures: int, seconds: float = 0.0) -> dict[int, Plan]:
-    """The plans for 0 to ``failures`` dead workers in their normal spread.
+    """Make the plans for 0 to ``failures`` dead workers in normal distribution.
 
     Args:
-        problem: its ``dead`` are left out of account.
-        failures: the most that is planned for.
-        seconds: that CP-SAT may take for each; 0: list scheduling alone.
+        problem: the problem; its ``dead`` are ignored.
+        failures: max number of failures to plan for.
+        seconds: time that CP-SAT may spend on each plan; 0: list scheduling only.
     """
     spreads = [replace(problem, dead=normal(problem, count)) for count in range(failures + 1)]
     return {n: exact(one, seconds) if seconds else plan(one, thorough=True) for n, one in enumerate(spreads)}
 
 
 def keep(plans: Mapping[int, Plan], folder: str) -> None:
-    """Write the schedules of plans into a folder, ``plan_<failures>.json``, as ``schedule.load`` reads them."""
+    """Write the schedules of plans to ``plan_<failures>.json`` in a folder, in the format of ``schedule.load``."""
     os.makedirs(folder, exist_ok=True)
     for count, made in plans.items():
         save(made.schedule, os.path.join(folder, f"plan_{count}.json"))
 
 
 def moves(problem: Problem) -> tuple[Move, ...]:
-    """The fewest moves after which the dead are spread as in the normal plan for so many.
+    """Return the smallest set of moves after which the dead workers are distributed as in the normal plan.
 
     Examples:
         >>> moves(Problem(2, 3, 6, frozenset({Worker(0, 0), Worker(0, 1)})))
@@ -109,7 +109,7 @@ def moves(problem: Problem) -> tuple[Move, ...]:
 
 
 def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, replicas: int) -> dict[Worker, Worker]:
-    """Which live worker plays which role of a plan whose dead are others of the same stages; home stays home if it can.
+    """Assign the roles of a plan for other dead workers of the same stages; workers keep their own role if possible.
 
     Examples:
         >>> roles(frozenset({Worker(0, 0)}), frozenset({Worker(0, 1)}), 1, 2)
@@ -130,9 +130,9 @@ def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, repl
 
 
 def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
-    """A plan whose dead are others of the same stages, with its roles given to those who are alive; proven again.
+    """Return a plan for other dead workers of the same stages with its roles assigned to those alive; validated again.
 
-    None if a stage has another number of dead.
+    Return None if a stage has a different number of dead workers.
 
     Examples:
         >>> made = plan(Problem(2, 2, 2, frozenset({Worker(0, 0)}))).schedule
@@ -160,12 +160,12 @@ def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
 
 @dataclass(frozen=True)
 class Change:
-    """What moving would bring."""
+    """A set of moves and their effect on the step time."""
 
-    moves: tuple[Move, ...]  # who takes which role
-    before: float  # the period of the plan for those who are dead now
-    after: float  # the period once the moves are made
+    moves: tuple[Move, ...]  # which worker takes which role
+    before: float  # step time of the plan for the workers that are dead now
+    after: float  # step time after the moves
 
     def pays(self, seconds: float, slot: float, steps: float) -> bool:
-        """Whether ``seconds`` for the moves are won back within ``steps``, at ``slot`` seconds for a unit of time."""
+        """Whether moves that cost ``seconds`` pay off within ``steps``, at ``slot`` seconds per unit of time."""
         return bool(self.moves) and (self.before - self.after) * slot * steps > seconds

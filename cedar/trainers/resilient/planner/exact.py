@@ -1,8 +1,8 @@
-"""The best schedule by CP-SAT of OR-tools, with a proof or a bound. For small grids; needs the extra ``schedules``.
+"""The best schedule, by CP-SAT of OR-tools, with a proof or a bound. For small grids; needs the extra ``schedules``.
 
-Lists repeat, and a worker does not begin a step before its optimizer has ended the one before. So a period T is
-possible just when every stage does one step, from its first F to its optimizer, within T: one step is enough to state
-the problem of endless repetition, and nothing needs to be unrolled.
+Lists repeat, and a worker does not begin a step before its previous optimizer step has ended. So a period T is possible
+if and only if every stage does one step, from its first F to its optimizer, within T. A model of one step therefore
+describes endless repetition without unrolling.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from cedar.trainers.resilient.schedule import Costs, ScheduleError
 
 
 def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> Plan:
-    """The schedule of the shortest period for the routes of the problem, or the best one that was found in time.
+    """Return the schedule with the shortest period for the problem's routes, or the best one found in time.
 
     Args:
-        problem: costs that are not all integers are rounded to a sixtieth of a micro-batch: then the solver proves
-            nothing, and the plan is the heuristic's where that is shorter.
-        seconds: when to stop; the plan then says what was found, and the bound that was proven.
-        workers: threads of the solver; by default one for each core.
+        problem: costs that are not all integers are rounded to 1/60 of a micro-batch; then nothing is proven, and the
+            heuristic's plan is returned if it is shorter.
+        seconds: time limit; a plan that hits it has the best period found and the proven bound.
+        workers: threads of the solver; default: one per core.
 
     Raises:
         ScheduleError: OR-tools is not installed.
@@ -52,14 +52,14 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> 
 
 
 def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, Any]]:
-    """The model, the start of each node; the order is the solver's hint."""
+    """Return the model and the start variable of each node; the order is the solver's hint."""
     problem = graph.problem
     whole = [(int(f), int(b), int(w)) for f, b, w in graph.costs]
     transfer, after = int(problem.costs.transfer), int(problem.costs.reduce + problem.costs.step)
     hint = measure(graph, order)
     assert hint is not None, "the heuristic's order can be carried out"
     most = int(hint.period + 1)
-    horizon = most * problem.stages  # windows of neighboring stages overlap
+    horizon = most * problem.stages  # the time windows of neighboring stages overlap
     begin = min(hint.starts.values())
     model = cp_model.CpModel()
     starts: dict[int, Any] = {}
@@ -103,7 +103,7 @@ def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, An
 
 
 def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, Any]) -> None:
-    """Micro-batches that take one route through all stages are alike: their F begin at stage 0 in the hint's order."""
+    """Make micro-batches with the same route through all stages start F at stage 0 in the hint's order."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for nodes in order:
         for node in nodes:
@@ -116,7 +116,7 @@ def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, An
 
 
 def _whole(problem: Problem) -> Costs:
-    """The costs as the solver takes them."""
+    """Return integer costs, as the solver needs them."""
     each = vars(problem.costs).values()
     values = [one for value in each for one in (value if isinstance(value, tuple) else (value,))]
     if all(value == int(value) for value in values):

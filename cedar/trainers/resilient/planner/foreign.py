@@ -1,4 +1,4 @@
-"""Schedules that torch.distributed.pipelining wrote, as plans."""
+"""Read schedules that torch.distributed.pipelining wrote, as plans."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _KINDS: dict[str, Kind] = {"F": "F", "B": "B", "I": "B_INPUT", "W": "B_WEIGHT"}
 
 
 def from_torch(path: str, problem: Problem) -> Plan:
-    """The plan of a CSV of torch.distributed.pipelining: a line of actions for each rank, such as ``0F3``.
+    """Read a plan from a CSV of torch.distributed.pipelining: a line of actions, such as ``0F3``, for each rank.
 
-    Each rank has one stage, and all replicas do the same. ``F`` is a forward, ``B`` a backward, ``I`` and ``W`` are its
-    two parts; empty cells are bubbles, which say nothing.
+    Each rank has one stage, and all replicas do the same. ``F`` is a forward, ``B`` a backward, and ``I`` and ``W`` are
+    its two parts. Empty cells are bubbles and are ignored.
 
     Args:
-        path: of the file.
-        problem: of a run in which no worker is dead.
+        path: path of the file.
+        problem: the problem of a run without dead workers.
 
     Raises:
         ScheduleError: the file cannot be read, an action is unknown, or it is not a schedule for this problem.

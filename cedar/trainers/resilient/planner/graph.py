@@ -1,7 +1,7 @@
-"""A problem as arrays of integers, for searches; how long a step takes in an order; lists.
+"""A planning problem as integer arrays for searches, the step time of an order, and conversion to instruction lists.
 
-A *cell* is a micro-batch at a stage, ``stage * size + replica * micro_batches + number``; a *node* is one of its three
-tasks, ``3 * cell + 0, 1, 2`` for F, B_INPUT and B_WEIGHT. A fused backward is node 1, and there is no node 2.
+A *cell* is a micro-batch at a stage, ``stage * size + replica * micro_batches + number``. A *node* is one of its three
+tasks, ``3 * cell + 0, 1, 2`` for F, B_INPUT and B_WEIGHT. A fused backward is node 1, without a node 2.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TypeAlias
 from cedar.trainers.resilient.planner.problem import Problem
 from cedar.trainers.resilient.schedule import Instruction, Kind, Schedule, Worker
 
-Task: TypeAlias = tuple[Kind, int]  # what, and of which micro-batch: replica * micro_batches + number
+Task: TypeAlias = tuple[Kind, int]  # kind, and the micro-batch's index: replica * micro_batches + number
 Orders: TypeAlias = Mapping[Worker, Sequence[Task]]
 
 
 def emit(problem: Problem, orders: Orders) -> Schedule:
-    """A schedule that computes in these orders.
+    """Make the schedule that computes in the given orders.
 
-    A message is sent as soon as it is computed. It is received right before it is needed, and so is, before it, what
-    the same worker has sent earlier: receives are in the order of sends. ``problem``: whose routes the orders follow;
-    ``orders``: of each live worker, every task of its micro-batches once.
+    A message is sent as soon as it is computed. It is received right before it is needed, after all earlier messages of
+    the same sender, because receives follow the order of sends. ``problem``: determines the routes. ``orders``: for
+    each live worker, every task of its micro-batches exactly once.
     """
     stages, per = problem.stages, problem.micro_batches
     routes = problem.routes
@@ -39,7 +39,7 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
     for worker, tasks in orders.items():
         stage, replica = worker
         steps: list[Instruction] = []
-        received: set[int] = set()  # micro-batch, or -1 - micro-batch for gradients
+        received: set[int] = set()  # index of the micro-batch, or -1 - index for gradients
         for kind, index in tasks:
             home, number = divmod(index, per)
             forward = kind == "F"
@@ -80,17 +80,17 @@ class Graph:
 
     problem: Problem
     fused: bool  # B_INPUT and B_WEIGHT are one task
-    size: int  # how many micro-batches all pipelines have
-    workers: Sequence[Worker]  # the live ones; elsewhere they go by their number here
+    size: int  # number of micro-batches in all pipelines
+    workers: Sequence[Worker]  # the live workers; other arrays refer to them by index
     stage: Sequence[int]
-    caps: Sequence[int]  # of each worker, how many activations it may keep
-    costs: Sequence[tuple[float, float, float]]  # of each stage, of F, B_INPUT and B_WEIGHT
-    owner: Sequence[int]  # of each cell, its worker
+    caps: Sequence[int]  # for each worker, how many activations it may keep
+    costs: Sequence[tuple[float, float, float]]  # for each stage, the costs of F, B_INPUT and B_WEIGHT
+    owner: Sequence[int]  # for each cell, its worker
     groups: Sequence[Sequence[int]]  # stages whose optimizers wait for each other
 
     @classmethod
     def of(cls, problem: Problem, *, fused: bool = False) -> Graph:
-        """The graph of a problem."""
+        """Make the graph of a problem."""
         size = problem.replicas * problem.micro_batches
         workers = [Worker(stage, replica) for stage in range(problem.stages) for replica in problem.alive(stage)]
         numbers = {worker: number for number, worker in enumerate(workers)}
@@ -109,7 +109,7 @@ class Graph:
         return len(self.owner) * (2 if self.fused else 3)
 
     def source(self, node: int) -> int:
-        """The node on another worker that this one needs, -1 if there is none."""
+        """Return the node on another worker that this one needs; -1 if there is none."""
         cell, kind = divmod(node, 3)
         if kind == 0:
             return node - 3 * self.size if cell >= self.size else -1
@@ -118,7 +118,7 @@ class Graph:
         return -1
 
     def tasks(self, order: Order) -> Orders:
-        """The order in words."""
+        """Return an order as tasks of each worker."""
         kinds: tuple[Kind, Kind, Kind] = ("F", "B" if self.fused else "B_INPUT", "B_WEIGHT")
 
         def describe(node: int) -> Task:
@@ -129,7 +129,7 @@ class Graph:
 
 
 def _groups(problem: Problem) -> list[list[int]]:
-    """Stages whose optimizers wait for each other."""
+    """Return the groups of stages whose optimizers wait for each other."""
     if problem.mode == "sync":
         return [list(range(problem.stages))]
     alone = [[stage] for stage in range(problem.stages) if stage not in problem.tied]
@@ -138,17 +138,17 @@ def _groups(problem: Problem) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Times:
-    """How an order performs."""
+    """The step time of an order."""
 
-    period: float  # of a step, when many follow each other
+    period: float  # time per step when many follow each other
     makespan: float
-    # the stages' times from the first F to the last B_WEIGHT, summed: less is better where periods are equal
+    # sum over the stages of the time from the first F to the last B_WEIGHT; of equal periods, less is better
     spread: float
-    starts: dict[int, float]  # of each node, in the last step that was inspected
+    starts: dict[int, float]  # start of each node, in the last simulated step
 
 
 def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | None:
-    """(node, its source or -1, its worker), each after what it needs; None if the order goes round in circles."""
+    """Return (node, its source or -1, its worker) in an executable order; None if there is a cycle of waiting nodes."""
     position = [0] * len(order)
     done = bytearray(3 * len(graph.owner))
     waiting: dict[int, int] = {}
@@ -180,9 +180,9 @@ def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | Non
 
 
 def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:
-    """How long a step takes when the order is repeated, each task as soon as it can start.
+    """Return the step time when the order is repeated and each task starts as soon as possible.
 
-    Steps are inspected until they take equally long, ``rounds`` at most. None if the order cannot be carried out.
+    Steps are simulated until all stages take equally long, at most ``rounds``. None if the order cannot be executed.
     """
     nodes = sorted_nodes(graph, order)
     if nodes is None:
@@ -226,6 +226,6 @@ def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:
 
 
 def _mean(history: list[list[float]]) -> float:
-    """Over the later half, where steps do not settle on one length."""
+    """Return the mean step time over the later half, for orders whose step times do not converge."""
     half = len(history) // 2
     return (max(history[-1]) - max(history[half - 1])) / (len(history) - half)

@@ -1,4 +1,4 @@
-"""What a plan is made for: the grid, who is dead, how much memory there is, what instructions take."""
+"""The input of the planner: the grid, the dead workers, memory limits and instruction costs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Memory: TypeAlias = Literal["1f1b", "stage 1f1b"] | int | tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class Problem:
-    """A step to be planned.
+    """A step to plan.
 
     Args:
-        stages: of the pipeline.
-        replicas: how many pipelines there are.
-        micro_batches: of each pipeline in one step.
-        dead: the workers that are gone.
-        memory: how many activations a worker may keep at once: a number, or one for each stage; ``"1f1b"``, what 1F1B
-            needs at its first stage, for workers that are all alike; ``"stage 1f1b"``, what 1F1B needs at each stage;
-            None, no limit.
-        mode: ``sync``, all stages step together; ``staggered``, each when it is ready.
-        costs: of the instructions; by default 1 each for F, B_INPUT and B_WEIGHT.
-        tied: stages that share weights, which step together.
+        stages: number of stages in a pipeline.
+        replicas: number of pipelines.
+        micro_batches: micro-batches per pipeline and step.
+        dead: the dead workers.
+        memory: how many activations a worker may keep at once: a number, or one for each stage; ``"1f1b"``: as many as
+            1F1B needs at its first stage, for equally large workers; ``"stage 1f1b"``: as many as 1F1B needs at each
+            stage; None: no limit.
+        mode: ``sync``: all stages step together; ``staggered``: each stage steps when it is ready.
+        costs: instruction times; default: 1 each for F, B_INPUT and B_WEIGHT.
+        tied: stages that share weights, and so step together.
 
     Raises:
         ScheduleError: a stage has no live worker, or a number is out of range.
@@ -77,12 +77,12 @@ class Problem:
                 )
 
     def alive(self, stage: int) -> list[int]:
-        """The replicas whose worker of this stage is alive."""
+        """Return the replicas whose worker of this stage is alive."""
         return [replica for replica in range(self.replicas) if (stage, replica) not in self.dead]
 
     @property
     def caps(self) -> tuple[int | None, ...]:
-        """For each stage, how many activations a worker may keep."""
+        """Return for each stage how many activations a worker may keep."""
         if self.memory == "1f1b":
             return (min(self.stages, self.micro_batches),) * self.stages
         if self.memory == "stage 1f1b":
@@ -91,10 +91,10 @@ class Problem:
 
     @cached_property
     def routes(self) -> list[list[int]]:
-        """For each stage and micro-batch (replica * micro_batches + number), the replica of the worker that works it.
+        """Return for each stage and micro-batch (replica * micro_batches + number) the replica of its worker.
 
-        The micro-batches of dead workers go in turn to the live ones, which so differ by at most one; stages begin the
-        turn at different workers.
+        The micro-batches of dead workers go to the live ones in turn, so their loads differ by at most one. Each stage
+        begins with a different worker.
         """
         by_stage = []
         for stage in range(self.stages):
@@ -111,16 +111,16 @@ class Problem:
 
     @property
     def load(self) -> list[int]:
-        """For each stage, how many micro-batches its busiest worker has."""
+        """Return for each stage how many micro-batches its busiest worker has."""
         return [max(map(routes.count, set(routes))) for routes in self.routes]
 
     @cached_property
     def bound(self) -> float:
-        """No plan takes less time than this for a step, with these routes.
+        """Return a lower bound of the step time of any plan with these routes.
 
-        The busiest worker of each stage has to do its work and its optimizer. Until its first micro-batch has gone up
-        the stages and come back it can only do F, as many as fit; while it waits for its last one, only B_INPUT and
-        B_WEIGHT of those that it keeps. In sync mode, the first micro-batch has to reach the stage, too.
+        The busiest worker of each stage must do its work and its optimizer step. Until its first micro-batch comes back
+        from later stages, it can only run F, as often as memory allows. While it waits for its last one, it can only
+        run B_INPUT and B_WEIGHT of those that it keeps. In sync mode, it must also wait for its first micro-batch.
         """
         each = [self.costs.stage(stage) for stage in range(self.stages)]
         bounds, sooner = [], 0.0
@@ -130,7 +130,7 @@ class Problem:
             away = sum(f + b + 2 * self.costs.transfer for f, b, _ in each[stage + 1 :])
             first = max(0.0, forward + away - kept * forward)
             last = max(0.0, away - (kept - 1) * (backward_input + backward_weight))
-            # the two waits are apart where an activation has to go before the last one comes
+            # the two waits do not overlap if an activation must be freed before the last micro-batch can start
             idle = first + last if kept < load else max(first, last)
             stays = (sum(each[stage]) + away) * load / kept
             busy = max(sum(each[stage]) * load + idle, stays)

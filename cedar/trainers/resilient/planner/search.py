@@ -1,4 +1,4 @@
-"""The fast planner: list scheduling under many policies, the best order of all that they lead to."""
+"""The fast planner: list scheduling with many policies, of which it takes the best order."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cedar.trainers.resilient.schedule import Facts, Schedule, validate
 
 @dataclass(frozen=True)
 class Policy:
-    """What a free worker prefers. B_INPUT, which others wait for, comes first, but for ``forward_first``.
+    """How a free worker chooses its next task. B_INPUT comes first, since others wait for it, unless ``forward_first``.
 
     Args:
-        lead: B_WEIGHT before F once so many micro-batches are ahead: per stage that is still to come.
-        eager: F also beyond the lead, when there is nothing else to do.
-        first: whose F comes first where several are ready: that of the lowest number, of the worker's own pipeline, or
-            of another's.
-        forward_first: F before B_INPUT as long as the lead allows it.
+        lead: prefer B_WEIGHT to F once this many micro-batches are ahead, per remaining stage.
+        eager: run F beyond the lead if there is nothing else to do.
+        first: which of several ready F comes first: the one with the lowest number, of the worker's own pipeline, or of
+            another pipeline.
+        forward_first: prefer F to B_INPUT as long as the lead allows it.
     """
 
     lead: float = 1.0
@@ -32,7 +32,7 @@ class Policy:
 
 
 def policies() -> Iterator[Policy]:
-    """The policies worth trying, the best guesses first."""
+    """Yield the policies worth trying, most promising first."""
     leads = (float("inf"), 1.0, 2.0, 1.5)
     yield Policy(lead=float("inf"))
     yield Policy(lead=1.0)
@@ -42,7 +42,7 @@ def policies() -> Iterator[Policy]:
 
 
 def schedule(graph: Graph, policy: Policy, steps: int = 3) -> list[Order]:
-    """The order of each of ``steps`` steps in a row: the later ones show how stages fall in with each other."""
+    """Return the order of each of ``steps`` steps in a row; in the later ones, stages have adapted to each other."""
     return _Run(graph, policy, steps).orders()
 
 
@@ -56,14 +56,16 @@ class _Run:
         self.forward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.backward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.weight: list[list[int]] = [[] for _ in range(count)]
-        self.early: list[list[int]] = [[] for _ in range(count)]  # F whose stage is still in the step before
+        # F that arrived while the stage is still in the previous step
+        self.early: list[list[int]] = [[] for _ in range(count)]
         self.lead = [self._lead(stage) for stage in graph.stage]
         self.live, self.ahead, self.busy = [0] * count, [0] * count, bytearray(count)
         self.step_of = [0] * problem.stages
         self.left = [graph.size] * problem.stages
         self.scheduled: list[Order] = [[[] for _ in range(count)] for _ in range(steps)]
         self.urgency = self._urgency()
-        self.events: list[tuple[float, int, int]] = []  # time, kind (0 end, 1 arrival, 2 a group opens), node or group
+        # time, kind (0: end, 1: arrival, 2: a group opens), node or group
+        self.events: list[tuple[float, int, int]] = []
         self.group_of = {stage: number for number, group in enumerate(graph.groups) for stage in group}
 
     def _lead(self, stage: int) -> float:
@@ -71,7 +73,7 @@ class _Run:
         return max(1.0, ahead)
 
     def _urgency(self) -> list[int]:
-        """Of each cell: the lowest goes first."""
+        """Return the urgency of each cell; the lowest goes first."""
         graph, per, replicas = self.graph, self.graph.problem.micro_batches, self.graph.problem.replicas
         away = {"number": 0, "own": 1, "away": -1}[self.policy.first] * per * replicas
         urgency = []
@@ -186,35 +188,35 @@ class _Run:
         heapq.heappush(self.events, (now + self.graph.costs[stage][node % 3], 0, node))
 
 
-# How many tasks may be placed, over all policies: bounds what a plan of a large grid takes.
+# max tasks to place, over all policies; this bounds the planning time of a large grid
 _ONLINE, _AHEAD = 120_000, 600_000
 _SMALL = 20_000
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule that was proven, and what is known of it."""
+    """A validated schedule, and its properties."""
 
-    schedule: Schedule  # the lists
-    period: float  # of a step, when many follow each other; in slots, or in the units of the problem's costs
-    makespan: float  # of the first step
+    schedule: Schedule  # the instruction lists
+    period: float  # time per step when many follow each other; in units of the problem's costs (slots, by default)
+    makespan: float  # time of the first step
     bound: float  # no schedule has a shorter period than this
-    facts: Facts  # what the validator found
+    facts: Facts  # the result of the validator
     method: str = "heuristic"  # ``heuristic`` or ``exact``
-    optimal: bool = False  # the period was proven to be the shortest
+    optimal: bool = False  # the period is proven to be the shortest
 
     @property
     def peak(self) -> int:
-        """The most activations that a worker keeps."""
+        """Return the max number of activations that any worker keeps."""
         return max(self.facts.live.values())
 
 
 def plan(problem: Problem, *, thorough: bool = False) -> Plan:
-    """A schedule for the workers that are alive, fast enough to be made when one has just died.
+    """Make a schedule for the workers that are alive, fast enough to call after a failure.
 
-    Micro-batches of dead workers go to live workers of their stage, the backward is split, and stages step on their own
-    where the problem's mode is ``staggered``. The same problem gives the same plan everywhere. ``problem``: the grid,
-    who is dead, memory, costs; ``thorough``: try all policies on large grids, too, for which a failure has no time.
+    Micro-batches of dead workers go to live workers of their stage, the backward is split, and in ``staggered`` mode
+    stages step separately. The same problem gives the same plan on every worker. ``problem``: grid, dead workers,
+    memory, costs. ``thorough``: try all policies on large grids, too, which takes longer than a failure allows.
 
     Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
@@ -226,7 +228,7 @@ def plan(problem: Problem, *, thorough: bool = False) -> Plan:
 
 
 def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
-    """The best order of list scheduling; ends early at the bound, which nothing beats."""
+    """Return the best order of list scheduling; stop early at the bound, which no plan can beat."""
     small = graph.nodes <= _SMALL
     steps = 3 if small else 1
     best: tuple[tuple[float, float], Order, Times] | None = None
@@ -246,7 +248,7 @@ def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
 
 
 def proven(problem: Problem, graph: Graph, order: Order, method: str = "heuristic", bound: float | None = None) -> Plan:
-    """The plan of an order: written down, proven, and timed as it stands."""
+    """Make the plan of an order: convert it to a schedule, validate it, and measure its step time."""
     made = emit(problem, graph.tasks(order))
     facts = validate(made)
     times = measure(graph, order, 12 if graph.nodes <= _SMALL else 4)
