@@ -358,7 +358,7 @@ class SimulatedJob:
                 each = [effective(scheme, iteration, chosen.restart, mtbf, 3600 * run.hours, seed) for seed in seeds]
                 yield mtbf, scheme, statistics.fmean(each)
 
-    # ---- against runs ------------------------------------------------------------------------------------------------
+    # ---- comparison with runs ----------------------------------------------------------------------------------------
 
     def against(self, path: str) -> list[Comparison]:
         """Compare the steps that a run took between failures with simulated steps for the workers dead at that time.

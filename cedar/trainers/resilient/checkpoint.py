@@ -107,8 +107,7 @@ class Checkpoints:
     def _write(self, mine: Mapping[str, Part], about: Mapping[str, Any], epoch: Epoch) -> None:
         number, version = epoch.number, about["step"]
         path = path_of(self.folder, version)
-        # one folder per generation: fenced workers of older generations cannot interfere
-        aside = f"{path}.part-{number}"
+        aside = f"{path}.part-{number}"  # one folder per generation: older ones cannot interfere
         os.makedirs(aside, exist_ok=True)
         began = time.perf_counter()
         reported = write_parts(aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)

@@ -93,7 +93,7 @@ class MicroBatches:
 
     def __init__(self, source: Source, micro_batches: int, rows: int, batch: int) -> None:
         self.source, self.micro_batches, self.rows, self.batch = source, micro_batches, rows, batch
-        self._recent: dict[tuple[int, int], Pair] = {}  # by step and first row
+        self._recent: dict[tuple[int, int], Pair] = {}  # cached pairs, by step and first row
 
     def inputs(self, step: int, key: tuple[int, int]) -> Any:
         """Return a micro-batch's inputs of the first stage."""

@@ -85,8 +85,7 @@ class HeartbeatBoard:
     def __init__(self, rows: int) -> None:
         self._memory = mmap.mmap(-1, 8 * (1 + rows * _FIELDS))
         self.numbers = memoryview(self._memory).cast("d")
-        # used by the supervisor: by index, a number and the time since which it has not changed
-        self._known: dict[int, tuple[float, float]] = {}
+        self._known: dict[int, tuple[float, float]] = {}  # supervisor: by index, number and time of its last change
 
     @property
     def generation(self) -> int:
@@ -118,8 +117,7 @@ class HeartbeatBoard:
         if slowest and numbers[base + _STATE] == RUNNING:
             numbers[base + _SLOWEST] = max(slowest * _FADES, now - numbers[base + _SINCE])
         elif done.kind == "STEP" and at >= 0:
-            # the first step of a process includes warm-up, so its times do not count
-            numbers[base + _SLOWEST] = slowest or _TINY
+            numbers[base + _SLOWEST] = slowest or _TINY  # times of a process's first step do not count (warm-up)
         numbers[base + _STEP], numbers[base + _AT] = step, at
         waits = waiting_for is not None or done.kind == "ALL_REDUCE"
         numbers[base + _STATE] = WAITING if waits else RUNNING

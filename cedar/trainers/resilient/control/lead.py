@@ -60,11 +60,9 @@ class Coordinator:
         self.ended: dict[Worker, Mapping[str, Any]] = {}
         self.generation = self.line = self.plans = 0
         self.lost: set[int] = set()  # stages that have not redone their steps yet
-        # by destination place, the worker that will move there once its new process is ready
-        self.leaving: dict[Worker, Worker] = {}
+        self.leaving: dict[Worker, Worker] = {}  # from destination to the worker that will move there
         self._mailbox = Mailbox(board, silence)
-        # by problem: how many times in a row it occurred without progress, and the last step
-        self._again: dict[str, tuple[int, int]] = {}
+        self._again: dict[str, tuple[int, int]] = {}  # by problem: occurrences in a row without progress, last step
         self._replayed: set[Worker] = set()
         self._all_restore = False
         self._paused = False

@@ -54,8 +54,7 @@ def _accept(listener: socket.socket, key: bytes, values: Values) -> None:
 
 
 def _answer(connection: socket.socket, key: bytes, values: Values) -> None:
-    # an invalid request closes the connection
-    with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):
+    with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):  # bad requests close it
         while True:
             method, *arguments = json.loads(links.receive_frame(connection))
             links.send_frame(connection, json.dumps(values.ask(method, *arguments)).encode())

@@ -56,16 +56,14 @@ class _Run:
         self.forward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.backward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.weight: list[list[int]] = [[] for _ in range(count)]
-        # F that arrived while the stage is still in the previous step
-        self.early: list[list[int]] = [[] for _ in range(count)]
+        self.early: list[list[int]] = [[] for _ in range(count)]  # F of the next step that arrived already
         self.lead = [self._lead(stage) for stage in graph.stage]
         self.live, self.ahead, self.busy = [0] * count, [0] * count, bytearray(count)
         self.step_of = [0] * problem.stages
         self.left = [graph.size] * problem.stages
         self.scheduled: list[Order] = [[[] for _ in range(count)] for _ in range(steps)]
         self.urgency = self._urgency()
-        # time, kind (0: end, 1: arrival, 2: a group opens), node or group
-        self.events: list[tuple[float, int, int]] = []
+        self.events: list[tuple[float, int, int]] = []  # time, kind (0 end, 1 arrival, 2 group opens), node or group
         self.group_of = {stage: number for number, group in enumerate(graph.groups) for stage in group}
 
     def _lead(self, stage: int) -> float:
