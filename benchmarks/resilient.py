@@ -163,7 +163,7 @@ def _machines(folder: str, steps: int) -> dict[str, Any]:
             out.readline()
         host, _, port = match[1].rpartition(":")
         board = Board(store.connect(host, int(port), links.read_key(f"{made.run.folder}/{run.KEY}")))
-        while board.take(DONE(1, 4)) is None and started[0].poll() is None:
+        while board.get(DONE(1, 4)) is None and started[0].poll() is None:
             time.sleep(0.05)
         os.kill(started[1].pid, signal.SIGKILL)
         started[0].communicate(timeout=300)

@@ -134,9 +134,9 @@ def resilient(folder: Path) -> Target:
         for worker, engine in zip(workers, engines, strict=True)
     ]
     for part, engine in zip(parts, engines, strict=True):
-        part.save(State(3, 3, *(getattr(engine.begin, kind) + 1 for kind in _KINDS)), Epoch(1, workers))
+        part.save(State(3, 3, *(getattr(engine.initial_state, kind) + 1 for kind in _KINDS)), Epoch(1, workers))
         part.wait()
-    held: list[State] = [engine.begin for engine in engines]
+    held: list[State] = [engine.initial_state for engine in engines]
 
     def load(path: str) -> None:
         held[:] = [part.load(path) for part in parts]

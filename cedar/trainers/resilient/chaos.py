@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, cast
 from cedar.core.errors import CedarError
 
 Kind: TypeAlias = Literal["kill", "hang", "loop", "slow", "rejoin"]
-_WORD = re.compile(r"(kill|hang|loop|slow)=(\d+)@step(\d+)(?::(\d+))?|(rejoin)@step(\d+)")
+_FAULT_PATTERN = re.compile(r"(kill|hang|loop|slow)=(\d+)@step(\d+)(?::(\d+))?|(rejoin)@step(\d+)")
 _LETHAL = frozenset({"kill", "hang", "loop"})
 
 
@@ -36,35 +36,35 @@ def parse(text: str, workers: int, steps: int) -> tuple[InjectedFault, ...]:
         >>> parse("kill=2@step40:7, rejoin@step80", workers=4, steps=100)[0]
         InjectedFault(kind='kill', worker=2, step=40, at=7)
     """
-    mishaps = []
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        match = _WORD.fullmatch(word)
+    faults = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        match = _FAULT_PATTERN.fullmatch(entry)
         if match is None:
             raise CedarError(
-                f"--chaos: {word!r} is unknown", fix="write kill=W@stepN, hang=, loop=, slow=, or rejoin@stepN"
+                f"--chaos: {entry!r} is unknown", fix="write kill=W@stepN, hang=, loop=, slow=, or rejoin@stepN"
             )
-        kind, worker, step, at, again, when = match.groups()
+        kind, worker, step, at, rejoin, when = match.groups()
         if int(when or step) >= steps:
-            raise CedarError(f"--chaos: {word!r}: steps are 0 to {steps - 1}", fix="see run.steps")
-        if again:
-            mishaps.append(InjectedFault("rejoin", -1, int(when)))
+            raise CedarError(f"--chaos: {entry!r}: steps are 0 to {steps - 1}", fix="see run.steps")
+        if rejoin:
+            faults.append(InjectedFault("rejoin", -1, int(when)))
             continue
         if int(worker) >= workers:
-            raise CedarError(f"--chaos: {word!r}: workers are 0 to {workers - 1}", fix="see --stages and --replicas")
-        mishaps.append(InjectedFault(cast("Kind", kind), int(worker), int(step), int(at or 0)))
-    return tuple(mishaps)
+            raise CedarError(f"--chaos: {entry!r}: workers are 0 to {workers - 1}", fix="see --stages and --replicas")
+        faults.append(InjectedFault(cast("Kind", kind), int(worker), int(step), int(at or 0)))
+    return tuple(faults)
 
 
-class Fate:
+class ScheduledFaults:
     """The failures to inject into one worker process. ``life`` counts how often a worker was started at this place
     before: each new process gets the next lethal failure.
     """
 
-    def __init__(self, mishaps: Sequence[InjectedFault], worker: int, life: int) -> None:
-        mine = [mishap for mishap in mishaps if mishap.worker == worker]
-        lethal = [mishap for mishap in mine if mishap.kind in _LETHAL]
+    def __init__(self, faults: Sequence[InjectedFault], worker: int, life: int) -> None:
+        own = [fault for fault in faults if fault.worker == worker]
+        lethal = [fault for fault in own if fault.kind in _LETHAL]
         self.end = lethal[life] if life < len(lethal) else None
-        self.slow = next((mishap for mishap in mine if mishap.kind == "slow"), None)
+        self.slow = next((fault for fault in own if fault.kind == "slow"), None)
         self._since = 0.0
 
     def due(self, step: int, at: int) -> InjectedFault | None:
@@ -81,9 +81,9 @@ class Fate:
         self._since = 0.0 if waits else time.perf_counter()
 
 
-def happen(mishap: InjectedFault) -> None:
+def inject(fault: InjectedFault) -> None:
     """Inject a lethal failure into this process."""
-    if mishap.kind == "loop":
+    if fault.kind == "loop":
         while True:
             pass
-    os.kill(os.getpid(), signal.SIGKILL if mishap.kind == "kill" else signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)

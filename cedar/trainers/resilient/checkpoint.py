@@ -47,8 +47,8 @@ class Checkpoints:
         self.folder, self.me, self.layout, self.board = folder, me, layout, board
         self.every, self.keep, self.about = every, keep, dict(about or {})
         self.shared_elsewhere = shared_elsewhere
-        self._most = keep  # max number of checkpoint folders
-        self.wrote = 0, 0.0  # bytes in the last part that this worker wrote, and seconds it took
+        self._max_folders = keep  # max number of checkpoint folders
+        self.last_write = 0, 0.0  # bytes in the last part that this worker wrote, and seconds it took
         self._writing = BackgroundWriter(folder)
 
     def due(self, step: int) -> bool:
@@ -57,8 +57,8 @@ class Checkpoints:
     def save(self, state: State, epoch: Epoch) -> None:
         """Start to save a state. All members of a generation call this at the same version."""
         peers = sorted(worker for worker in epoch.members if worker.stage == self.me.stage)
-        mine = dict(list(self._saved(state).items())[peers.index(self.me) :: len(peers)])
-        about = {"step": state.version, "updates": state.updates, **self.about, **self._more(state, epoch)}
+        mine = dict(list(self._parts_to_save(state).items())[peers.index(self.me) :: len(peers)])
+        about = {"step": state.version, "updates": state.updates, **self.about, **self._extra_state(state, epoch)}
         self._writing.begin(partial(self._write, mine, about, epoch))
 
     def wait(self) -> None:
@@ -68,7 +68,7 @@ class Checkpoints:
     def load(self, path: str) -> State:
         """Load this stage's state from a checkpoint."""
         index = read_index(path)
-        state = State.begin(self.layout.gather({}))
+        state = State.initial(self.layout.gather({}))
         with torn(path), Reader(path, index.entries) as reader:
             step, updates = whole_number(index.state["step"]), whole_number(index.state["updates"])
             self._check_data(path, index.state.get("loader"))
@@ -84,13 +84,13 @@ class Checkpoints:
             for name, piece in self.layout.pieces(getattr(state, kind)).items()
         }
 
-    def _saved(self, state: State) -> dict[str, Part]:
+    def _parts_to_save(self, state: State) -> dict[str, Part]:
         """Return the parameters that this stage saves; its workers split them."""
         names = list(self.layout.shapes)[self.layout.shared if self.shared_elsewhere else 0 :]
         parts = self._parts(state)
         return {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in names for kind in KINDS}
 
-    def _more(self, _state: State, _epoch: Epoch) -> dict[str, Any]:
+    def _extra_state(self, _state: State, _epoch: Epoch) -> dict[str, Any]:
         """Return additional entries for the index of a checkpoint."""
         return {}
 
@@ -107,28 +107,28 @@ class Checkpoints:
     def _write(self, mine: Mapping[str, Part], about: Mapping[str, Any], epoch: Epoch) -> None:
         number, version = epoch.number, about["step"]
         path = path_of(self.folder, version)
-        aside = f"{path}.part-{number}"  # one folder per generation: older ones cannot interfere
-        os.makedirs(aside, exist_ok=True)
+        temporary = f"{path}.part-{number}"  # one folder per generation: older ones cannot interfere
+        os.makedirs(temporary, exist_ok=True)
         began = time.perf_counter()
-        reported = write_parts(aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)
-        self.wrote = sum(part.tensor.nbytes for part in mine.values()), time.perf_counter() - began
+        reported = write_parts(temporary, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)
+        self.last_write = sum(part.tensor.nbytes for part in mine.values()), time.perf_counter() - began
         kind = os.path.basename(self.folder)
         self.board.put(keys.SAVED_PART(kind, number, version, self.me), reported)
-        if self.board.count(keys.SAVED(kind, number, version)) == len(epoch.members):
+        if self.board.increment(keys.SAVED(kind, number, version)) == len(epoch.members):
             parts = [keys.SAVED_PART(kind, number, version, worker) for worker in epoch.members]
-            self._name(path, aside, about, parts)
-            self.board.forget(*parts, keys.SAVED(kind, number, version))
-            self._named(version)
+            self._complete(path, temporary, about, parts)
+            self.board.delete(*parts, keys.SAVED(kind, number, version))
+            self._on_complete(version)
 
-    def _name(self, path: str, aside: str, about: Mapping[str, Any], parts: list[Key[list[Any]]]) -> None:
-        reported = self.board.take_all(parts)
+    def _complete(self, path: str, temporary: str, about: Mapping[str, Any], parts: list[Key[list[Any]]]) -> None:
+        reported = self.board.get_all(parts)
         assert reported is not None, "all have put what they wrote before they counted"
-        write_index(aside, about, [line for lines in reported for line in lines])
-        rename_whole(aside, path, self._most)
+        write_index(temporary, about, [line for lines in reported for line in lines])
+        rename_whole(temporary, path, self._max_folders)
         for name in os.listdir(self.folder):  # remove unfinished folders of generations that have ended
             begun, part, _ = name.partition(".part-")
             if part and NAME.fullmatch(begun) and begun <= os.path.basename(path):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
-    def _named(self, version: int) -> None:
+    def _on_complete(self, version: int) -> None:
         self.board.put(keys.PERSISTED(), version)  # other workers can now drop their logs from before this version

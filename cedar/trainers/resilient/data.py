@@ -66,7 +66,7 @@ class LoaderSource(Source):
         first, last = rows.start // self.lane, (rows.stop - 1) // self.lane
         read = [self.split(self.loader.read(step, rank=lane)) for lane in range(first, last + 1)]
         skip = rows.start - first * self.lane
-        cut: Pair = pytree.tree_map(lambda *parts: _joined(parts)[skip : skip + len(rows)], *read)
+        cut: Pair = pytree.tree_map(lambda *parts: _concatenate(parts)[skip : skip + len(rows)], *read)
         return cut
 
     def commit(self, step: int) -> None:
@@ -79,7 +79,7 @@ class LoaderSource(Source):
         self.loader.close()
 
 
-def _joined(parts: tuple[Any, ...]) -> Any:
+def _concatenate(parts: tuple[Any, ...]) -> Any:
     if len(parts) == 1:
         return parts[0]
     return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else [row for part in parts for row in part]
@@ -97,11 +97,11 @@ class MicroBatches:
 
     def inputs(self, step: int, key: tuple[int, int]) -> Any:
         """Return a micro-batch's inputs of the first stage."""
-        return self._of(step, key, 0)
+        return self._get(step, key, 0)
 
     def targets(self, step: int, key: tuple[int, int]) -> Any:
         """Return a micro-batch's targets of the loss."""
-        return self._of(step, key, 1)
+        return self._get(step, key, 1)
 
     def commit(self, step: int) -> None:
         """Promise not to read steps up to this one again."""
@@ -112,7 +112,7 @@ class MicroBatches:
         """Release open resources."""
         self.source.close()
 
-    def _of(self, step: int, key: tuple[int, int], side: int) -> Any:
+    def _get(self, step: int, key: tuple[int, int], side: int) -> Any:
         share, wanted = self.micro_batches * self.rows, range(self.batch)
         if self.source.by_rows:
             wanted = range(key[0] * share, (key[0] + 1) * share)

@@ -25,7 +25,7 @@ class LiveTensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._made: dict[int, tuple[Any, int]] = {}
+        self._allocated: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {value.untyped_storage()._cdata for value in _tensors((args, kwargs))}
@@ -34,12 +34,12 @@ class LiveTensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = value.untyped_storage()
             if storage._cdata not in given:
                 weak: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-                self._made[storage._cdata] = weak, storage.nbytes()
+                self._allocated[storage._cdata] = weak, storage.nbytes()
         return results
 
     @property
     def nbytes(self) -> int:
-        return sum(size for storage, size in self._made.values() if not storage.expired())
+        return sum(size for storage, size in self._allocated.values() if not storage.expired())
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -53,18 +53,18 @@ def footprint(engine: Engine, x: Any, targets: Any = None) -> tuple[int, torch.T
     stage. ``targets``: targets of the loss, for the last stage.
     """
     key, alive = (0, 0), LiveTensorBytes()
-    engine.load(engine.begin)
+    engine.load(engine.initial_state)
     with alive:
         output = engine.forward(0, key, *pytree.tree_map_only(torch.Tensor, torch.clone, (x, targets)))
-    most = alive.nbytes
+    peak = alive.nbytes
     with alive:
         engine.backward_input(key, None if engine.last else torch.ones_like(output))
-    most = max(most, alive.nbytes)
-    engine.give_up(key)
-    return most, output
+    peak = max(peak, alive.nbytes)
+    engine.discard(key)
+    return peak, output
 
 
-def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
+def caps(pipeline: ResilientPipeline, memory: int) -> tuple[int, ...]:
     """Return for each stage how many micro-batches' activations fit into ``memory`` bytes.
 
     A separate process runs one micro-batch through all stages, so that this process stays unchanged.
@@ -73,7 +73,9 @@ def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
         CedarError: one micro-batch already needs more memory at some stage, or the measurement failed.
     """
     preload()
-    sizes: list[int] = ask_process(lambda: _measure(made), made.run.threads, "the process that measures stages died")
+    sizes: list[int] = ask_process(
+        lambda: _measure(pipeline), pipeline.run.threads, "the process that measures stages died"
+    )
     for stage, size in enumerate(sizes):
         if size > memory:
             raise CedarError(
@@ -84,12 +86,12 @@ def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
     return tuple(memory // size for size in sizes)
 
 
-def _measure(made: ResilientPipeline) -> list[int]:
+def _measure(pipeline: ResilientPipeline) -> list[int]:
     sizes = []
-    with closing(made.open()) as data:
+    with closing(pipeline.open()) as data:
         x = data.inputs(0, (0, 0))
-        for stage in range(len(made.stages)):
-            engine = made.engine(stage)
+        for stage in range(len(pipeline.stages)):
+            engine = pipeline.engine(stage)
             size, x = footprint(engine, x, data.targets(0, (0, 0)) if engine.last else None)
             sizes.append(size)
     return sizes

@@ -62,7 +62,7 @@ class History:
         if tied is not None:
             past.tied = tied.cpu().clone()
 
-    def scaled(self, step: int, scale: float | None) -> None:
+    def log_scale(self, step: int, scale: float | None) -> None:
         """Log the factor that a step's gradients were multiplied by; None: the step was skipped."""
         self.scales[step] = scale
 
@@ -147,7 +147,7 @@ def find_sources(
 _KINDS: tuple[Kind, Kind, Kind] = ("F", "B_INPUT", "B_WEIGHT")
 
 
-def keys_of(schedule: Schedule, worker: Worker) -> list[Key]:
+def micro_batches_of(schedule: Schedule, worker: Worker) -> list[Key]:
     """Return the micro-batches that a worker processes."""
     return sorted((done.replica, done.micro_batch) for done in schedule.work[worker] if done.kind == "F")
 
@@ -158,7 +158,7 @@ def send_logs(
     """Send the logged messages that other workers need from this one. Does not block."""
     for lost in sources:
         for to in schedule.peers(lost.stage):
-            mine = keys_of(schedule, to)
+            mine = micro_batches_of(schedule, to)
             for step in lost.steps:
                 for sender, log, key in lost.messages(step, mine):
                     if sender == me:
@@ -172,7 +172,7 @@ def expect_logs(
     transport: Transport, schedule: Schedule, me: Worker, sources: Sources, engine: Engine
 ) -> None:  # fmt: skip
     """Announce to the transport all messages that other workers' ``send_logs`` will send to this worker."""
-    mine, layout = keys_of(schedule, me), engine.layout
+    mine, layout = micro_batches_of(schedule, me), engine.layout
     signatures = {
         "outputs": engine.inputs, "gradients": engine.outputs, "tied": Signature((layout.tied,), layout.dtype)
     }  # fmt: skip
@@ -195,25 +195,25 @@ def replay_step(
     position, the instruction, and whether it waits.
     """
     engine, transport, kept = executor.engine, executor.transport, FinishedWork(step)
-    mine = keys_of(schedule, executor.me)
+    mine = micro_batches_of(schedule, executor.me)
     engine.reset()
-    got: dict[tuple[str, Key], torch.Tensor] = {}
+    received: dict[tuple[str, Key], torch.Tensor] = {}
     waiting: Mapping[Key, Sequence[tuple[Worker, str]]] = {
         key: [(w, log) for w, log, at in sources.messages(step, mine) if at == key and log != "tied"] for key in mine
     }
     for at, key in enumerate(mine):
         reported(3 * at, Instruction("RECV_F", *key, 0), True)
         for sender, log in waiting[key]:
-            got[log, key] = transport.receive(sender)
+            received[log, key] = transport.receive(sender)
         for number, kind in enumerate(_KINDS):
             done = Instruction(kind, *key)
             reported(3 * at + number, done, False)
             executor.compute(
-                done, step, kept, {key: got.get(("outputs", key))}, {key: got.get(("gradients", key))}
+                done, step, kept, {key: received.get(("outputs", key))}, {key: received.get(("gradients", key))}
             )  # fmt: skip
     reported(3 * len(mine), Instruction("ALL_REDUCE"), True)
     tied = transport.receive(sources.tied[step]) if step in sources.tied else None
-    gradient, norm = executor.sum(schedule, kept, tied)
+    gradient, norm = executor.sum_gradients(schedule, kept, tied)
     return kept, Result(gradient, norm, dict(kept.losses))
 
 
@@ -234,50 +234,50 @@ def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport)
         trainer.board.put(keys.LOGS(epoch.number, me), trainer.history.describe())
     names = sorted(intact)
     wanted = [keys.LOGS(epoch.number, worker) for worker in names]
-    logs = waiting.poll(partial(trainer.board.take_all, wanted), "the others' logs")
+    logs = waiting.poll(partial(trainer.board.get_all, wanted), "the others' logs")
     reported = dict(zip(names, logs, strict=True))
     every = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
     begin = {stage: min(v for w, v in versions.items() if w.stage == stage) for stage in epoch.lost}
-    of_lost = [
+    sources_of_lost = [
         find_sources(
             reported, stage, range(begin[stage], until), stages=job.stages, keys=every, tied=job.tied,
             staggered=job.mode == "staggered",
         )
         for stage in epoch.lost
     ]  # fmt: skip
-    sources = [one for one in of_lost if one is not None]
-    if len(sources) < len(of_lost):
+    sources = [one for one in sources_of_lost if one is not None]
+    if len(sources) < len(sources_of_lost):
         trainer.board.report("unlogged", generation=epoch.number, worker=me)
         trainer.idle(waiting)
     send_logs(transport, me, trainer.schedule, sources, trainer.history)
     for one in sources:
         if one.stage == me.stage:
-            _do_again(trainer, one, transport)
+            _redo_steps(trainer, one, transport)
             trainer.board.report("replayed", generation=epoch.number, worker=me)
     versions |= {worker: until for worker in versions if worker.stage in epoch.lost}
 
 
-def _do_again(trainer: Trainer, sources: Sources, transport: Transport) -> None:
+def _redo_steps(trainer: Trainer, sources: Sources, transport: Transport) -> None:
     job, engine, me = trainer.job, trainer.engine, trainer.me
     expect_logs(transport, trainer.schedule, me, sources, engine)
     trainer.data = trainer.open()
-    executor = trainer.executor_of(transport)
+    executor = trainer.make_executor(transport)
     for step in sources.steps:
         trainer.step = step
         frozen = trainer.windows.frozen if trainer.windows is not None and trainer.state.whole_at else ()
         engine.load(trainer.state, frozen)
-        tell = partial(trainer.tell_again, step)
-        kept, result = replay_step(executor, trainer.schedule, step, sources, tell)
+        report = partial(trainer.report_redone, step)
+        kept, result = replay_step(executor, trainer.schedule, step, sources, report)
         assert result.gradient is not None
-        trainer.remember(step, kept, result.gradient)
+        trainer.log_messages(step, kept, result.gradient)
         # the workers that died may not have reported this step as done
         if me.stage == job.stages - 1 and step + 2 >= sources.steps.stop:
-            trainer.tell_losses(result)
-            trainer.board.first(keys.DONE(trainer.epoch.line, step), time.time())
+            trainer.publish_losses(result)
+            trainer.board.put_if_absent(keys.DONE(trainer.epoch.line, step), time.time())
         if step in sources.scales:
             scale = sources.scales[step]
-            trainer.history.scaled(step, scale)
-            trainer.state = trainer.stepped(trainer.state, result.gradient, scale)
+            trainer.history.log_scale(step, scale)
+            trainer.state = trainer.take_step(trainer.state, result.gradient, scale)
             trainer.pending = None
             trainer.commit(step)
         else:

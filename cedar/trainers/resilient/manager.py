@@ -27,7 +27,7 @@ from cedar.trainers.resilient.schedule import (
 )
 from cedar.trainers.resilient.schedule.timeline import group_of
 
-WARM, LOOK = 2, 5  # steps left out as warm-up, and steps that are measured
+WARMUP_STEPS, MEASURED_STEPS = 2, 5  # steps left out as warm-up, and steps that are measured
 
 
 class WorkerDurations:
@@ -41,27 +41,27 @@ class WorkerDurations:
         """Start to measure in a new generation."""
         self._executor, self._steps = executor, 0
 
-    def tell(self, board: Board, me: Worker) -> None:
+    def after_step(self, board: Board, me: Worker) -> None:
         """Count a step, and report the measurements once enough steps are done. Call after each step."""
         if self._done or self._executor is None:
             return
         self._steps += 1
-        if self._steps == WARM:
+        if self._steps == WARMUP_STEPS:
             self._executor.records = []
-        elif self._steps == WARM + LOOK:
-            board.put(keys.DURATIONS(me), [_plain(done) for done in self._executor.records or []])
+        elif self._steps == WARMUP_STEPS + MEASURED_STEPS:
+            board.put(keys.DURATIONS(me), [_to_plain(done) for done in self._executor.records or []])
             self._executor.records, self._done = None, True
 
 
-def _plain(done: TimedInstruction) -> list[Any]:
+def _to_plain(done: TimedInstruction) -> list[Any]:
     return [done.step, list(done.instruction), done.began, done.ended]
 
 
-def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> Durations | None:
+def measure_durations(board: Board, members: Collection[Worker], schedule: Schedule) -> Durations | None:
     """Return the median time of instructions by kind and stage; None until all members have reported. ``schedule``: any
     schedule of the run; it determines which workers wait for each other.
     """
-    plain = board.take_all([keys.DURATIONS(worker) for worker in members])
+    plain = board.get_all([keys.DURATIONS(worker) for worker in members])
     if plain is None:
         return None
     reported = {
@@ -74,26 +74,26 @@ def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> D
             if done.instruction.kind not in CLOSING | RECEIVING:
                 work[done.instruction.kind, worker.stage].append(done.ended - done.began)
     seconds = {key: statistics.median(each) for key, each in work.items()}
-    return Durations(seconds | _meetings(reported, schedule), _travel(reported))
+    return Durations(seconds | _collective_times(reported, schedule), _transfer_time(reported))
 
 
-def _meetings(
+def _collective_times(
     reported: Mapping[Worker, Iterable[TimedInstruction]], schedule: Schedule
 ) -> dict[tuple[Kind, int], float]:
     """Return the times of collective instructions: per step, the minimum, from the worker that arrived last."""
-    least: dict[Any, dict[int, float]] = defaultdict(dict)
+    shortest: dict[Any, dict[int, float]] = defaultdict(dict)
     groups: dict[tuple[Kind, int], Any] = {}
     for worker, one in reported.items():
         for step, (kind, *_), began, ended in one:
             if kind in CLOSING:
-                alone = kind == "STEP" and schedule.mode != "sync"
-                group = (kind, worker.stage) if alone else group_of(schedule, worker.stage, kind)
+                stage_only = kind == "STEP" and schedule.mode != "sync"
+                group = (kind, worker.stage) if stage_only else group_of(schedule, worker.stage, kind)
                 groups[kind, worker.stage] = group
-                least[group][step] = min(ended - began, least[group].get(step, float("inf")))
-    return {key: statistics.median(least[group].values()) for key, group in groups.items()}
+                shortest[group][step] = min(ended - began, shortest[group].get(step, float("inf")))
+    return {key: statistics.median(shortest[group].values()) for key, group in groups.items()}
 
 
-def _travel(reported: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
+def _transfer_time(reported: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
     """Return the seconds from the end of a SEND until a receiver that is already waiting has the message.
 
     Messages travel in both directions, so averaging both directions cancels the difference between two clocks.
@@ -105,13 +105,13 @@ def _travel(reported: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
     delays: dict[str, list[float]] = defaultdict(list)
     for worker, one in reported.items():
         for step, done, began, ended in one:
-            gone = sent.get((step, done.kind[5:], worker, done.replica, done.micro_batch))
-            if done.kind in RECEIVING and gone is not None and began < gone:
-                delays[done.kind].append(ended - gone)
+            sent_at = sent.get((step, done.kind[5:], worker, done.replica, done.micro_batch))
+            if done.kind in RECEIVING and sent_at is not None and began < sent_at:
+                delays[done.kind].append(ended - sent_at)
     return max(0.0, statistics.mean(map(statistics.median, delays.values()))) if delays else 0.0
 
 
-_PAUSE = 0.5  # seconds that a change at a step boundary costs, until one has been measured
+_DEFAULT_PAUSE = 0.5  # seconds that a change at a step boundary costs, until one has been measured
 
 
 class Manager:
@@ -120,60 +120,62 @@ class Manager:
     """
 
     def __init__(
-        self, moves: bool, board: Board, chief: Coordinator, planning: Planning, connect: Callable[[], Any]
+        self, moves: bool, board: Board, coordinator: Coordinator, planning: Planning, connect: Callable[[], Any]
     ) -> None:
-        self.moves, self.board, self.chief, self.planning, self.connect = moves, board, chief, planning, connect
-        self._generation = self._begun = self._seen = 0
-        self._whole: list[float] = []
+        self.moves, self.board, self.coordinator = moves, board, coordinator
+        self.planning, self.connect = planning, connect
+        self._generation = self._first_index = self._steps_seen = 0
+        self._step_times: list[float] = []
 
-    def look(self, steps: Sequence[tuple[int, float, float]]) -> None:
+    def check(self, steps: Sequence[tuple[int, float, float]]) -> None:
         """Check the run; call often. ``steps``: the finished steps, with the times at which they finished."""
-        if self.chief.generation != self._generation:
-            self._generation, self._begun = self.chief.generation, len(steps)
-        if len(steps) == self._seen or not self._generation:
+        if self.coordinator.generation != self._generation:
+            self._generation, self._first_index = self.coordinator.generation, len(steps)
+        if len(steps) == self._steps_seen or not self._generation:
             return
-        self._seen = len(steps)
-        if self.planning.durations is None and len(steps) > WARM + LOOK:
-            durations = measured(self.board, self.chief.members, self.planning.plans[0].schedule)
+        self._steps_seen = len(steps)
+        if self.planning.durations is None and len(steps) > WARMUP_STEPS + MEASURED_STEPS:
+            durations = measure_durations(self.board, self.coordinator.members, self.planning.plans[0].schedule)
             if durations is not None:
-                recent = [when for _, when, _ in steps][max(self._begun, len(steps) - LOOK - 1) :]
-                self._whole = [b - a for a, b in pairwise(recent)]
+                recent = [when for _, when, _ in steps][max(self._first_index, len(steps) - MEASURED_STEPS - 1) :]
+                self._step_times = [b - a for a, b in pairwise(recent)]
                 self.planning.learn(durations, self.connect)
-        if not self.chief.plans and self.planning.durations is not None and (self.board.take(keys.PLANS()) or 0) > 0:
-            self.chief.plans = 1  # used from the next generation on
-        if len(steps) > self._begun:  # the generation is past its start-up
-            self.planning.prepare(self._generation, self.chief.plans, self.connect)
-        if self.moves and not self.chief.leaving and not self.chief.lost:
-            self._move(steps)
+        measured = self.planning.durations is not None
+        if measured and not self.coordinator.plans and (self.board.get(keys.PLANS()) or 0) > 0:
+            self.coordinator.plans = 1  # used from the next generation on
+        if len(steps) > self._first_index:  # the generation is past its start-up
+            self.planning.prepare(self._generation, self.coordinator.plans, self.connect)
+        if self.moves and not self.coordinator.leaving and not self.coordinator.lost:
+            self._move_workers(steps)
 
-    def _move(self, steps: Sequence[tuple[int, float, float]]) -> None:
-        since, intervals = len(steps) - self._begun - 1, [b - a for (_, a, _), (_, b, _) in pairwise(steps)]
+    def _move_workers(self, steps: Sequence[tuple[int, float, float]]) -> None:
+        since, intervals = len(steps) - self._first_index - 1, [b - a for (_, a, _), (_, b, _) in pairwise(steps)]
         epoch = self.board.epoch(self._generation)
-        change = self.planning.change(self.board, epoch, since, intervals, self._pause())
+        change = self.planning.find_change(self.board, epoch, since, intervals, self._pause_seconds())
         for move in change.moves if change is not None else ():
-            if move.worker in self.chief.members:
-                self.chief.move(move.worker, move.role)
+            if move.worker in self.coordinator.members:
+                self.coordinator.move(move.worker, move.role)
 
-    def _pause(self) -> float:
+    def _pause_seconds(self) -> float:
         """Return the median seconds so far from deciding on a new generation until it computes, twice: a move also
         transfers state.
         """
         pauses = []
-        for event in self.chief.events:
-            for worker in self.chief.members:
-                times = self.board.take(keys.RECOVERY(event.generation, worker))
+        for event in self.coordinator.events:
+            for worker in self.coordinator.members:
+                times = self.board.get(keys.RECOVERY(event.generation, worker))
                 if times is not None and event.what != "start":
                     pauses.append(times["redo"] - event.decided)
-        return 2 * statistics.median(pauses) if pauses else _PAUSE
+        return 2 * statistics.median(pauses) if pauses else _DEFAULT_PAUSE
 
     def describe(self) -> dict[str, Any]:
         """Return entries for the run's record: ``plans``, ``step`` and ``durations``."""
         planning = self.planning
         figures: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}
-        if planning.durations is not None and self._whole:
+        if planning.durations is not None and self._step_times:
             took, schedule = planning.durations, planning.plans[0].schedule
             simulated = timeline(schedule, took, iterations=6, transfer=took.transfer).period
-            figures["step"] = {"simulated": simulated, "measured": statistics.median(self._whole)}
+            figures["step"] = {"simulated": simulated, "measured": statistics.median(self._step_times)}
             each = {f"{kind} {stage}": s for (kind, stage), s in planning.durations.seconds.items()}
             figures["durations"] = each | {"transfer": planning.durations.transfer}
         return figures

@@ -135,7 +135,7 @@ class Member:
         self.progress: Progress = progress or (lambda *_: None)
         self.epoch: Epoch
         self.waiting: Waiting
-        self.state: State = engine.begin
+        self.state: State = engine.initial_state
         self.pending: Pending | None = None
         self.step, self.kept = 0, FinishedWork(0)
         self.ahead: frozenset[int] = frozenset()
@@ -145,63 +145,63 @@ class Member:
         self.redone = 0  # micro-batches that a redone step could reuse
         self.peak = 0  # peak bytes of weights, optimizer state and their copies
         self.durations = WorkerDurations()
-        self._placed = False
+        self._has_state = False
         self.transport: Transport | None = None
         self.data: MicroBatches | None = None
 
     def idle(self, waiting: Waiting) -> None:
         """Wait for a newer generation, which raises Superseded."""
-        self._tell("STEP", waits=True)
-        waiting.until(_asleep, "a new generation")
+        self._report_progress("STEP", waits=True)
+        waiting.until(_sleep, "a new generation")
 
-    def tell_again(self, step: int, at: int, done: Instruction, waits: bool) -> None:
+    def report_redone(self, step: int, at: int, done: Instruction, waits: bool) -> None:
         """Report the progress of a step that is being redone."""
         self.progress(step, at, done, self.me if waits else None)
 
-    def _tell(self, kind: Any, *, waits: bool = False) -> None:
+    def _report_progress(self, kind: Any, *, waits: bool = False) -> None:
         self.progress(self.step, -1, Instruction(kind), self.me if waits else None)
 
-    def plan(self) -> None:
+    def make_plan(self) -> None:
         """Get the schedule of this generation."""
         self.times["agreed"] = time.time()
-        made = schedule_of(self.board, self.epoch, self.job.problem, self.me, self.waiting)
+        planned = schedule_of(self.board, self.epoch, self.job.problem, self.me, self.waiting)
         self.times["planned"] = time.time()
-        self.schedule = made.schedule
+        self.schedule = planned.schedule
         if self.me == self.epoch.members[0]:
-            self.board.put(keys.PERIOD(self.epoch.number), made.period)
+            self.board.put(keys.PERIOD(self.epoch.number), planned.period)
 
-    def executor_of(self, transport: Transport) -> Executor:
+    def make_executor(self, transport: Transport) -> Executor:
         """Make the executor of this generation."""
         assert self.data is not None
         executor = Executor(
             self.me, self.engine, transport, self.data, reduction=self.job.reduction,
             progress=self.progress, pace=self.job.pace,
         )  # fmt: skip
-        executor.on_compute = self._first_compute
+        executor.on_compute = self._on_first_compute
         return executor
 
     def _restore(self, path: str) -> None:
         for each in filter(None, (self.saver, self.windows)):
             each.wait()
-        saver = self.saver if self.windows is None or not self.windows.holds(path) else self.windows
+        saver = self.saver if self.windows is None or not self.windows.contains(path) else self.windows
         if saver is not None and path:
             self.state = saver.load(path).to(self.engine.device)
         else:
-            self.state = self.engine.begin
+            self.state = self.engine.initial_state
         if self.data is not None:
             self.data.close()
-        self.pending, self.data, self._placed = None, None, True
+        self.pending, self.data, self._has_state = None, None, True
         self.kept = FinishedWork(-1)
         self.history.forget(self.job.steps)
 
-    def remember(self, step: int, kept: FinishedWork, gradient: torch.Tensor | None) -> None:
+    def log_messages(self, step: int, kept: FinishedWork, gradient: torch.Tensor | None) -> None:
         """Log the messages that crossed stage boundaries, if replay is enabled."""
         if self.job.replay:
             shared = self.engine.layout.tied
             self.history.add(step, kept, gradient[:shared] if gradient is not None and shared else None)
             self.logged = max(self.logged, self.history.nbytes)
 
-    def stepped(self, state: State, gradient: torch.Tensor, scale: float | None) -> State:
+    def take_step(self, state: State, gradient: torch.Tensor, scale: float | None) -> State:
         """Take an optimizer step; if restoring a sparse checkpoint, also load the operators saved at this step."""
         after = self.optimizer.step(state, gradient, self.engine.layout, scale)
         if not state.whole_at:
@@ -209,12 +209,12 @@ class Member:
         assert self.windows is not None, "the state came from there"
         return self.windows.thaw(after, state.whole_at)
 
-    def _versions(self) -> dict[Worker, int]:
+    def _exchange_versions(self) -> dict[Worker, int]:
         """Return how many steps each worker has taken; joining workers are left out."""
         number = self.epoch.number
-        self.board.put(keys.AT(number, self.me), self.state.version if self._placed else None)
+        self.board.put(keys.AT(number, self.me), self.state.version if self._has_state else None)
         wanted = [keys.AT(number, worker) for worker in self.epoch.members]
-        reported = self.waiting.poll(partial(self.board.take_all, wanted), "how far the others are")
+        reported = self.waiting.poll(partial(self.board.get_all, wanted), "how far the others are")
         return {w: version for w, version in zip(self.epoch.members, reported, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
@@ -225,11 +225,11 @@ class Member:
             stages[stage] = min(stages[each] for each in self.job.tied)
         if self.step < 0:
             raise CedarError(f"no worker of stage {stages.index(-1)} has its weights", fix="restore a checkpoint")
-        here = stages[self.me.stage]
+        stage_version = stages[self.me.stage]
         self.ahead = frozenset(stage for stage, version in enumerate(stages) if version > self.step)
-        if self._placed and self.state.version > here:
+        if self._has_state and self.state.version > stage_version:
             before = None if self.pending is None else self.pending.state.version
-            assert before == here, "a stage is one step ahead at most"
+            assert before == stage_version, "a stage is one step ahead at most"
             assert self.pending is not None
             self.state, self.pending = self.pending.state, None
         if self.pending is not None and self.pending.state.version < self.step:
@@ -240,11 +240,11 @@ class Member:
             for worker in joining:
                 send_state(transport, worker, self.state, self.pending)
         elif self.me in joining:
-            self.state, self.pending = receive_state(transport, peers[0], self.engine.begin.master)
-            self._placed = True
+            self.state, self.pending = receive_state(transport, peers[0], self.engine.initial_state.master)
+            self._has_state = True
             self.data = None
 
-    def _first_compute(self) -> None:
+    def _on_first_compute(self) -> None:
         if "redo" not in self.times:
             self.times["redo"] = time.time()
             self.board.put(keys.RECOVERY(self.epoch.number, self.me), self.times | {"kept": self.redone})
@@ -253,6 +253,6 @@ class Member:
         raise NotImplementedError
 
 
-def _asleep(seconds: float) -> bool:
+def _sleep(seconds: float) -> bool:
     time.sleep(seconds)
     return False

@@ -26,8 +26,8 @@ from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, from_torch, keep, moves, plan
 from cedar.trainers.resilient.schedule import Costs, Durations, Schedule, Worker, from_plain, grid, to_plain
 
-_MOST = 4  # max number of failures to plan for
-_SMALL = 256  # max micro-batches at all stages together for which plans are shared through the store
+_MAX_FAILURES = 4  # max number of failures to plan for
+_SMALL_GRID = 256  # max micro-batches at all stages together for which plans are shared through the store
 _SETTLED = 3  # steps under one plan before moves are considered
 
 
@@ -53,34 +53,32 @@ def schedule_of(
     whole = problem_of(frozenset(), costs)
     dead = epoch.dead(grid(whole.stages, whole.replicas))
     failed = epoch.detected > 0 or epoch.lost
-    plain = None if failed else board.take(keys.PLAN(epoch.plans, len(dead)))
+    plain = None if failed else board.get(keys.PLAN(epoch.plans, len(dead)))
     if plain is not None:
         schedule = fitted(from_plain(plain["schedule"]), dead)
         if schedule is not None:
             return PlannedSteps(schedule, plain["period"])
     problem = problem_of(dead, costs)
-    small = _small(problem)
-    plain = board.take(_prepared(epoch.plans, dead)) if failed and small else None
+    small = _is_small(problem)
+    plain = board.get(_prepared_key(epoch.plans, dead)) if failed and small else None
     if plain is not None:
         return PlannedSteps(from_plain(plain["schedule"]), plain["period"])
     if waiting is not None and small and me != epoch.members[0]:
         made_key = keys.MADE(epoch.number)
-        ready_key = _prepared(epoch.plans, dead)  # the first member may have found a prepared plan
-        reported = waiting.poll(
-            lambda: board.take(made_key) or board.take(ready_key), f"the plan of {epoch.members[0]}"
-        )
+        ready_key = _prepared_key(epoch.plans, dead)  # the first member may have found a prepared plan
+        reported = waiting.poll(lambda: board.get(made_key) or board.get(ready_key), f"the plan of {epoch.members[0]}")
         return PlannedSteps(from_plain(reported["schedule"]), reported["period"])
-    made = plan(problem)
+    planned = plan(problem)
     if small:
-        board.put(keys.MADE(epoch.number), _plain(made))
-    return PlannedSteps(made.schedule, made.period)
+        board.put(keys.MADE(epoch.number), _to_plain(planned))
+    return PlannedSteps(planned.schedule, planned.period)
 
 
-def _small(problem: Problem) -> bool:
-    return problem.stages * problem.replicas * problem.micro_batches <= _SMALL
+def _is_small(problem: Problem) -> bool:
+    return problem.stages * problem.replicas * problem.micro_batches <= _SMALL_GRID
 
 
-def _prepared(version: int, dead: frozenset[Worker]) -> Key[dict[str, Any]]:
+def _prepared_key(version: int, dead: frozenset[Worker]) -> Key[dict[str, Any]]:
     return keys.PREPARED(version, " ".join(map(str, sorted(dead))))
 
 
@@ -88,25 +86,25 @@ def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
     """Make the plans for the failure of each worker that may be next. ``version``: version of the plans in the
     generation that starts with the failure.
     """
-    if not _small(problem):
+    if not _is_small(problem):
         return
     costs, dead = costs_of(board, version), epoch.dead(grid(problem.stages, problem.replicas))
     live = Counter(worker.stage for worker in epoch.members)
-    wanted = {_prepared(version, dead | {w}): dead | {w} for w in epoch.members if live[w.stage] > 1}
-    board.forget(*(set(board.take(keys.PREPARED_KEYS()) or ()) - set(wanted)))
+    wanted = {_prepared_key(version, dead | {w}): dead | {w} for w in epoch.members if live[w.stage] > 1}
+    board.delete(*(set(board.get(keys.PREPARED_KEYS()) or ()) - set(wanted)))
     board.put(keys.PREPARED_KEYS(), [str(key) for key in wanted])
     for key, then in wanted.items():
-        if board.take(key) is None:
-            board.put(key, _plain(plan(replace(problem, dead=then, costs=costs))))
+        if board.get(key) is None:
+            board.put(key, _to_plain(plan(replace(problem, dead=then, costs=costs))))
 
 
-def _plain(made: Plan) -> dict[str, Any]:
-    return {"schedule": to_plain(made.schedule), "period": made.period}
+def _to_plain(planned: Plan) -> dict[str, Any]:
+    return {"schedule": to_plain(planned.schedule), "period": planned.period}
 
 
 def costs_of(board: Board, version: int) -> Costs:
     """Return the costs that the plans of a version were made for."""
-    plain: dict[str, Any] | None = board.take(keys.COSTS(version))
+    plain: dict[str, Any] | None = board.get(keys.COSTS(version))
     if plain is None:
         return Costs()
     kept: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
@@ -117,8 +115,8 @@ def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Pl
     """Put plans into the store, where all workers find them, and into the run's folder."""
     keep(plans, folder)
     board.put(keys.COSTS(version), asdict(problem.costs))
-    for count, made in plans.items():
-        board.put(keys.PLAN(version, count), _plain(made))
+    for count, planned in plans.items():
+        board.put(keys.PLAN(version, count), _to_plain(planned))
     board.put(keys.PLANS(), version)
 
 
@@ -133,16 +131,16 @@ class Planning:
     ) -> None:  # fmt: skip
         self.problem, self.folder, self.steps, self.calibrate = problem, folder, steps, calibrate
         self.schedule, self.exact = schedule, exact
-        self.failures = min(problem.stages * (problem.replicas - 1), _MOST)
+        self.failures = min(problem.stages * (problem.replicas - 1), _MAX_FAILURES)
         began = time.perf_counter()
-        self.plans = self._made(problem)
+        self.plans = self._make_plans(problem)
         self.seconds = time.perf_counter() - began
         self.durations: Durations | None = None
         self._process: Any = None
-        self._looked = -1
+        self._checked_generation = -1
         self._ready = (-1, -1)
 
-    def _made(self, problem: Problem) -> dict[int, Plan]:
+    def _make_plans(self, problem: Problem) -> dict[int, Plan]:
         given = {0: from_torch(self.schedule, problem)} if self.schedule else {}
         return ahead(problem, self.failures, self.exact) | given
 
@@ -156,7 +154,7 @@ class Planning:
         if not self.calibrate:
             return
         problem = replace(self.problem, costs=durations.costs(self.problem.stages))
-        self._aside(lambda: publish(Board(connect()), 1, problem, self._made(problem), self.folder))
+        self._start_process(lambda: publish(Board(connect()), 1, problem, self._make_plans(problem), self.folder))
 
     def prepare(self, generation: int, version: int, connect: Callable[[], Any]) -> None:
         """Prepare plans for the next failure, once per generation and version, unless a planning process is already
@@ -170,9 +168,9 @@ class Planning:
             board = Board(connect())
             prepare(board, board.epoch(generation), version, self.problem)
 
-        self._aside(work)
+        self._start_process(work)
 
-    def _aside(self, work: Callable[[], None]) -> None:
+    def _start_process(self, work: Callable[[], None]) -> None:
         """Run ``work`` in a separate low-priority process, which leaves the cores to the workers."""
         self.stop()
         parent = os.getpid()
@@ -195,19 +193,21 @@ class Planning:
             self._process.close()
             self._process = None
 
-    def change(self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float) -> Change | None:
+    def find_change(
+        self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float
+    ) -> Change | None:
         """Return the moves that pay off, or None; decided once per generation. ``since``: steps that this generation
         has done; ``intervals``: seconds of the last steps. ``seconds``: what the moves cost.
         """
         problem = replace(self.problem, dead=epoch.dead(grid(self.problem.stages, self.problem.replicas)))
-        if not problem.dead or self._looked == epoch.number or since < _SETTLED:
+        if not problem.dead or self._checked_generation == epoch.number or since < _SETTLED:
             return None
-        self._looked = epoch.number
-        now = board.take(keys.PERIOD(epoch.number))
-        then = board.take(keys.PLAN(epoch.plans, len(problem.dead)))
+        self._checked_generation = epoch.number
+        now = board.get(keys.PERIOD(epoch.number))
+        then = board.get(keys.PLAN(epoch.plans, len(problem.dead)))
         if now is None or then is None or not now:
             return None
         change = Change(moves(problem), now, then["period"])
         slot = statistics.median(intervals[-since:]) / now
-        left = self.steps - (len(intervals) + 1)
-        return change if change.pays(seconds, slot, left) else None
+        remaining = self.steps - (len(intervals) + 1)
+        return change if change.pays(seconds, slot, remaining) else None

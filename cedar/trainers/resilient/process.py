@@ -22,7 +22,7 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.common.compute import ask_fork, device_of
 from cedar.trainers.common.files import CHECKPOINTS
-from cedar.trainers.resilient.chaos import Fate, InjectedFault, happen
+from cedar.trainers.resilient.chaos import InjectedFault, ScheduledFaults, inject
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import HeartbeatBoard
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from cedar.trainers.resilient.model import Engine
     from cedar.trainers.resilient.pipeline import ResilientPipeline
 
-_BEAT = 0.05
+_HEARTBEAT_INTERVAL = 0.05
 # used by the first batch and backward; importing them early saves each worker a second; not polars: it starts threads
-_LATER = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symbolic_shapes")
+_LAZY_IMPORTS = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symbolic_shapes")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def preload() -> None:
     """Import the modules that workers need, so that forked workers have them immediately."""
     for name in ("checkpoint", "data", "executor.network", "model", "trainer"):
         importlib.import_module(f"cedar.trainers.resilient.{name}")
-    for name in _LATER:
+    for name in _LAZY_IMPORTS:
         with suppress(ImportError):  # pandas is optional
             importlib.import_module(name)
 
@@ -98,7 +98,7 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
     launch.end_with(parent, look=False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
-    threading.Thread(target=_beat, args=(beats, row, parent), name="heartbeat", daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(beats, row, parent), name="heartbeat", daemon=True).start()
     board = None
     try:
         board = Board(store.connect(setup.host, setup.port, setup.key))
@@ -127,10 +127,10 @@ def _supervisor() -> int:
     return parent.pid
 
 
-def _beat(beats: HeartbeatBoard, row: int, parent: int) -> None:
+def _send_heartbeats(beats: HeartbeatBoard, row: int, parent: int) -> None:
     while os.getppid() == parent:
         beats.beat(row)
-        time.sleep(_BEAT)
+        time.sleep(_HEARTBEAT_INTERVAL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -142,26 +142,26 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
     from cedar.trainers.resilient.trainer import Trainer
     from cedar.trainers.resilient.windows import WINDOWS, SparseCheckpoints
 
-    made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
+    pipeline, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
     torch.set_num_threads(run.threads)
     device = device_of(run.device)
     if device.type == "cuda":
         device = local_gpu(device, row, torch.cuda.device_count())
         torch.cuda.set_device(device)
-    engine = made.engine(me.stage, device)
+    engine = pipeline.engine(me.stage, device)
 
     def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
         client = store.connect(setup.host, setup.port, setup.key)  # separate: threads use it
         transport = SocketTransport(Board(client), client.host, setup.key, epoch.members, me, waiting, epoch.number)
         if epoch.number == 1:  # connections are opened by their first use
-            near = [b for a, b in pairs(job.stages, job.replicas, job.tied) if a == me and b in epoch.members]
-            transport.warm_up(near)
+            neighbors = [b for a, b in pairs(job.stages, job.replicas, job.tied) if a == me and b in epoch.members]
+            transport.warm_up(neighbors)
         return transport
 
-    data = made.open(setup.lanes)
+    data = pipeline.open(setup.lanes)
     about = {"loader": data.source.state_dict(), "stages": job.stages, "replicas": job.replicas}
     data.close()
-    _look(made, engine, me, board)
+    _find_signatures(pipeline, engine, me, board)
     saver = Checkpoints(
         os.path.join(run.folder, CHECKPOINTS), me, engine.layout, board, every=run.save_every, keep=run.keep,
         about=about, shared_elsewhere=me.stage != min(job.tied, default=me.stage),
@@ -171,9 +171,9 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
         stages=job.stages, keep=run.keep, about=about, shared_elsewhere=saver.shared_elsewhere,
     )  # fmt: skip
     trainer = Trainer(
-        me, job, engine, made.rule, board, newest=lambda: beats.generation, connect=connect,
-        data=partial(made.open, setup.lanes), saver=saver, windows=windows,
-        progress=_progress(setup, me, life, row, beats, board), since=board.generation(),
+        me, job, engine, pipeline.rule, board, newest=lambda: beats.generation, connect=connect,
+        data=partial(pipeline.open, setup.lanes), saver=saver, windows=windows,
+        progress=_make_progress(setup, me, life, row, beats, board), since=board.generation(),
     )  # fmt: skip
     board.report("ready", worker=me, machine=setup.machine)
     try:
@@ -183,22 +183,22 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
     board.report("ended", worker=me, digest=digest(state), peak=trainer.peak, logs=trainer.logged)
 
 
-def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> None:
+def _find_signatures(pipeline: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> None:
     """Find the signatures at the stage's boundaries. The first worker of a stage reports them to the next stage."""
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.model import Signature
 
-    def known(boundary: int) -> Signature | None:
-        reported = board.take(keys.BOUNDARY(boundary))
+    def read_boundary(boundary: int) -> Signature | None:
+        reported = board.get(keys.BOUNDARY(boundary))
         return None if reported is None else Signature(tuple(reported[0]), getattr(torch, reported[1]))
 
-    waiting = Waiting(0, lambda: 0, made.run.patience)
+    waiting = Waiting(0, lambda: 0, pipeline.run.patience)
     if not engine.first:
-        engine.inputs = waiting.poll(lambda: known(me.stage - 1), f"what stage {me.stage - 1} gives")
-    engine.outputs = None if engine.last else known(me.stage)
+        engine.inputs = waiting.poll(lambda: read_boundary(me.stage - 1), f"what stage {me.stage - 1} gives")
+    engine.outputs = None if engine.last else read_boundary(me.stage)
     if engine.outputs is None and not engine.last:
-        data = made.open()
-        engine.look(
+        data = pipeline.open()
+        engine.find_signatures(
             data.inputs(0, (0, 0)) if engine.inputs is None else torch.zeros(engine.inputs[0], dtype=engine.inputs[1])
         )
         data.close()
@@ -206,17 +206,17 @@ def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> 
         board.put(keys.BOUNDARY(me.stage), [engine.outputs.shape, str(engine.outputs.dtype).removeprefix("torch.")])
 
 
-def _progress(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard, board: Board) -> Any:
+def _make_progress(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard, board: Board) -> Any:
     number = me.stage * setup.pipeline.group.replicas + me.replica
-    fate = Fate(setup.mishaps, number, life)
+    faults = ScheduledFaults(setup.mishaps, number, life)
 
     def progress(step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
-        mishap = fate.due(step, at)
-        if mishap is not None:
-            beats.move(row, step, at, Instruction("F"), None)
-            board.put(keys.MISHAP(number, life), [mishap.kind, time.time()])
-            happen(mishap)
-        fate.pause(step, waits=waiting_for is not None or done.kind == "ALL_REDUCE")
-        beats.move(row, step, at, done, waiting_for)
+        fault = faults.due(step, at)
+        if fault is not None:
+            beats.begin_instruction(row, step, at, Instruction("F"), None)
+            board.put(keys.MISHAP(number, life), [fault.kind, time.time()])
+            inject(fault)
+        faults.pause(step, waits=waiting_for is not None or done.kind == "ALL_REDUCE")
+        beats.begin_instruction(row, step, at, done, waiting_for)
 
     return progress

@@ -78,7 +78,7 @@ class StepRecord:
     loss: float  # mean over all micro-batches, in nats
 
 
-class _Follower:
+class _ProgressReader:
     """Reads the progress of a run from the store."""
 
     def __init__(self, board: Board, replicas: int) -> None:
@@ -86,16 +86,16 @@ class _Follower:
         self.step, self.line = 0, 0
         self.steps: list[tuple[int, float, float]] = []
 
-    def look(self, lead: Coordinator, metrics: MetricsFile) -> None:
-        if lead.line != self.line:
-            self.line = lead.line
-            self.step = step_of(lead.events[-1].why) if lead.events else 0
-        while (when := self.board.take(keys.DONE(self.line, self.step))) is not None:
+    def read(self, coordinator: Coordinator, metrics: MetricsFile) -> None:
+        if coordinator.line != self.line:
+            self.line = coordinator.line
+            self.step = step_of(coordinator.events[-1].why) if coordinator.events else 0
+        while (when := self.board.get(keys.DONE(self.line, self.step))) is not None:
             losses: list[float] = []
             for replica in range(self.replicas):
-                reported = self.board.take(keys.LOSS(self.line, self.step, replica)) or []
+                reported = self.board.get(keys.LOSS(self.line, self.step, replica)) or []
                 losses += [loss for _, _, loss in reported]
-                self.board.forget(keys.LOSS(self.line, self.step, replica))
+                self.board.delete(keys.LOSS(self.line, self.step, replica))
             self.steps.append((self.step, when, sum(losses) / len(losses) if losses else float("nan")))
             metrics.write(StepRecord(*self.steps[-1]))
             self.step += 1
@@ -120,10 +120,10 @@ def lead(
     check_fork(device)
     check_folder(run.folder, "resilient", resume=resume)
     windows = os.path.join(run.folder, WINDOWS)
-    begin_at = _latest(folder, windows, run.steps, thorough=True) if resume else ""
-    forget_windows(windows, begin_at)
+    initial_checkpoint = _latest(folder, windows, run.steps, thorough=True) if resume else ""
+    forget_windows(windows, initial_checkpoint)
     name = f"{os.uname().nodename}-{os.getpid()}"
-    setup = Setup(pipeline, *listen, name, mishaps=mishaps, lanes=_lanes(begin_at))
+    setup = Setup(pipeline, *listen, name, mishaps=mishaps, lanes=_saved_lanes(initial_checkpoint))
     plans, how = os.path.join(run.folder, "plans"), pipeline.pipeline
     planning = Planning(
         pipeline.problem, plans, run.steps, calibrate=how.calibrate, schedule=how.schedule, exact=how.exact
@@ -141,15 +141,16 @@ def lead(
         if group.machines > 1:
             say_choices([f"workers can join at {listen[0]}:{port}"])
         if not quiet:
-            _say(pipeline, planning, device, begin_at)
+            _print_settings(pipeline, planning, device, initial_checkpoint)
         supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
-        chief = Coordinator(
+        coordinator = Coordinator(
             board, stages, group.replicas, machines=group.machines, latest=partial(_latest, folder, windows, run.steps),
-            begin_at=begin_at, silence=run.silence, alone=partial(_alone, pipeline),
+            initial_checkpoint=initial_checkpoint, silence=run.silence,
+            can_replay_alone=partial(_can_replay_alone, pipeline),
         )  # fmt: skip
-        return _watch(setup, board, supervisor, chief, planning, quiet=quiet, on_metrics=on_metrics)
+        return _supervise(setup, board, supervisor, coordinator, planning, quiet=quiet, on_metrics=on_metrics)
     except RuntimeError as error:  # the store's client raises these
-        raise _storeless(error) from error
+        raise _store_lost_error(error) from error
     finally:
         planning.stop()
         if supervisor is not None:
@@ -160,88 +161,89 @@ def lead(
             os.unlink(os.path.join(run.folder, KEY))
 
 
-def _say(pipeline: ResilientPipeline, planning: Planning, device: torch.device, begin_at: str) -> None:
+def _print_settings(
+    pipeline: ResilientPipeline, planning: Planning, device: torch.device, initial_checkpoint: str
+) -> None:
     run, how, group = pipeline.run, pipeline.pipeline, pipeline.group
     threads = f"{run.threads} threads of torch on {device} ({run.device}, as asked), {run.dtype}"
     cut = f"{group.replicas} x {how.micro_batches} micro-batches of {pipeline.rows} rows"
-    begun = f"steps: {step_of(begin_at)} to {run.steps}"
+    begun = f"steps: {step_of(initial_checkpoint)} to {run.steps}"
     say_choices([f"{begun}; {len(pipeline.stages)} stages of {group.replicas} workers, each with {threads}"])
     memory = pipeline.memory
     fit = f", that is {', '.join(map(str, memory))} by stage" if isinstance(memory, tuple) else ""
     say_choices([f"a step: {cut}, {how.reduction}, activations: {how.memory}{fit}"])
     say_choices([f"stages step: {pipeline.mode[0]} ({pipeline.mode[1]})"])
-    shortest = sum(made.optimal for made in planning.plans.values())
+    shortest = sum(planned.optimal for planned in planning.plans.values())
     by = f"CP-SAT, {how.exact:g} s each" if how.exact else "list scheduling"
     say_choices([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])
     say_choices([f"folder: {run.folder}"])
 
 
-def _watch(
-    setup: Setup, board: Board, supervisor: Supervisor, chief: Coordinator, planning: Planning, *, quiet: bool,
+def _supervise(
+    setup: Setup, board: Board, supervisor: Supervisor, coordinator: Coordinator, planning: Planning, *, quiet: bool,
     on_metrics: OnMetrics | None,
 ) -> Record:  # fmt: skip
     run, replicas = setup.pipeline.run, setup.pipeline.group.replicas
-    follower = _Follower(board, replicas)
-    manager = Manager(
-        setup.pipeline.pipeline.moves, board, chief, planning, partial(store.connect, setup.host, setup.port, setup.key)
-    )
+    reader = _ProgressReader(board, replicas)
+    connect = partial(store.connect, setup.host, setup.port, setup.key)
+    manager = Manager(setup.pipeline.pipeline.moves, board, coordinator, planning, connect)
     rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.kind == "rejoin")
     reported = shown = 0
 
-    def turn() -> None:
+    def tick_all() -> None:
         supervisor.tick()
-        chief.tick(supervisor.clock.now, follower.step)
-        supervisor.tell(chief.generation)
+        coordinator.tick(supervisor.clock.now, reader.step)
+        supervisor.announce(coordinator.generation)
 
-    while not chief.generation:
-        turn()
+    while not coordinator.generation:
+        tick_all()
         supervisor.pause()
     claim_folder(run.folder, "resilient")  # not earlier: a failed start can be retried
-    metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(chief.begin_at), on_metrics)
-    with progress("resilient", run.steps, quiet=quiet) as say:
-        while not chief.over:
-            turn()
-            follower.look(chief, metrics)
-            manager.look(follower.steps)
-            if rejoins and follower.step >= rejoins[0]:
-                chief.fill(setup.machine)
+    metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(coordinator.initial_checkpoint), on_metrics)
+    with progress("resilient", run.steps, quiet=quiet) as show_progress:
+        while not coordinator.over:
+            tick_all()
+            reader.read(coordinator, metrics)
+            manager.check(reader.steps)
+            if rejoins and reader.step >= rejoins[0]:
+                coordinator.fill(setup.machine)
                 rejoins.pop(0)
-            if follower.steps and follower.step > shown:
-                shown = follower.step
-                say(shown, f"loss {follower.steps[-1][2]:.3f}, {len(chief.members)} workers")
-            for event in chief.events[reported:]:
+            if reader.steps and reader.step > shown:
+                shown = reader.step
+                show_progress(shown, f"loss {reader.steps[-1][2]:.3f}, {len(coordinator.members)} workers")
+            for event in coordinator.events[reported:]:
                 reported += 1
                 if not quiet and event.what != "start":
-                    who = "" if event.worker is None else f" of {event.worker}"
-                    say_choices([f"generation {event.generation}: {event.what}{who} {event.why}"])
+                    subject = "" if event.worker is None else f" of {event.worker}"
+                    say_choices([f"generation {event.generation}: {event.what}{subject} {event.why}"])
             supervisor.pause()
-    follower.look(chief, metrics)
-    see_off(board, chief, supervisor)
-    return _record(board, chief, follower, setup, manager)
+    reader.read(coordinator, metrics)
+    notify_supervisors(board, coordinator, supervisor)
+    return _record(board, coordinator, reader, setup, manager)
 
 
-def see_off(board: Board, chief: Coordinator, supervisor: Supervisor) -> None:
+def notify_supervisors(board: Board, coordinator: Coordinator, supervisor: Supervisor) -> None:
     """Tell the other supervisors that the run is over, and wait until they know: the store ends with this process."""
     board.put(keys.OVER(), True)
-    while any(name != supervisor.name and not board.count(keys.LEFT(name), 0) for name in chief.machines):
+    while any(name != supervisor.name and not board.increment(keys.LEFT(name), 0) for name in coordinator.machines):
         supervisor.tick()
-        chief.listen(supervisor.clock.now)  # drops supervisors that have been silent for too long
+        coordinator.listen(supervisor.clock.now)  # drops supervisors that have been silent for too long
         supervisor.pause()
 
 
-def _record(board: Board, chief: Coordinator, follower: _Follower, setup: Setup, manager: Manager) -> Record:
-    record = Record(follower.steps, chief.events, **manager.describe())
-    for generation in range(1, chief.generation + 1):
-        timings = {str(w): board.take(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}
+def _record(board: Board, coordinator: Coordinator, reader: _ProgressReader, setup: Setup, manager: Manager) -> Record:
+    record = Record(reader.steps, coordinator.events, **manager.describe())
+    for generation in range(1, coordinator.generation + 1):
+        timings = {str(w): board.get(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}
         record.recoveries[str(generation)] = {worker: times for worker, times in timings.items() if times}
-    for number in range(chief.stages * chief.replicas):
+    for number in range(coordinator.stages * coordinator.replicas):
         for life in range(len(setup.mishaps) + 1):
-            happened = board.take(keys.MISHAP(number, life))
+            happened = board.get(keys.MISHAP(number, life))
             if happened is not None:
                 record.mishaps[f"{number}/{life}"] = (happened[0], happened[1])
     record.ended = {
         str(worker): {name: reported[name] for name in ("digest", "peak", "logs")}
-        for worker, reported in chief.ended.items()
+        for worker, reported in coordinator.ended.items()
     }
     return record
 
@@ -253,7 +255,7 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
     try:
         key = links.read_key(os.path.join(pipeline.run.folder, KEY))
         board = Board(store.connect(host, port, key))
-        reported = board.take(keys.SETUP())
+        reported = board.get(keys.SETUP())
         if reported is None:
             raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
         name = f"{os.uname().nodename}-{os.getpid()}"
@@ -265,14 +267,14 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         supervisor = Supervisor(name, board, rows, pipeline.run.heartbeat, partial(work, setup))
         say_choices([f"joined the run at {host}:{port}"])
         try:
-            while not board.take(keys.OVER()):
+            while not board.get(keys.OVER()):
                 supervisor.tick()
                 supervisor.pause()
         finally:
             supervisor.stop()
-        board.count(keys.LEFT(supervisor.name))
+        board.increment(keys.LEFT(supervisor.name))
     except RuntimeError as error:
-        raise _storeless(error) from error
+        raise _store_lost_error(error) from error
 
 
 def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) -> str:
@@ -281,20 +283,20 @@ def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) ->
     return max(filter(None, found), key=step_of, default="")
 
 
-def _lanes(checkpoint: str) -> int:
+def _saved_lanes(checkpoint: str) -> int:
     """Return the loader's number of ranks in the run that saved a checkpoint, because its steps depend on it."""
     loader = read_index(checkpoint).state.get("loader") if checkpoint else None
     return int(loader.get("world", 0)) if isinstance(loader, dict) else 0
 
 
-def _alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
+def _can_replay_alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
     """Whether these stages can redo their steps without the others: neighbors and sharers of weights must be alive."""
     needed, tied = {stage + side for stage in lost for side in (-1, 1)}, set(pipeline.shared.stages)
     known = not tied & lost or bool(tied - lost)
     return pipeline.replays and len(lost) < len(pipeline.stages) and known and not needed & lost
 
 
-def _storeless(error: BaseException) -> CedarError:
+def _store_lost_error(error: BaseException) -> CedarError:
     return CedarError(
         f"the run's store is gone: {str(error).splitlines()[0]}",
         done="the workers of this machine were stopped; checkpoints are as they were",

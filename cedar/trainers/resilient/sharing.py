@@ -42,7 +42,7 @@ class _Parameter:
     places: list[tuple[int, str]]  # stage, name
 
 
-def find_sharing(made: ResilientPipeline) -> Sharing:
+def find_sharing(pipeline: ResilientPipeline) -> Sharing:
     """Build the stages one by one, reject what cannot be trained, and compare their parameters by identity.
 
     Stages that are functions are called in a separate process, so that this process stays unchanged.
@@ -50,42 +50,44 @@ def find_sharing(made: ResilientPipeline) -> Sharing:
     Raises:
         CedarError: a stage cannot be trained, no parameter is trainable, or stages share in an unsupported way.
     """
-    _check_settings(made)
-    if all(isinstance(stage, nn.Module) for stage in made.stages):
-        return _find(made)
-    sharing: Sharing = ask_process(lambda: _find(made), made.run.threads, "the process that looks at the stages died")
+    _check_settings(pipeline)
+    if all(isinstance(stage, nn.Module) for stage in pipeline.stages):
+        return _find_shared(pipeline)
+    sharing: Sharing = ask_process(
+        lambda: _find_shared(pipeline), pipeline.run.threads, "the process that inspects the stages died"
+    )
     return sharing
 
 
-def _check_settings(made: ResilientPipeline) -> None:
+def _check_settings(pipeline: ResilientPipeline) -> None:
     """Reject settings of the caller that workers would ignore, with a message that names them."""
-    chosen = made.optimizer
+    chosen = pipeline.optimizer
     if isinstance(chosen, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
         raise CedarError(
             f"optimizer is a {type(chosen).__module__}.{type(chosen).__qualname__}, which workers cannot use",
             done=_UNCHANGED, fix="give AdamWOptions, or a TorchOptimizer, which makes one on each worker",
         )  # fmt: skip
     if isinstance(chosen, TorchOptimizer):
-        ask_process(lambda: chosen.kept, made.run.threads, "the process that looks at the optimizer died")
+        ask_process(lambda: chosen.kept, pipeline.run.threads, "the process that looks at the optimizer died")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise CedarError(
             "torch.autocast is on around train()", done=_UNCHANGED, fix="use it in the forward() of each stage"
         )
 
 
-def _find(made: ResilientPipeline) -> Sharing:
+def _find_shared(pipeline: ResilientPipeline) -> Sharing:
     seen: dict[int, _Parameter] = {}
     every: list[_Parameter] = []
     values: list[torch.Tensor] = []  # the values of the parameter named by ``tied``, from the first stage that has it
-    ends, trained = [(stage, made.tied) for stage in (0, len(made.stages) - 1)], False
-    for stage in range(len(made.stages)):
-        module = made.module(stage)
+    ends, trained = [(stage, pipeline.tied) for stage in (0, len(pipeline.stages) - 1)], False
+    for stage in range(len(pipeline.stages)):
+        module = pipeline.module(stage)
         check_module(module, stage)
         trained = trained or any(p.requires_grad for p in module.parameters())
         for name, parameter in module.named_parameters():
-            if (stage, name) in ends and made.tied is not None:
+            if (stage, name) in ends and pipeline.tied is not None:
                 values = values or [parameter.detach().clone()]
-                _check_equal(made.tied, values[0], parameter)
+                _check_equal(pipeline.tied, values[0], parameter)
             if not parameter.requires_grad or not parameter.numel():
                 continue
             known = seen.get(parameter.data_ptr())
@@ -105,12 +107,12 @@ def _find(made: ResilientPipeline) -> Sharing:
             "no stage has a parameter that wants a gradient", done=_UNCHANGED, fix="call requires_grad_() on some"
         )
     shared = [dict(reversed(one.places)) for one in every if len({stage for stage, _ in one.places}) > 1]
-    if made.tied is not None and len(made.stages) > 1 and dict(ends) not in shared:
+    if pipeline.tied is not None and len(pipeline.stages) > 1 and dict(ends) not in shared:
         shared.insert(0, {stage: str(name) for stage, name in ends})
-    return _named(shared, "" if made.named else "{}.")
+    return _name_shared(shared, "" if pipeline.named else "{}.")
 
 
-def _named(shared: list[dict[int, str]], prefix: str) -> Sharing:
+def _name_shared(shared: list[dict[int, str]], prefix: str) -> Sharing:
     """Give shared parameters common names. ``shared``: for each parameter, its name at every stage that has it."""
     groups = {tuple(sorted(places)): places for places in shared}
     if len(groups) > 1:
@@ -185,12 +187,12 @@ def ask_process(work: Callable[[], Any], threads: int, died: str) -> Any:
         CedarError: ``work`` raised it, or the process died.
     """
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(work, threads, theirs, os.getpid()), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_result, args=(work, threads, sender, os.getpid()), daemon=True)
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        answer = ours.recv()
+        answer = receiver.recv()
     except EOFError:
         answer = CedarError(died, fix="see what it said above")
     process.join()
@@ -199,7 +201,7 @@ def ask_process(work: Callable[[], Any], threads: int, died: str) -> Any:
     return answer
 
 
-def _answer(work: Callable[[], Any], threads: int, to: Any, parent: int) -> None:
+def _send_result(work: Callable[[], Any], threads: int, to: Any, parent: int) -> None:
     launch.end_with(parent)
     torch.set_num_threads(threads)
     try:

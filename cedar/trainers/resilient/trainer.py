@@ -15,7 +15,7 @@ from cedar.trainers.resilient.member import Fenced, Member, MovedAway, Pending
 from cedar.trainers.resilient.model import State
 from cedar.trainers.resilient.schedule import Schedule, serve
 
-_SPAN = 4  # steps between removals of old logs; also the age at which reports are removed
+_CLEANUP_INTERVAL = 4  # steps between removals of old logs; also the age at which reports are removed
 
 
 class Trainer(Member):
@@ -37,7 +37,7 @@ class Trainer(Member):
             except Superseded:
                 generation = self.board.generation()
             epoch = self.board.epoch(generation)
-            if not self._placed and self.me not in epoch.members:
+            if not self._has_state and self.me not in epoch.members:
                 continue  # a new worker that the coordinator has not added yet
             try:
                 self._enter(epoch)
@@ -59,119 +59,119 @@ class Trainer(Member):
             )  # fmt: skip
         self.epoch, self.times = epoch, {"seen": time.time()}
         self.waiting = Waiting(epoch.number, self.newest, self.job.patience)
-        self._tell("STEP", waits=True)
+        self._report_progress("STEP", waits=True)
         if self.transport is not None:
             self.transport.close()
         transport = self.transport = self.connect(epoch, self.waiting)
         self.times["connected"] = time.time()
         if epoch.restore is not None and (not epoch.lost or self.me.stage in epoch.lost):
             self._restore(epoch.restore)
-        versions = self._versions()
+        versions = self._exchange_versions()
         if epoch.lost:
-            self.plan()
+            self.make_plan()
             recover(self, versions, transport)
         self._agree(versions, transport)
         if not epoch.lost:
-            self.plan()
+            self.make_plan()
         if self.kept.step != self.step:
             self.kept = FinishedWork(self.step)
         mine = {(d.replica, d.micro_batch) for d in self.schedule.work[self.me] if d.kind == "F"}
-        self.kept.narrow(mine, logs=self.job.logs)
+        self.kept.drop_unfinished(mine, logs=self.job.logs)
         self.redone = len(self.kept.done)
         if self.data is None:
             self.data = self.open()
             if self.me.stage in (0, self.job.stages - 1) and self.step < self.job.steps and mine:
                 self.data.inputs(self.step, min(mine))  # load the first batch early, as it may take long
-        self.executor = self.executor_of(transport)
+        self.executor = self.make_executor(transport)
         self.durations.begin(self.executor)
 
     def _steps(self) -> None:
         job, saver = self.job, self.saver
         while self.step < job.steps:
-            self._gate()
-            state = self._state_of(self.step)
+            self._pass_gate()
+            state = self._state_at(self.step)
             self.engine.load(state)
             schedule: Schedule = serve(self.schedule, self.ahead) if self.ahead else self.schedule
             result = self.executor.run(schedule, self.step, self.kept)
             if result.gradient is None:
                 self._begin_step(state)
-                self.remember(self.step, self.kept, None)
+                self.log_messages(self.step, self.kept, None)
                 self._advance()
             elif job.mode == "sync":
-                self._vote(result)
+                self._step_sync(result)
             else:
-                self._stagger(result)
+                self._step_staggered(result)
             self.ahead = frozenset()
-            self.durations.tell(self.board, self.me)
+            self.durations.after_step(self.board, self.me)
             state_bytes = self.state.nbytes + (0 if self.pending is None else self.pending.nbytes)
             self.peak = max(self.peak, state_bytes)
             if saver is not None and saver.due(self.step) and self.step < job.steps and not self.state.whole_at:
                 self._validate()
-                self._tell("STEP", waits=True)  # the disk may still be writing the previous checkpoint
+                self._report_progress("STEP", waits=True)  # the disk may still be writing the previous checkpoint
                 saver.save(self.state, self.epoch)
         self._finish()
 
     def _begin_step(self, state: State) -> None:
         """Save a part of the sparse checkpoint; the step starts from a state that nothing changes any more."""
         if self.windows is not None:
-            self._tell("STEP", waits=True)  # the disk may still be writing the previous slot
+            self._report_progress("STEP", waits=True)  # the disk may still be writing the previous slot
             self.windows.begin_step(state, self.epoch)
 
-    def _state_of(self, step: int) -> State:
+    def _state_at(self, step: int) -> State:
         if self.state.version == step:
             return self.state
         assert self.pending is not None, "W_k is kept while others need it"
         assert self.pending.state.version == step, "W_k is kept while others need it"
         return self.pending.state
 
-    def _gate(self) -> None:
+    def _pass_gate(self) -> None:
         """Continue, or wait for joining workers. All workers follow the first one to reach this step."""
         number = self.epoch.number
-        wanted = self.board.count(keys.PAUSE(number), 0) > 0
-        if self.board.first(keys.GATE(number, self.step), "pause" if wanted else "go") == "pause":
+        wanted = self.board.increment(keys.PAUSE(number), 0) > 0
+        if self.board.put_if_absent(keys.GATE(number, self.step), "pause" if wanted else "go") == "pause":
             # else other stages must take it first
             if self.pending is not None and self.pending.state.version < self.step:
                 self._validate()
-            self.board.count(keys.PAUSED(number))
+            self.board.increment(keys.PAUSED(number))
             self.idle(self.waiting)
 
-    def _vote(self, result: Result) -> None:
+    def _step_sync(self, result: Result) -> None:
         """Decide on a step in sync mode: it counts if every worker gets here. The first writer of one key decides."""
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
         assert result.gradient is not None
-        self._tell("STEP", waits=True)
+        self._report_progress("STEP", waits=True)
         self._begin_step(self.state)
-        board.first(keys.NORM(number, self.step, self.me.stage), result.norm.hex())
-        self.tell_losses(result)
+        board.put_if_absent(keys.NORM(number, self.step, self.me.stage), result.norm.hex())
+        self.publish_losses(result)
         key = keys.DECISION(number, self.step)
-        if board.count(keys.VOTES(number, self.step)) == members:
-            board.first(key, "commit")
+        if board.increment(keys.VOTES(number, self.step)) == members:
+            board.put_if_absent(key, "commit")
         try:
-            self.waiting.poll(partial(board.take, key), "the votes of all workers")
+            self.waiting.poll(partial(board.get, key), "the votes of all workers")
         except Superseded:
-            if board.first(key, "abort") == "abort":
+            if board.put_if_absent(key, "abort") == "abort":
                 raise
-        if board.take(key) != "commit":
+        if board.get(key) != "commit":
             raise Superseded
         norms = self._norms(number, self.step)
         scale = self.optimizer.scale(norms)
-        self.remember(self.step, self.kept, result.gradient)
-        self.history.scaled(self.step, scale)
-        self.state = self.stepped(self.state, result.gradient, scale)
+        self.log_messages(self.step, self.kept, result.gradient)
+        self.history.log_scale(self.step, scale)
+        self.state = self.take_step(self.state, result.gradient, scale)
         self.commit(self.step)
         if self.me == self.epoch.members[0]:
             self._forget(number, keys.DECISION, keys.VOTES)
         self._advance()
         self.waiting.check()
 
-    def _stagger(self, result: Result) -> None:
+    def _step_staggered(self, result: Result) -> None:
         """Take a staggered step as if nothing were clipped, after validating the previous step of all stages."""
         assert result.gradient is not None
         if not self._validate():
             return  # the weights were wrong, so the same step is redone
         self._begin_step(self.state)
-        self.tell_losses(result)
-        self.remember(self.step, self.kept, result.gradient)
+        self.publish_losses(result)
+        self.log_messages(self.step, self.kept, result.gradient)
         self.step_eagerly(result)
         self.commit(self.step - 1)
         if self.me == self.epoch.members[0]:
@@ -182,10 +182,10 @@ class Trainer(Member):
         """Take a staggered optimizer step before all norms are known, and keep what is needed to undo it."""
         assert result.gradient is not None
         line, version = self.epoch.line, self.state.version
-        self.board.first(keys.NORM(line, version, self.me.stage), result.norm.hex())
+        self.board.put_if_absent(keys.NORM(line, version, self.me.stage), result.norm.hex())
         eager = self.optimizer.scale([0.0 * result.norm])  # None if this stage's gradients are not finite
         self.pending = Pending(self.state, result.gradient, eager, line)
-        self.state = self.stepped(self.state, result.gradient, eager)
+        self.state = self.take_step(self.state, result.gradient, eager)
 
     def _validate(self) -> bool:
         """Check the pending step with the norms of all stages; if its scale was wrong, redo it and return False."""
@@ -194,20 +194,20 @@ class Trainer(Member):
         pending = self.pending
         scale = self.optimizer.scale(self._norms(pending.line, pending.state.version))
         self.pending = None
-        self.history.scaled(pending.state.version, scale)
+        self.history.log_scale(pending.state.version, scale)
         if scale == pending.scale:
             return True
-        self.state = self.stepped(pending.state, pending.gradient, scale)
+        self.state = self.take_step(pending.state, pending.gradient, scale)
         self.kept = FinishedWork(self.state.version)
         return False
 
     def _norms(self, since: int, step: int) -> list[float]:
-        self._tell("STEP", waits=True)
+        self._report_progress("STEP", waits=True)
         wanted = [keys.NORM(since, step, stage) for stage in range(self.job.stages)]
-        reported = self.waiting.poll(partial(self.board.take_all, wanted), "the norms of all stages")
+        reported = self.waiting.poll(partial(self.board.get_all, wanted), "the norms of all stages")
         return [float.fromhex(norm) for norm in reported]
 
-    def tell_losses(self, result: Result) -> None:
+    def publish_losses(self, result: Result) -> None:
         """Publish the losses of this step for the process that leads the run."""
         if result.losses:
             self.board.put(
@@ -223,12 +223,13 @@ class Trainer(Member):
 
     def _forget(self, since: int, *more: Entry[Any]) -> None:
         """Remove the reports of an old step that every worker has passed."""
-        old = self.step - _SPAN
+        old = self.step - _CLEANUP_INTERVAL
         norms = [keys.NORM(since, old, stage) for stage in range(self.job.stages)]
-        self.board.forget(keys.GATE(self.epoch.number, old), *(name(since, old) for name in more), *norms)
+        self.board.delete(keys.GATE(self.epoch.number, old), *(name(since, old) for name in more), *norms)
 
     def _advance(self) -> None:
-        if self.job.replay and self.step % _SPAN == 0 and (saved := self.board.take(keys.PERSISTED())) is not None:
+        saved = self.board.get(keys.PERSISTED()) if self.job.replay and self.step % _CLEANUP_INTERVAL == 0 else None
+        if saved is not None:
             self.history.forget(saved)
         if self.me.stage == self.job.stages - 1:
             self.board.put(keys.DONE(self.epoch.line, self.step), time.time())
@@ -238,11 +239,11 @@ class Trainer(Member):
     def _finish(self) -> None:
         """Wait until all workers have finished, because a step may have to be redone; then save the last checkpoint."""
         self._validate()
-        self._tell("STEP", waits=True)
+        self._report_progress("STEP", waits=True)
         number, members = self.epoch.number, len(self.epoch.members)
-        self.board.count(keys.FINISHED(number))
+        self.board.increment(keys.FINISHED(number))
         self.waiting.poll(
-            lambda: True if self.board.count(keys.FINISHED(number), 0) >= members else None, "the end of the others"
+            lambda: True if self.board.increment(keys.FINISHED(number), 0) >= members else None, "the end of the others"
         )
         if self.windows is not None:
             self.windows.wait()

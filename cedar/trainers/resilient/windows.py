@@ -29,19 +29,19 @@ from cedar.trainers.resilient.control.board import Epoch
 from cedar.trainers.resilient.model import Engine, State
 
 WINDOWS = "windows"  # folder within the run's folder
-WARM, LOOK = 2, 5  # steps left out as warm-up, and steps that are measured
+WARMUP_STEPS, MEASURED_STEPS = 2, 5  # steps left out as warm-up, and steps that are measured
 Operator = Mapping[str, range | None]  # the parameters that are saved together: name to row range; None: all rows
 _EXPERT = re.compile(r"(?:.*\.)?experts?\.\d+(?=\.)")
 
 
-def find_operators(engine: Engine, *, but: Iterable[str] = ()) -> list[Operator]:
+def find_operators(engine: Engine, *, excluded: Iterable[str] = ()) -> list[Operator]:
     """Return the operators of a stage in the order in which they are saved, experts first. An expert is a numbered
     module in a module called ``experts``, or one row of the parameters with at least three dimensions if the module's
-    or the parameter's name contains ``expert``. Every other parameter is an operator. ``but``: parameters that another
-    stage saves.
+    or the parameter's name contains ``expert``. Every other parameter is an operator. ``excluded``: those
+    that another stage saves.
     """
     mixed = {id(layer.weights) for layer in engine.mixtures}
-    parameters = {n: p for n, p in zip(engine.names, engine.parameters, strict=True) if n not in set(but)}
+    parameters = {n: p for n, p in zip(engine.names, engine.parameters, strict=True) if n not in set(excluded)}
     stacks = {
         (name.rpartition(".")[0], parameter.shape[0])
         for name, parameter in parameters.items()
@@ -73,10 +73,10 @@ class SparseCheckpoints(Checkpoints):
         self, folder: str, *args: Any, engine: Engine, window: int | Literal["auto"], stages: int, **more: Any
     ) -> None:
         super().__init__(folder, *args, **more)
-        self._most = sys.maxsize  # slots are removed when newer windows are complete
+        self._max_folders = sys.maxsize  # slots are removed when newer windows are complete
         self.stages, self.window = stages, 0 if window == "auto" else window
-        elsewhere = list(self.layout.shapes)[: self.layout.shared if self.shared_elsewhere else 0]
-        self._operators = find_operators(engine, but=elsewhere)
+        saved_elsewhere = list(self.layout.shapes)[: self.layout.shared if self.shared_elsewhere else 0]
+        self._operators = find_operators(engine, excluded=saved_elsewhere)
         self._dtype = engine.parameters[0].dtype if engine.parameters else self.layout.dtype
         self._auto, self._times = window == "auto", list[float]()
         self.frozen: frozenset[str] = frozenset()  # parameters that are entirely frozen after the last slot was loaded
@@ -96,19 +96,20 @@ class SparseCheckpoints(Checkpoints):
 
     def _measure(self, epoch: Epoch) -> None:
         """Choose the window by measurement: the first step saves everything; the steps after it show a step's time."""
-        reported = self.board.take_all([keys.WINDOW(stage) for stage in range(self.stages)])
+        reported = self.board.get_all([keys.WINDOW(stage) for stage in range(self.stages)])
         if reported is not None:
             self.window, self._auto = max(reported), False
             return
         self._times.append(time.perf_counter())
         self.window = int(len(self._times) == 1)
-        if len(self._times) == WARM + LOOK + 1:
+        if len(self._times) == WARMUP_STEPS + MEASURED_STEPS + 1:
             self.wait()
-            step = statistics.median(b - a for a, b in pairwise(self._times[WARM:]))
+            step = statistics.median(b - a for a, b in pairwise(self._times[WARMUP_STEPS:]))
             peers = sum(worker.stage == self.me.stage for worker in epoch.members)
-            most = int(step * peers * self.wrote[0] / self.wrote[1])
+            max_window = int(step * peers * self.last_write[0] / self.last_write[1])
             sizes, state, weights = self._sizes()
-            self.board.first(keys.WINDOW(self.me.stage), choose_window(sizes, most, state=state, weights=weights))
+            window = choose_window(sizes, max_window, state=state, weights=weights)
+            self.board.put_if_absent(keys.WINDOW(self.me.stage), window)
 
     def _sizes(self) -> tuple[list[int], int, int]:
         """Return the number of values of each operator, bytes of state per value, and bytes of weight per value."""
@@ -116,25 +117,25 @@ class SparseCheckpoints(Checkpoints):
         sizes = [sum(_rows(pieces[name], rows).box.size for name, rows in one.items()) for one in self._operators]
         return sizes, len(KINDS) * self.layout.dtype.itemsize, self._dtype.itemsize
 
-    def _saved(self, state: State) -> dict[str, Part]:
+    def _parts_to_save(self, state: State) -> dict[str, Part]:
         sizes, whole, weights = self._sizes()
         runs = plan_window(sizes, min(self.window, len(sizes)), state=whole, weights=weights) if sizes else []
         at = state.version % self.window
         if at >= len(runs):
             return {}
         parts = self._parts(state)
-        own, later = _merged(self._operators[at] for at in runs[at]), _merged(self._operators[runs[at].stop :])
+        own, later = _merge(self._operators[at] for at in runs[at]), _merge(self._operators[runs[at].stop :])
         saved = {f"{n}.{kind}": _rows(parts[f"{n}.{kind}"], rows) for n, rows in own.items() for kind in KINDS}
         for name, rows in later.items():
             part = _rows(parts[f"{name}.{KINDS[0]}"], rows)
             saved[f"{name}.weights"] = Part(part.tensor.to(self._dtype), part.whole, part.start)
         return saved
 
-    def _more(self, state: State, epoch: Epoch) -> dict[str, Any]:
+    def _extra_state(self, state: State, epoch: Epoch) -> dict[str, Any]:
         start = state.version - state.version % self.window
         return {"window": [start, start + self.window - 1, epoch.line]}
 
-    def _named(self, version: int) -> None:
+    def _on_complete(self, version: int) -> None:
         """When a window is complete, let workers drop older logs and remove older windows. The window before it stays,
         because a lost stage may be about to load it.
         """
@@ -147,7 +148,7 @@ class SparseCheckpoints(Checkpoints):
 
     # ---- recovering --------------------------------------------------------------------------------------------------
 
-    def holds(self, path: str) -> bool:
+    def contains(self, path: str) -> bool:
         """Whether a path is a slot of these windows."""
         return os.path.dirname(path) == self.folder
 
@@ -158,7 +159,7 @@ class SparseCheckpoints(Checkpoints):
             start, last = map(whole_number, index.state["window"][:2])
             self._check_data(path, index.state.get("loader"))
             self._check_window(start, last)
-            state = State.begin(self.layout.gather({}))
+            state = State.initial(self.layout.gather({}))
             updates = whole_number(index.state["updates"])
             return self.thaw(State(start, updates, state.master, state.first, state.second, last), last)
 
@@ -182,7 +183,7 @@ class SparseCheckpoints(Checkpoints):
     def _check_window(self, start: int, last: int) -> None:
         """Check that the slots together hold this stage's whole state, and the first slot all its weights."""
         slots = [read_index(path_of(self.folder, step)).entries for step in range(start, last + 1)]
-        for name, part in self._parts(State.begin(self.layout.gather({}))).items():
+        for name, part in self._parts(State.initial(self.layout.gather({}))).items():
             found = [slot[name] for slot in slots if name in slot]
             sizes = [sum(piece.box.size for entry in found for piece in entry.pieces)]
             if (weight := name.removesuffix(f".{KINDS[0]}")) != name:
@@ -229,9 +230,9 @@ def newest_window(folder: str, until: int, *, thorough: bool = False) -> str:
     return ""
 
 
-def forget_windows(folder: str, but: str) -> None:
-    """Remove all slots except those of the window that starts with ``but``: a resumed run may take different steps."""
-    whole = [run for run in whole_windows(folder).items() if path_of(folder, run[0]) == but]
+def forget_windows(folder: str, kept: str) -> None:
+    """Remove all slots except those of the window that starts with ``kept``: a resumed run may take different steps."""
+    whole = [run for run in whole_windows(folder).items() if path_of(folder, run[0]) == kept]
     for step in steps(folder):
         if not any(start <= step <= last for start, last in whole):
             shutil.rmtree(path_of(folder, step), ignore_errors=True)
@@ -243,7 +244,7 @@ def _rows(part: Part, rows: range | None) -> Part:
     return Part(part.tensor[rows.start : rows.stop], part.shape, (rows.start, *(0 for _ in part.shape[1:])))
 
 
-def _merged(operators: Iterable[Operator]) -> dict[str, range | None]:
+def _merge(operators: Iterable[Operator]) -> dict[str, range | None]:
     """Merge operators into one mapping from parameter to rows; the rows of a parameter must be consecutive."""
     merged: dict[str, range | None] = {}
     for name, rows in (pair for one in operators for pair in one.items()):

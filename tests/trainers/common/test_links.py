@@ -53,7 +53,7 @@ def test_a_connection_without_the_key_is_refused(served):
         links.receive_exactly(replayed, links.KEY)
         replayed.sendall(b"\0" * links.KEY + links._proof(KEY, b"dials", b"\1" * links.KEY, b"\0" * links.KEY))
         assert shut(replayed)
-    assert board.take("a") is None  # and those who hold it are served as before
+    assert board.get("a") is None  # and those who hold it are served as before
 
 
 def test_a_store_without_the_key_is_not_believed():
@@ -84,7 +84,7 @@ def test_other_addresses_are_not_listened_at(served):
         socket.create_connection((address, served), timeout=2)
     board = Board(store.connect("127.0.0.1", served, KEY))
     transport = SocketTransport(board, "127.0.0.1", KEY, [ONE, TWO], ONE, Waiting(1, lambda: 1, 5), 1)
-    host, port = board.take(keys.LISTENS(1, ONE))
+    host, port = board.get(keys.LISTENS(1, ONE))
     assert host == "127.0.0.1"
     with pytest.raises(OSError, match="refused|timed out|unreachable"):
         socket.create_connection((address, port), timeout=2)
@@ -136,7 +136,7 @@ def test_messages_from_a_stranger_are_taken_for_nobody_s(served):
         board = Board(store.connect("127.0.0.1", served, KEY))
         ends[me] = SocketTransport(board, "127.0.0.1", KEY, [ONE, TWO], me, Waiting(1, lambda: 1, 10), 1)
     ends[TWO].expect(ONE, (2,), torch.float32)
-    port = board.take(keys.LISTENS(1, TWO))[1]
+    port = board.get(keys.LISTENS(1, TWO))[1]
     with pytest.raises(links.RefusedConnection):
         links.dial("127.0.0.1", port, OTHER)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:

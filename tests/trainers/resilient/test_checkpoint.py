@@ -71,7 +71,7 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
     board = Board(Values())
     mine = engine(0)
     part = Checkpoints(str(tmp_path), Worker(0, 0), mine.layout, board)
-    part.save(mine.begin, Epoch(3, ALL))
+    part.save(mine.initial_state, Epoch(3, ALL))
     part.wait()
     assert newest(str(tmp_path)) == ""
 

@@ -70,8 +70,8 @@ def batch(step: int) -> tuple[Any, Any]:
 
 def engine(stage: int, stages: int, *_: object, dtype: torch.dtype = torch.float32) -> Engine:
     made = Engine(modules(dtype)[stage], stage, stages, loss_of, prefix=f"{stage}.", share=1 / 6)
-    made.look(batch(0)[0][:2] if stage == 0 else torch.zeros(2, 5, WIDTH, dtype=dtype))
-    made.load(made.begin)
+    made.find_signatures(batch(0)[0][:2] if stage == 0 else torch.zeros(2, 5, WIDTH, dtype=dtype))
+    made.load(made.initial_state)
     return made
 
 
@@ -92,7 +92,7 @@ def whole(clip: float) -> dict[Worker, str]:
 @pytest.mark.heavy
 def test_stages_train_as_torch_does_in_one_process_with_the_losses_of_their_routers() -> None:
     engines = [engine(stage, STAGES, dtype=torch.float64) for stage in range(STAGES)]
-    states = [one.begin for one in engines]
+    states = [one.initial_state for one in engines]
     plain = modules(torch.float64)
     parameters = [dict(module.named_parameters()) for module in plain]
     optimizers = [

@@ -73,7 +73,7 @@ def test_a_lost_stage_does_its_steps_again_alone(
     others = [one for one in expected if one[0].stage != stage and one[1] < step - 1]
     assert {one: done[one] for one in others} == {one: expected[one] for one in others}  # they take no step again
     keys = [RECOVERY(generation, Worker(stage, 0)) for generation in range(2, run.generation + 1)]
-    times = [one for one in map(run.board.take, keys) if one is not None]
+    times = [one for one in map(run.board.get, keys) if one is not None]
     assert times
     assert all(one["connected"] <= one["agreed"] <= one["planned"] <= one["redo"] for one in times)
     if step % 2:
@@ -142,7 +142,7 @@ def test_who_sends_what_is_found_or_refused() -> None:
     history = History(first=False, last=False)
     kept = FinishedWork(0, outputs={(0, 0): torch.zeros(2)}, gradients={(0, 0): torch.ones(2)})
     history.add(0, kept, None)
-    history.scaled(0, 0.5)
+    history.log_scale(0, 0.5)
     told = {Worker(0, 1): history.describe(), Worker(2, 0): history.describe(), Worker(0, 2): history.describe()}
     found = find_sources(told, 1, range(1), stages=3, keys=[(0, 0)], tied=(0, 2), staggered=False)
     assert found is not None

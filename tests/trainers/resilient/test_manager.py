@@ -7,7 +7,7 @@ import pytest
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor.run import TimedInstruction
-from cedar.trainers.resilient.manager import LOOK, WARM, WorkerDurations, measured
+from cedar.trainers.resilient.manager import MEASURED_STEPS, WARMUP_STEPS, WorkerDurations, measure_durations
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Instruction, Worker, grid
 
@@ -20,13 +20,13 @@ def describe(board: Board, worker: Worker, step: list[tuple[Instruction, float, 
 
     found, recorder = WorkerDurations(), Recorder()
     found.begin(recorder)  # type: ignore[arg-type]
-    for number in range(WARM + LOOK):
+    for number in range(WARMUP_STEPS + MEASURED_STEPS):
         if recorder.records is not None:
             recorder.records += [
                 TimedInstruction(number, done, number + began, number + ended) for done, began, ended in step
             ]
-        assert board.take(f"durations/{worker}") is None
-        found.tell(board, worker)
+        assert board.get(f"durations/{worker}") is None
+        found.after_step(board, worker)
     assert recorder.records is None
 
 
@@ -38,12 +38,12 @@ def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() 
         (Instruction("F", 0, 0), 0.0, 0.1), (there, 0.1, 0.11), (back._replace(kind="RECV_B"), 0.11, 0.34),
         (meets, 0.34, 0.4), (Instruction("STEP"), 0.4, 0.5),
     ])  # fmt: skip
-    assert measured(board, [one, two], schedule) is None
+    assert measure_durations(board, [one, two], schedule) is None
     describe(board, two, [
         (there._replace(kind="RECV_F"), 0.0, 0.13), (Instruction("B_INPUT", 0, 0), 0.13, 0.3), (back, 0.3, 0.3),
         (meets, 0.3, 0.4), (Instruction("STEP"), 0.4, 0.9),
     ])  # fmt: skip
-    found = measured(board, [one, two], schedule)
+    found = measure_durations(board, [one, two], schedule)
     assert found is not None
     assert found(one, Instruction("F", 0, 0)) == pytest.approx(0.1)
     assert found(two, Instruction("B_INPUT", 0, 0)) == pytest.approx(0.17)
@@ -51,7 +51,7 @@ def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() 
     assert found(two, Instruction("STEP")) == pytest.approx(0.5)  # staggered stages do not meet there
     assert found.transfer == pytest.approx((0.02 + 0.04) / 2)
     assert found.costs(2).step == pytest.approx(0.5)
-    sync = measured(board, [one, two], plan(Problem(2, 1, 1, mode="sync", tied=(0, 1))).schedule)
+    sync = measure_durations(board, [one, two], plan(Problem(2, 1, 1, mode="sync", tied=(0, 1))).schedule)
     assert sync is not None
     assert [sync(two, meets), sync(two, Instruction("STEP"))] == pytest.approx([0.06, 0.1])
 
@@ -60,6 +60,6 @@ def test_a_message_that_lay_there_tells_nothing_of_its_way() -> None:
     board, send = Board(Values()), Instruction("SEND_F", 0, 0, 0)
     describe(board, Worker(0, 0), [(send, 0.0, 0.1)])
     describe(board, Worker(1, 0), [(send._replace(kind="RECV_F"), 0.5, 0.51)])
-    found = measured(board, list(grid(2, 1)), plan(Problem(2, 1, 1)).schedule)
+    found = measure_durations(board, list(grid(2, 1)), plan(Problem(2, 1, 1)).schedule)
     assert found is not None
     assert found.transfer == 0

@@ -234,7 +234,7 @@ def in_stages(built: ResilientPipeline) -> list[float]:
     """The losses, by engines: all micro-batches, gradients of what stages share summed over them, steps."""
     count, tied = len(built.stages), built.shared.stages
     engines, rule, data = [built.engine(stage) for stage in range(count)], built.rule, built.open()
-    states: list[State] = [engine.begin for engine in engines]
+    states: list[State] = [engine.initial_state for engine in engines]
     losses = []
     keys = [(replica, number) for replica in range(2) for number in range(2)]
     for step in range(STEPS):
@@ -454,8 +454,8 @@ def test_a_death_changes_no_bit(name: str, mode: Any, monkeypatch: pytest.Monkey
         x = built.open().inputs(0, (0, 0))
         for before in range(stage):
             x = built.module(before).double()(x).detach()
-        made.look(x)
-        made.load(made.begin)
+        made.find_signatures(x)
+        made.load(made.initial_state)
         return made
 
     monkeypatch.setattr(toy_grid, "engine", engine)

@@ -61,8 +61,8 @@ def foreign(stage: int, stages: int, *_: object) -> Engine:
     x = batch(0)[0][:2]
     for module in modules()[:stage]:
         x = module.eval()(x).detach()
-    made.look(x)
-    made.load(made.begin)
+    made.find_signatures(x)
+    made.load(made.initial_state)
     return made
 
 

@@ -69,7 +69,7 @@ def test_a_plan_that_was_prepared_is_the_one_that_would_be_made() -> None:
     for worker in epoch.members:
         found = schedule_of(board, epoch, problem_of, worker, Waiting(2, lambda: 3, 5))
         assert (found.schedule, found.period) == (made.schedule, made.period)
-    assert board.take("made/2") is None
+    assert board.get("made/2") is None
     whole = schedule_of(board, Epoch(3, ALL, joins=tuple(dead)), problem_of, ALL[0])
     assert whole.schedule == plan(problem_of(frozenset())).schedule
 
@@ -77,16 +77,16 @@ def test_a_plan_that_was_prepared_is_the_one_that_would_be_made() -> None:
 def test_what_was_prepared_is_forgotten_when_others_may_be_next() -> None:
     board = Board(Values())
     prepare(board, Epoch(1, ALL), 0, BASE)
-    before = set(board.take(PREPARED_KEYS()) or ())
+    before = set(board.get(PREPARED_KEYS()) or ())
     assert len(before) == len(ALL)
     alone = members(Worker(0, 1), Worker(0, 2))
     prepare(board, Epoch(2, alone), 0, BASE)
-    now = set(board.take(PREPARED_KEYS()) or ())
+    now = set(board.get(PREPARED_KEYS()) or ())
     assert len(now) == 3  # without the last one of a stage there is no plan
-    assert all(board.take(key) is None for key in before - now)
-    assert all(board.take(key) for key in now)
+    assert all(board.get(key) is None for key in before - now)
+    assert all(board.get(key) for key in now)
     prepare(board, Epoch(3, ALL), 0, replace(BASE, micro_batches=400))
-    assert set(board.take(PREPARED_KEYS()) or ()) == now  # what takes long is not prepared
+    assert set(board.get(PREPARED_KEYS()) or ()) == now  # what takes long is not prepared
 
 
 def test_plans_are_prepared_in_a_process_of_their_own(planning) -> None:
@@ -99,7 +99,7 @@ def test_plans_are_prepared_in_a_process_of_their_own(planning) -> None:
         planning.prepare(1, 0, lambda: pytest.fail("once is enough"))
         planning._process.join(60)
         planning.stop()
-        assert len(board.take(PREPARED_KEYS()) or ()) == len(ALL)
+        assert len(board.get(PREPARED_KEYS()) or ()) == len(ALL)
         planning.stop()
     finally:
         process.kill()
@@ -123,15 +123,15 @@ def test_moves_are_thought_of_once_a_generation_and_made_where_they_pay(planning
     before = plan(problem_of(frozenset({Worker(0, 0), Worker(0, 1)}))).period
     board.put("period/2", before)
     steps = [0.1] * 10
-    assert planning.change(board, epoch, 2, steps, 1.0) is None  # it has not settled
-    found = planning.change(board, epoch, 5, steps, 1.0)
+    assert planning.find_change(board, epoch, 2, steps, 1.0) is None  # it has not settled
+    found = planning.find_change(board, epoch, 5, steps, 1.0)
     assert found is not None
     (move,) = found.moves
     assert (move.worker.stage, move.role.stage) == (1, 0)
     assert found.after < found.before == before
-    assert planning.change(board, epoch, 6, steps, 1.0) is None  # that was inspected
+    assert planning.find_change(board, epoch, 6, steps, 1.0) is None  # that was inspected
     board.put("period/3", before)
-    assert planning.change(board, replace(epoch, number=3), 6, steps, 1000.0) is None  # it does not pay
+    assert planning.find_change(board, replace(epoch, number=3), 6, steps, 1000.0) is None  # it does not pay
 
 
 # ---- schedules of torch ----------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_a_machine_dies_with_its_workers_and_another_takes_over(file: Path, tmp_
             assert others[-1].stdout.readline().startswith("joined")
         host, _, port = match[1].rpartition(":")
         board = Board(store.connect(host, int(port), links.read_key(str(tmp_path / "run" / KEY))))
-        assert eventually(lambda: board.take("done/1/4") is not None)  # the run is in its midst
+        assert eventually(lambda: board.get("done/1/4") is not None)  # the run is in its midst
         os.kill(others[0].pid, signal.SIGKILL)  # its workers die with it
         ended(lead)
         ended(others[1], 60)
@@ -72,7 +72,7 @@ def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path
         match = re.search(r"at (\S+):(\d+)", lead.stdout.readline())
         assert match is not None
         key = links.read_key(str(tmp_path / "run" / KEY))
-        pid = Board(store.connect(match[1], int(match[2]), key)).take("store")
+        pid = Board(store.connect(match[1], int(match[2]), key)).get("store")
         os.kill(pid, signal.SIGKILL)
         _, err = lead.communicate(timeout=120)
     finally:

@@ -122,4 +122,4 @@ def test_gradients_that_are_not_finite_skip_the_step_everywhere(mode: str, monke
     crew.run()
     for trainer in crew.trainers.values():
         assert (trainer.state.version, trainer.state.updates) == (2, 0)
-        assert torch.equal(trainer.state.master, trainer.engine.begin.master)
+        assert torch.equal(trainer.state.master, trainer.engine.initial_state.master)

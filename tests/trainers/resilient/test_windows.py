@@ -87,8 +87,8 @@ def engine(stage: int, *_: object, dtype: torch.dtype | None = None) -> Engine:
     made = Engine(
         modules()[stage], stage, 3, functional.cross_entropy, prefix=f"{stage}.", share=1 / 6, dtype=dtype
     )  # fmt: skip
-    made.look(torch.zeros(2, WIDTH, dtype=dtype))
-    made.load(made.begin)
+    made.find_signatures(torch.zeros(2, WIDTH, dtype=dtype))
+    made.load(made.initial_state)
     return made
 
 
@@ -104,7 +104,7 @@ def sparse(folder: Path, mine: Engine, window: Any, replica: int = 0, board: Boa
 
 def gradient(mine: Engine, step: int) -> torch.Tensor:
     """Of a middle stage, from inputs and gradients that follow from the step."""
-    draw, total = torch.Generator().manual_seed(step), torch.zeros_like(mine.begin.master)
+    draw, total = torch.Generator().manual_seed(step), torch.zeros_like(mine.initial_state.master)
     for number in range(2):
         x, slope = torch.randn(2, 4, WIDTH, generator=draw)
         given = mine.forward(step, (0, number), x.to(mine.dtype))
@@ -123,7 +123,7 @@ def trained(
     mine: Engine, rule: Any, each: Callable[[State], None] = lambda _: None, state: State | None = None, **how: Any
 ) -> list[State]:
     """The states before each step; ``thaw`` follows one that is not whole."""
-    states = [state or mine.begin]
+    states = [state or mine.initial_state]
     while states[-1].version < STEPS:
         last = states[-1]
         each(last)
@@ -221,22 +221,24 @@ def test_experts_are_found_in_the_ways_that_they_are_written() -> None:
     assert names(shared) == [{"shared_expert.weight": None}, {"shared_expert.bias": None}]
 
 
-@pytest.mark.parametrize(("wrote", "expected"), [((1 << 60, 1e-3), 1), ((1, 1e9), 10)])
-def test_auto_wants_as_many_steps_as_the_disk_needs(tmp_path: Path, wrote: tuple[int, float], expected: int) -> None:
+@pytest.mark.parametrize(("last_write", "expected"), [((1 << 60, 1e-3), 1), ((1, 1e9), 10)])
+def test_auto_wants_as_many_steps_as_the_disk_needs(
+    tmp_path: Path, last_write: tuple[int, float], expected: int
+) -> None:
     mine, board, epoch = engine(1), Board(Values()), Epoch(1, (Worker(1, 0),))
     saver = sparse(tmp_path, mine, "auto", board=board)
     for version in range(8):
         if version == 7:
             saver.wait()
-            saver.wrote = wrote
-        assert board.take(WINDOW(1)) is None
-        saver.begin_step(replace(mine.begin, version=version), epoch)
-    assert board.take(WINDOW(1)) == expected
+            saver.last_write = last_write
+        assert board.get(WINDOW(1)) is None
+        saver.begin_step(replace(mine.initial_state, version=version), epoch)
+    assert board.get(WINDOW(1)) == expected
     assert whole_windows(str(tmp_path)) == {0: 0}  # what was measured
     for stage, steps_wanted in ((0, 2), (2, 3)):
-        saver.begin_step(replace(mine.begin, version=8 + stage), epoch)
+        saver.begin_step(replace(mine.initial_state, version=8 + stage), epoch)
         board.put(WINDOW(stage), steps_wanted)
-    saver.begin_step(replace(mine.begin, version=30), epoch)
+    saver.begin_step(replace(mine.initial_state, version=30), epoch)
     saver.wait()
     first, last, _ = read_index(path_of(str(tmp_path), 30)).state["window"]
     assert last - first + 1 == max(3, expected)
@@ -251,7 +253,7 @@ def saved(folder: Path, versions: range, window: int = 2, line: int = 1, number:
     parts = [sparse(folder, mine, window, replica, board) for replica in range(2)]
     for version in versions:
         for part in parts:
-            part.begin_step(replace(mine.begin, version=version), Epoch(number, peers, line=line))
+            part.begin_step(replace(mine.initial_state, version=version), Epoch(number, peers, line=line))
             part.wait()
 
 
@@ -279,7 +281,7 @@ def test_a_damaged_window_is_passed_over(tmp_path: Path, capsys: pytest.CaptureF
     mine, board, peers = engine(1), Board(Values()), (Worker(1, 0),)
     saver = SparseCheckpoints(str(tmp_path), peers[0], mine.layout, board, engine=mine, window=2, stages=3, keep=2)
     for version in range(4):
-        saver.begin_step(replace(mine.begin, version=version), Epoch(1, peers))
+        saver.begin_step(replace(mine.initial_state, version=version), Epoch(1, peers))
     saver.wait()
     file = tmp_path / "step-00000003" / "stage-1-0.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + b"\1\2\3\4")
@@ -305,7 +307,7 @@ def test_another_cut_of_the_model_loads_a_window(tmp_path: Path) -> None:
                 str(tmp_path), worker, mine.layout, board, engine=mine, window=3, stages=2,
                 shared_elsewhere=worker.stage > 0,
             )  # fmt: skip
-            values = [mine.begin.master + version, mine.begin.master * 2, mine.begin.master * 3]
+            values = [mine.initial_state.master + version, mine.initial_state.master * 2, mine.initial_state.master * 3]
             saver.begin_step(State(version, version, *values), Epoch(1, members))
             saver.wait()
     whole = tied(0, 1)
@@ -313,7 +315,7 @@ def test_another_cut_of_the_model_loads_a_window(tmp_path: Path) -> None:
         str(tmp_path), members[0], whole.layout, board, engine=whole, window=0, stages=1
     )  # fmt: skip
     state = saver.load(newest_window(str(tmp_path), 9))
-    expected = whole.begin.master
+    expected = whole.initial_state.master
     while state.whole_at:
         after = State(state.version + 1, state.version + 1, state.master + 1, state.first, state.second)
         state = saver.thaw(after, state.whole_at)

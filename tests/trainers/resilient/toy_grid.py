@@ -90,10 +90,10 @@ def engine(stage: int, stages: int = 2, model: Transformer = MODEL, **more: Any)
     """One stage's, with its first weights loaded."""
     tied = {"tokens.weight": "tokens.weight"} if model.tied and stages > 1 and stage in (0, stages - 1) else {}
     made = Engine(Stage(model, stage, stages), stage, stages, token_loss, tied=tied, seed=3, share=1 / 6, **more)
-    made.look(
+    made.find_signatures(
         Tokens().inputs(0, (0, 0)) if stage == 0 else torch.zeros(2, model.length, model.width, dtype=more.get("dtype"))
     )
-    made.load(made.begin)
+    made.load(made.initial_state)
     return made
 
 
@@ -172,7 +172,7 @@ class Crew:
         while not self.members <= set(self.digests) and not self.errors:
             assert time.monotonic() < end, "the run hangs"
             time.sleep(0.002)
-            for report in mailbox.new(0.0):
+            for report in mailbox.read_new(0.0):
                 if report["generation"] != self.generation:
                     continue
                 if report["what"] == "replayed":
@@ -199,8 +199,8 @@ class Crew:
                     self.threads[worker] = self._start(worker, None)
                     joining.add(worker)
             elif joining:
-                self.board.count(f"pause/{self.generation}")
-                if self.board.count(f"paused/{self.generation}", 0) == len(self.members):
+                self.board.increment(f"pause/{self.generation}")
+                if self.board.increment(f"paused/{self.generation}", 0) == len(self.members):
                     self.members |= joining
                     self._begin(joins=tuple(sorted(joining)))
                     joining = set()

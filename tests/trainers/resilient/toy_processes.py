@@ -31,7 +31,7 @@ def reference(path: Path, changes: list[str]) -> dict[int, str]:
         Engine(pipeline.module(at), at, 2, pipeline.loss, tied=pipeline.shared.names.get(at), share=1 / 4)
         for at in range(2)
     ]
-    states = [engine.begin for engine in engines]
+    states = [engine.initial_state for engine in engines]
     optimizer = AdamW(options.optimizer, options.run.steps)
     data = pipeline.open()
     shared = engines[0].layout.tied

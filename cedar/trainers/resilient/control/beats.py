@@ -43,7 +43,7 @@ def _stat(path: str) -> list[str]:
         return file.read().rpartition(")")[2].split()
 
 
-_LONGEST = 0.1
+_MAX_INTERVAL = 0.1
 
 
 class Clock:
@@ -51,20 +51,20 @@ class Clock:
 
     If the machine was suspended, or so busy that the supervisor got no core, the workers got none either. That time
     does not count as silence of a worker, so time limits adapt to the speed of the machine. ``longest``: max seconds to
-    count between two calls of ``look``.
+    count between two calls of ``update``.
 
     Examples:
         >>> clock = Clock(0.1, iter([5.0, 5.05, 9.0]).__next__)
-        >>> round(clock.look(), 2), round(clock.look(), 2)
+        >>> round(clock.update(), 2), round(clock.update(), 2)
         (0.05, 0.15)
     """
 
-    def __init__(self, longest: float = _LONGEST, source: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, longest: float = _MAX_INTERVAL, source: Callable[[], float] = time.monotonic) -> None:
         self._longest, self._source = longest, source
         self._last = source()
         self.now = 0.0
 
-    def look(self) -> float:
+    def update(self) -> float:
         """Update ``now`` and return it; call often."""
         now = self._source()
         self.now += min(now - self._last, self._longest)
@@ -74,7 +74,7 @@ class Clock:
 
 _FIELDS = 9
 _BEAT, _MOVES, _STEP, _AT, _STATE, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
-_FADES, _TINY = 0.99, 1e-9  # the slowest instruction so far decays, so that slow instructions of long ago count less
+_DECAY, _TINY = 0.99, 1e-9  # the slowest instruction so far decays, so that slow instructions of long ago count less
 _START = 120.0  # seconds for a new worker's first heartbeat, and for its first step
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
 
@@ -110,12 +110,12 @@ class HeartbeatBoard:
         self.numbers[base + _BEAT_CPU] = time.process_time()
         self.numbers[base + _BEAT] = time.monotonic()
 
-    def move(self, row: int, step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
+    def begin_instruction(self, row: int, step: int, at: int, done: Instruction, waiting_for: Worker | None) -> None:
         """Record that the worker starts an instruction, or starts to wait."""
         base, now, numbers = 1 + row * _FIELDS, time.monotonic(), self.numbers
         slowest = numbers[base + _SLOWEST]
         if slowest and numbers[base + _STATE] == RUNNING:
-            numbers[base + _SLOWEST] = max(slowest * _FADES, now - numbers[base + _SINCE])
+            numbers[base + _SLOWEST] = max(slowest * _DECAY, now - numbers[base + _SINCE])
         elif done.kind == "STEP" and at >= 0:
             numbers[base + _SLOWEST] = slowest or _TINY  # times of a process's first step do not count (warm-up)
         numbers[base + _STEP], numbers[base + _AT] = step, at
@@ -127,12 +127,12 @@ class HeartbeatBoard:
 
     # ---- the supervisor's side ---------------------------------------------------------------------------------------
 
-    def seen(self, row: int) -> tuple[int, int]:
+    def position(self, row: int) -> tuple[int, int]:
         """Return a worker's current step and the index of its instruction; -1 between instruction lists."""
         base = 1 + row * _FIELDS
         return int(self.numbers[base + _STEP]), int(self.numbers[base + _AT])
 
-    def hung(self, row: int, heartbeat: float, now: float, using: Callable[[], Usage]) -> str | None:
+    def hang_reason(self, row: int, heartbeat: float, now: float, get_usage: Callable[[], Usage]) -> str | None:
         """Return why a worker counts as hung, or None. Call often, since it compares successive values.
 
         A worker that is slow or gets no core does not count as hung: an instruction may take ``heartbeat`` seconds or
@@ -141,18 +141,18 @@ class HeartbeatBoard:
         base, numbers = 1 + row * _FIELDS, self.numbers
         self._unchanged(base + _MOVES, now)
         limit = _START if numbers[base + _STATE] == STARTING else heartbeat
-        if self._overdue(base + _BEAT, now, limit, base + _BEAT_CPU, using):
+        if self._overdue(base + _BEAT, now, limit, base + _BEAT_CPU, get_usage):
             return f"it gave no sign for {limit:g} s"
         limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else _START
-        if numbers[base + _STATE] == RUNNING and self._overdue(base + _MOVES, now, limit, base + _MOVE_CPU, using):
+        if numbers[base + _STATE] == RUNNING and self._overdue(base + _MOVES, now, limit, base + _MOVE_CPU, get_usage):
             return f"it made no progress for {limit:.3g} s and waited for no other worker"
         return None
 
-    def _overdue(self, at: int, now: float, limit: float, cpu: int, using: Callable[[], Usage]) -> bool:
+    def _overdue(self, at: int, now: float, limit: float, cpu: int, get_usage: Callable[[], Usage]) -> bool:
         """Whether a number has not changed for too long, although the worker got enough CPU time or needed none."""
         if self._unchanged(at, now) <= limit:
             return False
-        runnable, seconds = using()
+        runnable, seconds = get_usage()
         starved = runnable and seconds - self.numbers[cpu] < limit / 2
         return not starved and self._unchanged(at, now) > limit  # it may have changed in the meantime
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Store(Protocol):
     """A key-value store with the methods of ``control.store.Values``, in this process or behind a connection."""
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of ``Values``."""
 
 
@@ -51,49 +51,49 @@ class Board:
 
     def generation(self) -> int:
         """Return the number of the newest generation; 0 before the first."""
-        return self.count(keys.GENERATION(), 0)
+        return self.increment(keys.GENERATION(), 0)
 
     def begin(self, epoch: Epoch) -> None:
         """Begin a generation; only the coordinator calls this."""
         self.put(keys.EPOCH(epoch.number), asdict(epoch))
-        self.count(keys.GENERATION())
+        self.increment(keys.GENERATION())
 
     def epoch(self, number: int) -> Epoch:
-        plain = self.take(keys.EPOCH(number))
+        plain = self.get(keys.EPOCH(number))
         assert plain is not None, "a generation is announced before it begins"
         workers = {name: tuple(Worker(*worker) for worker in plain[name]) for name in ("members", "joins", "leaves")}
         return Epoch(**plain | workers | {"lost": tuple(plain["lost"])})
 
     def put(self, key: Key[T], value: T) -> None:
-        self.store.ask("put", key, json.dumps(value))
+        self.store.call("put", key, json.dumps(value))
 
-    def take(self, key: Key[T]) -> T | None:
+    def get(self, key: Key[T]) -> T | None:
         """Return the value of a key, or None if it is not set."""
-        values = self.take_all([key])
+        values = self.get_all([key])
         return None if values is None else values[0]
 
-    def take_all(self, wanted: Sequence[Key[T]]) -> list[T] | None:
+    def get_all(self, wanted: Sequence[Key[T]]) -> list[T] | None:
         """Return the values of all keys in one request, or None if any is not set."""
-        strings = self.store.ask("take", list(wanted))
+        strings = self.store.call("get", list(wanted))
         return None if strings is None else [json.loads(text) for text in strings]
 
-    def first(self, key: Key[T], value: T) -> T:
+    def put_if_absent(self, key: Key[T], value: T) -> T:
         """Set a key unless it is already set, and return its value: the first writer wins."""
-        winner: T = json.loads(self.store.ask("first", key, json.dumps(value)))
+        winner: T = json.loads(self.store.call("put_if_absent", key, json.dumps(value)))
         return winner
 
-    def count(self, key: Key[int], more: int = 1) -> int:
-        return int(self.store.ask("count", key, more))
+    def increment(self, key: Key[int], more: int = 1) -> int:
+        return int(self.store.call("increment", key, more))
 
-    def forget(self, *gone: str) -> None:
+    def delete(self, *gone: str) -> None:
         """Delete keys that are no longer needed; other keys stay in the store for the whole run."""
-        self.store.ask("forget", list(gone))
+        self.store.call("delete", list(gone))
 
     # ---- the coordinator's mailbox -----------------------------------------------------------------------------------
 
     def report(self, kind: str, **more: Any) -> None:
         """Send a report to the coordinator."""
-        number = self.count(keys.REPORTS())
+        number = self.increment(keys.REPORTS())
         self.put(keys.REPORT(number), {"what": kind, **more})
 
 
@@ -107,19 +107,19 @@ class Mailbox:
     def __init__(self, board: Board, patience: float) -> None:
         self.board, self.patience = board, patience
         self._seen = 0
-        self._holes: dict[int, float] = {}
+        self._unread: dict[int, float] = {}
 
-    def new(self, now: float) -> list[Mapping[str, Any]]:
+    def read_new(self, now: float) -> list[Mapping[str, Any]]:
         """Return the reports since the last call. ``now``: time of a monotonic clock."""
-        newest = self.board.count(keys.REPORTS(), 0)
-        self._holes |= dict.fromkeys(range(self._seen + 1, newest + 1), now)
+        newest = self.board.increment(keys.REPORTS(), 0)
+        self._unread |= dict.fromkeys(range(self._seen + 1, newest + 1), now)
         self._seen = newest
         reports: list[Mapping[str, Any]] = []
-        for number, since in sorted(self._holes.items()):
-            plain = self.board.take(keys.REPORT(number))
+        for number, since in sorted(self._unread.items()):
+            plain = self.board.get(keys.REPORT(number))
             if plain is not None:
                 reports.append(plain)
-                self.board.forget(keys.REPORT(number))
+                self.board.delete(keys.REPORT(number))
             if plain is not None or now - since > self.patience:
-                del self._holes[number]
+                del self._unread[number]
         return reports

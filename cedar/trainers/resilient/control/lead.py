@@ -42,17 +42,19 @@ class Coordinator:
     Args:
         machines: number of supervisors to wait for at the start.
         latest: returns the path of the newest checkpoint; empty if there is none.
-        begin_at: the checkpoint that every worker loads at the start; empty: none.
+        initial_checkpoint: the checkpoint that every worker loads at the start; empty: none.
         silence: seconds without a heartbeat after which a supervisor and its workers count as gone.
-        alone: whether stages that have lost all their workers can redo their steps from the logs of other stages.
+        can_replay_alone: whether stages that have lost all their workers can redo their steps from others' logs.
     """
 
     def __init__(
         self, board: Board, stages: int, replicas: int, *, machines: int = 1, latest: Callable[[], str] = lambda: "",
-        begin_at: str = "", silence: float = 10.0, alone: Callable[[set[int]], bool] = lambda _: False,
+        initial_checkpoint: str = "", silence: float = 10.0,
+        can_replay_alone: Callable[[set[int]], bool] = lambda _: False,
     ) -> None:  # fmt: skip
         self.board, self.stages, self.replicas, self.expected = board, stages, replicas, machines
-        self.latest, self.begin_at, self.silence, self.alone = latest, begin_at, silence, alone
+        self.latest, self.initial_checkpoint = latest, initial_checkpoint
+        self.silence, self.can_replay_alone = silence, can_replay_alone
         self.machines: dict[str, Machine] = {}
         self.members: set[Worker] = set()
         self.ready: set[Worker] = set()
@@ -62,15 +64,15 @@ class Coordinator:
         self.lost: set[int] = set()  # stages that have not redone their steps yet
         self.leaving: dict[Worker, Worker] = {}  # from destination to the worker that will move there
         self._mailbox = Mailbox(board, silence)
-        self._again: dict[str, tuple[int, int]] = {}  # by problem: occurrences in a row without progress, last step
+        self._repeats: dict[str, tuple[int, int]] = {}  # by problem: occurrences in a row without progress, last step
         self._replayed: set[Worker] = set()
         self._all_restore = False
         self._paused = False
-        self._dealt = False
+        self._places_assigned = False
         self._restoring = False
-        self._news: list[tuple[Worker | None, float, str]] = []
+        self._failures: list[tuple[Worker | None, float, str]] = []
         self._errors: dict[Worker, str] = {}
-        self._doubt: tuple[float, float, str] | None = None
+        self._suspected_loss: tuple[float, float, str] | None = None
 
     @property
     def places(self) -> list[Worker]:
@@ -85,15 +87,15 @@ class Coordinator:
         """Read new reports, and begin a generation if one is due. ``now``: time of a monotonic clock; ``step``: number
         of steps that the run has done.
         """
-        for report in self._mailbox.new(now):
-            self._heard(report, now)
+        for report in self._mailbox.read_new(now):
+            self._handle_report(report, now)
         self.listen(now)
-        if self._doubt is not None and now - self._doubt[0] > self.silence / 4 and not self._news:
-            self._news.append((None, *self._doubt[1:]))  # no worker died, so only a connection broke
+        if self._suspected_loss is not None and now - self._suspected_loss[0] > self.silence / 4 and not self._failures:
+            self._failures.append((None, *self._suspected_loss[1:]))  # no worker died, so only a connection broke
         if self.generation == 0:
             self._start()
-        elif self._news:
-            self._fail(step)
+        elif self._failures:
+            self._handle_failures(step)
         elif self._restoring:
             self._restore(step)
         elif self.ready:
@@ -101,18 +103,20 @@ class Coordinator:
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
-    def _heard(self, report: Mapping[str, Any], now: float) -> None:
+    def _handle_report(self, report: Mapping[str, Any], now: float) -> None:
         kind = report["what"]
         worker = Worker(*report["worker"]) if "worker" in report else None
         if kind == "machine":
             self.machines[report["machine"]] = Machine(-1, now)
-            if self.generation or self._dealt:
+            if self.generation or self._places_assigned:
                 self.fill(report["machine"])
         elif kind == "ready" and worker is not None:
             self.ready.add(worker)
         elif kind == "gone" and worker is not None:
             error = self._errors.pop(worker, "")
-            self._gone(worker, report["machine"], report["time"], report["why"] + (f": {error}" if error else ""))
+            self._handle_gone(
+                worker, report["machine"], report["time"], report["why"] + (f": {error}" if error else "")
+            )
         elif kind == "error" and worker is not None:
             self._errors[worker] = report["error"]
         elif kind == "wrong":
@@ -126,15 +130,15 @@ class Coordinator:
             self.lost = {s for s in self.lost if not {w for w in self.members if w.stage == s} <= self._replayed}
         elif kind == "unlogged" and report["generation"] == self.generation:
             self._restoring = self._all_restore = True
-        elif kind == "lost" and report["generation"] == self.generation and self._doubt is None:
+        elif kind == "lost" and report["generation"] == self.generation and self._suspected_loss is None:
             if self._restoring:
                 return  # a new generation is due anyway
-            self._doubt = now, time.time(), report["error"]
+            self._suspected_loss = now, time.time(), report["error"]
 
     def listen(self, now: float) -> None:
         """Drop supervisors that have been silent for too long, with their workers."""
         for name, machine in list(self.machines.items()):
-            beats = self.board.count(keys.MACHINE(name), 0)
+            beats = self.board.increment(keys.MACHINE(name), 0)
             if beats != machine.beats:
                 machine.beats, machine.since = beats, now
             elif now - machine.since > self.silence:
@@ -143,12 +147,12 @@ class Coordinator:
                 else:
                     why = f"its supervisor {name} gave no sign for {self.silence:g} s"
                     for worker in sorted(machine.roles):
-                        self._gone(worker, name, time.time(), why)
+                        self._handle_gone(worker, name, time.time(), why)
                 del self.machines[name]
                 for spare in [other for other, known in self.machines.items() if not known.roles]:
                     self.fill(spare)
 
-    def _gone(self, worker: Worker, machine: str, when: float, why: str) -> None:
+    def _handle_gone(self, worker: Worker, machine: str, when: float, why: str) -> None:
         if machine not in self.machines or worker not in self.machines[machine].roles:
             return  # another worker has this place by now
         self.machines[machine].roles.discard(worker)
@@ -164,10 +168,10 @@ class Coordinator:
                 done="all steps were taken; older checkpoints are as they were",
                 fix="start again with --resume: it does the last steps again",
             )
-        self._news.append((worker, when, why))
+        self._failures.append((worker, when, why))
 
     def _all_finished(self) -> bool:
-        return self.board.count(keys.FINISHED(self.generation), 0) >= len(self.members)
+        return self.board.increment(keys.FINISHED(self.generation), 0) >= len(self.members)
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
@@ -176,37 +180,37 @@ class Coordinator:
         taken = {worker for known in self.machines.values() for worker in known.roles}
         free = [worker for worker in self.places if worker not in taken and (only is None or worker in only)]
         for worker in free:
-            self._order(machine, worker)
+            self._order_worker(machine, worker)
         return free
 
-    def _order(self, machine: str, worker: Worker) -> None:
+    def _order_worker(self, machine: str, worker: Worker) -> None:
         self.machines[machine].roles.add(worker)
-        number = self.board.count(keys.ORDERS(machine))
+        number = self.board.increment(keys.ORDERS(machine))
         self.board.put(keys.ORDER(machine, number), list(worker))
 
     def _start(self) -> None:
-        if not self._dealt:
+        if not self._places_assigned:
             if len(self.machines) < self.expected:
                 return
-            self._dealt = True
+            self._places_assigned = True
             names = sorted(self.machines)
             for worker in self.places:
-                self._order(names[worker.replica % len(names)], worker)
+                self._order_worker(names[worker.replica % len(names)], worker)
         if self.ready >= set(self.places):
             self.members, self.ready = set(self.places), set()
-            self._begin("start", restore=self.begin_at)
+            self._begin("start", restore=self.initial_checkpoint)
 
-    def _fail(self, step: int) -> None:
-        news, self._news, self._doubt = self._news, [], None
-        dead = {worker for worker, _, _ in news if worker is not None}
+    def _handle_failures(self, step: int) -> None:
+        failures, self._failures, self._suspected_loss = self._failures, [], None
+        dead = {worker for worker, _, _ in failures if worker is not None}
         self.members -= dead
-        first = min(when for _, when, _ in news)
-        for worker, when, why in news:
+        first = min(when for _, when, _ in failures)
+        for worker, when, why in failures:
             kind = "lost connection" if worker is None else "failure"
             self.events.append(Event(kind, worker, self.generation + 1, when, time.time(), why))
         if not dead:
-            self._repeated("connections broke", step, news[0][2])
-        self._restoring = self._restoring or any(not self._alive(stage) for stage in range(self.stages))
+            self._count_repeat("connections broke", step, failures[0][2])
+        self._restoring = self._restoring or any(not self._has_worker(stage) for stage in range(self.stages))
         if self._restoring:
             self._restore(step)
         elif self.lost:  # a stage was redoing its steps: it starts over
@@ -214,17 +218,17 @@ class Coordinator:
         else:
             self._begin("", detected=first)
 
-    def _repeated(self, problem: str, step: int, why: str = "") -> None:
-        times, at = self._again.get(problem, (0, -1))
+    def _count_repeat(self, problem: str, step: int, why: str = "") -> None:
+        times, at = self._repeats.get(problem, (0, -1))
         times = times + 1 if step <= at else 1
-        self._again[problem] = times, step
+        self._repeats[problem] = times, step
         if times > _IN_A_ROW:
             raise CedarError(
                 f"{problem} {_IN_A_ROW} times without getting further" + (f": {why}" if why else ""),
                 done="checkpoints are as they were", fix="see what workers say, then start again with --resume",
             )  # fmt: skip
 
-    def _alive(self, stage: int) -> bool:
+    def _has_worker(self, stage: int) -> bool:
         return any(worker.stage == stage for worker in self.members)
 
     def _restore(self, step: int) -> None:
@@ -233,34 +237,34 @@ class Coordinator:
             raise CedarError("no supervisor is left", fix="start again with --resume")
         for stage in range(self.stages):
             places = {worker for worker in self.places if worker.stage == stage}
-            if not places & (self.members | self.ready) and not self._starting(places):
+            if not places & (self.members | self.ready) and not self._is_starting(places):
                 self.fill(min(self.machines), places)
         present = self.members | self.ready
         if all(any(worker.stage == stage for worker in present) for stage in range(self.stages)):
-            self._repeated("the run went back to a checkpoint", step)
-            lost = self.lost | {stage for stage in range(self.stages) if not self._alive(stage)}
-            alone = not self._all_restore and self.alone(lost)
+            self._count_repeat("the run went back to a checkpoint", step)
+            lost = self.lost | {stage for stage in range(self.stages) if not self._has_worker(stage)}
+            can_replay_alone = not self._all_restore and self.can_replay_alone(lost)
             self._restoring = self._all_restore = False
             self.leaving.clear()
-            self.members, self.ready, self.lost = present, set(), lost if alone else set()
-            self._begin("replay" if alone else "restore", restore=self.latest(), lost=self.lost)
+            self.members, self.ready, self.lost = present, set(), lost if can_replay_alone else set()
+            self._begin("replay" if can_replay_alone else "restore", restore=self.latest(), lost=self.lost)
 
-    def _starting(self, places: set[Worker]) -> bool:
+    def _is_starting(self, places: set[Worker]) -> bool:
         return any(machine.roles & places for machine in self.machines.values())
 
     def _join(self) -> None:
         """Add new workers at a step boundary, at which all workers wait for them."""
         if not self._paused:
-            self.board.count(keys.PAUSE(self.generation))
+            self.board.increment(keys.PAUSE(self.generation))
             self._paused = True
-        elif self.board.count(keys.PAUSED(self.generation), 0) >= len(self.members):
+        elif self.board.increment(keys.PAUSED(self.generation), 0) >= len(self.members):
             joins, self.ready = self.ready, set()
             self.members |= joins
             for worker in sorted(joins):
                 before = self.leaving.get(worker)
                 kind, why = ("join", "") if before is None else ("move", f"from {before}")
                 self.events.append(Event(kind, worker, self.generation + 1, time.time(), time.time(), why))
-            leaves = self._leaves(joins)
+            leaves = self._take_leavers(joins)
             restore = self.latest() if self.lost else None
             self._begin("", joins=tuple(sorted(joins)), leaves=leaves, restore=restore, lost=self.lost)
 
@@ -270,9 +274,9 @@ class Coordinator:
         """
         machine = next(name for name, known in self.machines.items() if worker in known.roles)
         self.leaving[role] = worker
-        self._order(machine, role)
+        self._order_worker(machine, role)
 
-    def _leaves(self, joins: set[Worker]) -> tuple[Worker, ...]:
+    def _take_leavers(self, joins: set[Worker]) -> tuple[Worker, ...]:
         """Return the workers whose new process has joined, unless their stage would be left without a worker."""
         leavers = []
         for worker in filter(None, (self.leaving.pop(role, None) for role in sorted(joins))):
@@ -294,7 +298,7 @@ class Coordinator:
             self.line = self.generation
         if kind:
             self.events.append(Event(kind, None, self.generation, time.time(), time.time(), restore or ""))
-        self._paused, self._doubt = False, None
+        self._paused, self._suspected_loss = False, None
         self.board.begin(
             Epoch(
                 self.generation, tuple(sorted(self.members)), joins, restore, tuple(sorted(lost)), leaves,

@@ -1,7 +1,7 @@
 """The protocol: all keys through which workers, supervisors and the coordinator communicate.
 
 Values are JSON in the run's store. A key's pattern has placeholders, which calling it fills in: ``DONE(line, step)``.
-*Counters* only grow, by the store's ``count``. *Decisions* are written once: the first writer wins.
+*Counters* only grow, by the store's ``increment``. *Decisions* are written once: the first writer wins.
 docs/protocol.md describes who writes each key, and when.
 """
 

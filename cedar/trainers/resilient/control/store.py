@@ -19,8 +19,8 @@ from typing import Any
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
 
-_LOOK = 0.2
-_START = 60.0  # seconds
+_CHECK_INTERVAL = 0.2
+_START_TIMEOUT = 60.0  # seconds
 
 
 def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
@@ -43,7 +43,7 @@ def _serve(listener: socket.socket, key: bytes, parent: int) -> None:
     values = Values()
     threading.Thread(target=_accept, args=(listener, key, values), name="store", daemon=True).start()
     while os.getppid() == parent:
-        time.sleep(_LOOK)
+        time.sleep(_CHECK_INTERVAL)
     os._exit(0)
 
 
@@ -57,7 +57,7 @@ def _answer(connection: socket.socket, key: bytes, values: Values) -> None:
     with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):  # bad requests close it
         while True:
             method, *arguments = json.loads(links.receive_frame(connection))
-            links.send_frame(connection, json.dumps(values.ask(method, *arguments)).encode())
+            links.send_frame(connection, json.dumps(values.call(method, *arguments)).encode())
 
 
 class Values:
@@ -66,31 +66,31 @@ class Values:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, str] = {}
-        self._asked = {
-            method.__name__: method for method in (self.put, self.take, self.first, self.count, self.forget)
+        self._methods = {
+            method.__name__: method for method in (self.put, self.get, self.put_if_absent, self.increment, self.delete)
         }  # fmt: skip
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Run one method at a time, atomically."""
         with self._lock:
-            return self._asked[method](*arguments)
+            return self._methods[method](*arguments)
 
     def put(self, key: str, value: str) -> None:
         self._values[key] = value
 
-    def take(self, keys: list[str]) -> list[str] | None:
+    def get(self, keys: list[str]) -> list[str] | None:
         return [self._values[key] for key in keys] if all(key in self._values for key in keys) else None
 
-    def first(self, key: str, value: str) -> str:
+    def put_if_absent(self, key: str, value: str) -> str:
         return self._values.setdefault(key, value)
 
-    def count(self, key: str, more: int) -> int:
+    def increment(self, key: str, more: int) -> int:
         total = int(self._values.get(key, "0")) + more
         if more:
             self._values[key] = str(total)
         return total
 
-    def forget(self, keys: list[str]) -> None:
+    def delete(self, keys: list[str]) -> None:
         for key in keys:
             self._values.pop(key, None)
 
@@ -103,7 +103,7 @@ class Client:
         weakref.finalize(self, connection.close)
         self.host: str = connection.getsockname()[0]  # this machine's address as seen by the store
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the store's ``Values``."""
         try:
             with self._lock:

@@ -16,8 +16,8 @@ from cedar.trainers.resilient.control.beats import Clock, HeartbeatBoard, usage
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.schedule import Worker
 
-LOOK = 0.01  # seconds between two checks
-_SIGN = 0.2
+CHECK_INTERVAL = 0.01  # seconds between two checks
+_HEARTBEAT_INTERVAL = 0.2
 
 
 class Supervisor:
@@ -41,18 +41,18 @@ class Supervisor:
         self.started: dict[Worker, int] = {}
         self.clock = Clock()
         self._orders = 0
-        self._signed = 0.0
+        self._last_heartbeat = 0.0
         board.report("machine", machine=name)
 
     def tick(self) -> None:
         """Start workers that the coordinator ordered, check the others, and announce the newest generation to them."""
-        self.tell(self.board.generation())
-        watched, now = self.clock.look(), time.monotonic()
-        if now - self._signed > _SIGN:
-            self._signed = now
-            self.board.count(keys.MACHINE(self.name))
-            for number in range(self._orders + 1, self.board.count(keys.ORDERS(self.name), 0) + 1):
-                place = self.board.take(keys.ORDER(self.name, number))
+        self.announce(self.board.generation())
+        watched, now = self.clock.update(), time.monotonic()
+        if now - self._last_heartbeat > _HEARTBEAT_INTERVAL:
+            self._last_heartbeat = now
+            self.board.increment(keys.MACHINE(self.name))
+            for number in range(self._orders + 1, self.board.increment(keys.ORDERS(self.name), 0) + 1):
+                place = self.board.get(keys.ORDER(self.name, number))
                 if place is None:
                     break
                 self._orders = number
@@ -60,7 +60,7 @@ class Supervisor:
         for worker, process in list(self.processes.items()):
             code = process.exitcode
             if code is None:
-                why = self.beats.hung(self.rows[worker], self.heartbeat, watched, partial(usage, process.pid))
+                why = self.beats.hang_reason(self.rows[worker], self.heartbeat, watched, partial(usage, process.pid))
                 if why is None:
                     continue
                 os.kill(process.pid, signal.SIGKILL)
@@ -69,20 +69,20 @@ class Supervisor:
                 why = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
             del self.processes[worker]
             if code != 0:
-                step, at = self.beats.seen(self.rows[worker])
+                step, at = self.beats.position(self.rows[worker])
                 self.board.report(
                     "gone", worker=worker, machine=self.name, time=time.time(),
                     why=f"{why}, at step {step}, instruction {at}",
                 )  # fmt: skip
             process.close()
 
-    def tell(self, generation: int) -> None:
+    def announce(self, generation: int) -> None:
         """Announce the newest generation to the workers of this machine."""
         self.beats.generation = generation
 
     def pause(self) -> None:
         """Wait until the next check is due; return immediately if a worker ends."""
-        connection.wait([process.sentinel for process in self.processes.values()], LOOK)
+        connection.wait([process.sentinel for process in self.processes.values()], CHECK_INTERVAL)
 
     def _start(self, worker: Worker) -> None:
         row = self.rows.setdefault(worker, len(self.rows))

@@ -24,7 +24,7 @@ from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor.transport import Lost, Waiting
 from cedar.trainers.resilient.schedule import Worker
 
-_LOOK = 0.002  # seconds between two queries for another worker's address
+_QUERY_INTERVAL = 0.002  # seconds between two queries for another worker's address
 AHEAD = 2  # max messages per worker to receive before they are asked for
 
 
@@ -38,12 +38,12 @@ class SocketTransport:
         generation: int,
     ) -> None:  # fmt: skip
         self.me, self.waiting = me, waiting
-        self._out: dict[Worker, _Lane] = {}
-        self._in: dict[Worker, _Lane] = {}
+        self._out: dict[Worker, _WorkerThread] = {}
+        self._in: dict[Worker, _WorkerThread] = {}
         self._closed = False
         self.board, self.key, self.generation = board, key, generation
         self._links: list[socket.socket] = []
-        self._arrived: dict[Worker, queue.SimpleQueue[socket.socket | None]] = {
+        self._connections_from: dict[Worker, queue.SimpleQueue[socket.socket | None]] = {
             worker: queue.SimpleQueue() for worker in members
         }
         self._listener = links.listen(host)
@@ -52,12 +52,12 @@ class SocketTransport:
 
     def send(self, to: Worker, message: torch.Tensor) -> None:
         if to not in self._out:
-            self._out[to] = _Lane(partial(self._sending, to), f"to {to}")
+            self._out[to] = _WorkerThread(partial(self._open_sender, to), f"to {to}")
         self._out[to].orders.put(message.detach())
 
     def expect(self, source: Worker, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         if source not in self._in:
-            self._in[source] = _Lane(partial(self._receiving, source), f"from {source}")
+            self._in[source] = _WorkerThread(partial(self._open_receiver, source), f"from {source}")
         self._in[source].orders.put((shape, dtype))
 
     def receive(self, source: Worker) -> torch.Tensor:
@@ -94,7 +94,7 @@ class SocketTransport:
         for lane in (*self._out.values(), *self._in.values()):
             lane.close()
         links.shut(self._listener)
-        for arrived in self._arrived.values():
+        for arrived in self._connections_from.values():
             arrived.put(None)
         for link in list(self._links):
             links.shut(link)
@@ -108,31 +108,31 @@ class SocketTransport:
     def _admit(self, connection: socket.socket) -> None:
         with suppress(OSError, ValueError, TypeError, KeyError):
             links.admit(connection, self.key)
-            self._keep(connection)
-            self._arrived[Worker(*json.loads(links.receive_frame(connection)))].put(connection)
+            self._register(connection)
+            self._connections_from[Worker(*json.loads(links.receive_frame(connection)))].put(connection)
 
-    def _keep(self, connection: socket.socket) -> socket.socket:
+    def _register(self, connection: socket.socket) -> socket.socket:
         self._links.append(connection)
         if self._closed:
             links.shut(connection)
         return connection
 
     def _dial(self, to: Worker) -> socket.socket:
-        while (address := self.board.take(keys.LISTENS(self.generation, to))) is None:
+        while (address := self.board.get(keys.LISTENS(self.generation, to))) is None:
             if self._closed:
                 raise ConnectionError("the generation has ended")
-            time.sleep(_LOOK)
+            time.sleep(_QUERY_INTERVAL)
         host, port = address
-        connection = self._keep(links.dial(host, port, self.key))
+        connection = self._register(links.dial(host, port, self.key))
         links.send_frame(connection, json.dumps(self.me).encode())
         return connection
 
-    def _sending(self, to: Worker) -> Callable[[Any], Any]:
+    def _open_sender(self, to: Worker) -> Callable[[Any], Any]:
         link = self._dial(to)
         return lambda message: link.sendall(_bytes(message.cpu().contiguous()))
 
-    def _receiving(self, source: Worker) -> Callable[[Any], Any]:
-        link = self._arrived[source].get()
+    def _open_receiver(self, source: Worker) -> Callable[[Any], Any]:
+        link = self._connections_from[source].get()
         if link is None:
             raise ConnectionError("the generation has ended")
 
@@ -144,13 +144,13 @@ class SocketTransport:
         return receive
 
 
-class _Lane:
+class _WorkerThread:
     """A thread that executes orders one after the other."""
 
     def __init__(self, connect: Callable[[], Callable[[Any], Any]], name: str) -> None:
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.results: queue.Queue[Any] = queue.Queue(AHEAD)
-        self._connect, self._keeps = connect, name.startswith("from")
+        self._connect, self._keeps_results = connect, name.startswith("from")
         self._closed = False
         threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
 
@@ -170,7 +170,7 @@ class _Lane:
                 result = work(order)
             except Exception as error:  # noqa: BLE001 - raised in ``receive``; a sender notices that its peer is gone
                 result = error
-            if self._keeps and not self._closed:
+            if self._keeps_results and not self._closed:
                 self.results.put(result)
             if isinstance(result, BaseException):
                 return

@@ -40,7 +40,7 @@ class FinishedWork:
         """Return the micro-batches that need no more computation."""
         return set(self.rows) | self.summed
 
-    def narrow(self, mine: set[Key], *, logs: bool) -> None:
+    def drop_unfinished(self, mine: set[Key], *, logs: bool) -> None:
         """Drop unfinished work, and work that other workers do now. ``mine``: this worker's micro-batches in the new
         plan. ``logs``: keep finished work; otherwise drop everything.
         """
@@ -163,7 +163,7 @@ class Executor:
             Lost: a message cannot arrive any more.
         """
         assert kept.step == step, "work is kept for one step"
-        last = self._between()
+        last = self._record_step()
         self.engine.reset()
         skip = kept.done
         inputs: dict[Key, torch.Tensor | None] = {}
@@ -187,7 +187,7 @@ class Executor:
             elif kind == "SEND_B":
                 self._send(done, kept.gradients[key])
             elif kind == "ALL_REDUCE":
-                gradient, norm = self.sum(schedule, kept)
+                gradient, norm = self.sum_gradients(schedule, kept)
             elif kind in COMPUTING:
                 if key in skip:
                     inputs.pop(key, None)
@@ -199,7 +199,7 @@ class Executor:
         self._ended = step, time.time()
         return Result(gradient, norm, dict(kept.losses))
 
-    def _between(self) -> float:
+    def _record_step(self) -> float:
         """Return the time. If times are recorded, the time since the last list is recorded as STEP."""
         now, (step, ended) = time.time(), self._ended
         if self.records is not None and ended:
@@ -223,7 +223,7 @@ class Executor:
         if kind in {"B_INPUT", "B"}:
             kept.gradients[key] = engine.backward_input(key, gradients.pop(key, None))
             if serving:
-                engine.give_up(key)
+                engine.discard(key)
         if kind in {"B_WEIGHT", "B"}:
             row = engine.backward_weight(key)
             if self.reduction == "exact":
@@ -242,15 +242,15 @@ class Executor:
 
     def _send(self, done: Instruction, message: torch.Tensor | None) -> None:
         expected = self._signature(done.kind)
-        if message is None or Signature.of(message) != expected:
-            actual = "nothing" if message is None else str(Signature.of(message))
+        if message is None or Signature.from_tensor(message) != expected:
+            actual = "nothing" if message is None else str(Signature.from_tensor(message))
             raise Lost(
                 f"{self.me} should {done}, {expected}, and has {actual}",
                 fix="a stage must give activations of one shape for all micro-batches",
             )
         self.transport.send(done.other(self.me), message.contiguous())
 
-    def sum(
+    def sum_gradients(
         self, schedule: Schedule, kept: FinishedWork, logged: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, float]:
         """Run ALL_REDUCE: return the stage's gradient and its sum of squares. ``schedule``: determines which worker has
@@ -260,7 +260,7 @@ class Executor:
         peers = schedule.peers(stage)
         rows, owners = self._rows(schedule, kept, [stage])
         shared = self.engine.layout.tied
-        like = self.engine.begin.master
+        like = self.engine.initial_state.master
         gradient = reduce(
             self.transport, self.me, peers, {k: row[shared:] for k, row in rows.items()}, owners, like[shared:]
         )

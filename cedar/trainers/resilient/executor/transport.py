@@ -52,8 +52,8 @@ class Transport(Protocol):
 
 
 T = TypeVar("T")
-POLL = 0.005  # seconds between two checks for a newer generation, which is cheap: the number is in memory
-_LONGEST = 0.004  # max seconds between two polls, and so the max delay in noticing the end of a step
+POLL_INTERVAL = 0.005  # seconds between two checks for a newer generation, which is cheap: the number is in memory
+_MAX_PAUSE = 0.004  # max seconds between two polls, and so the max delay in noticing the end of a step
 
 
 class Waiting:
@@ -81,7 +81,7 @@ class Waiting:
             Lost: the patience is exhausted.
         """
         end = time.monotonic() + self.patience
-        while not ready(POLL):
+        while not ready(POLL_INTERVAL):
             self.check()
             if time.monotonic() > end:
                 raise Lost(f"waited {self.patience:g} s for {awaited}", fix="see who is slow in the run's report")
@@ -91,14 +91,14 @@ class Waiting:
         answers: list[T] = []
         pause = [0.0005]
 
-        def ask(longest: float) -> bool:
+        def check_ready(longest: float) -> bool:
             answer = ready()
             if answer is not None:
                 answers.append(answer)
                 return True
             time.sleep(min(pause[0], longest))
-            pause[0] = min(1.5 * pause[0], _LONGEST)
+            pause[0] = min(1.5 * pause[0], _MAX_PAUSE)
             return False
 
-        self.until(ask, awaited)
+        self.until(check_ready, awaited)
         return answers[0]

@@ -124,12 +124,12 @@ def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut] | None:
                 if below not in seen:
                     seen.add(below)
                     waiting.append(below)
-    of_input = _reached(x, above, set())[0]
+    of_input = _reachable(x, above, set())[0]
     cuts: list[_Cut] = []
     for number, weight in enumerate(weights):
         if weight not in seen:
             continue  # the output does not depend on it
-        cut = _Cut({number: weight}, _reached(weight, above, of_input)[1])
+        cut = _Cut({number: weight}, _reachable(weight, above, of_input)[1])
         for other in [other for other in cuts if other.nodes & cut.nodes]:
             cuts.remove(other)
             cut = _Cut(other.weights | cut.weights, other.nodes | cut.nodes)
@@ -137,7 +137,7 @@ def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut] | None:
     return cuts
 
 
-def _reached(start: Any, above: dict[Any, list[Any]], until: set[Any]) -> tuple[set[Any], set[Any]]:
+def _reachable(start: Any, above: dict[Any, list[Any]], until: set[Any]) -> tuple[set[Any], set[Any]]:
     """Return the nodes reached upwards from ``start``, and the nodes in ``until`` at which the paths end."""
     inside, ends, waiting = {start}, set(), [start]
     while waiting:
@@ -164,7 +164,7 @@ class Signature(NamedTuple):
         return f"{list(self.shape)} {self.dtype}"
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Signature:
+    def from_tensor(cls, tensor: torch.Tensor) -> Signature:
         return cls(tuple(tensor.shape), tensor.dtype)
 
 
@@ -203,8 +203,8 @@ class Engine:
         named = {tied.get(name, f"{prefix}{name}"): p for name, p in own.items()}
         kinds = [p.dtype for p in named.values()]
         master = torch.float64 if torch.float64 in ([dtype] if dtype else kinds) else torch.float32
-        self.layout = Layout.of(named, list(tied.values()), master)
-        self.begin = State.begin(self.layout.gather(named).to(self.device))
+        self.layout = Layout.from_parameters(named, list(tied.values()), master)
+        self.initial_state = State.initial(self.layout.gather(named).to(self.device))
         module.to(self.device)
         if dtype is not None:  # not with to(), which would make complex buffers real
             {torch.float32: module.float, torch.float64: module.double, torch.bfloat16: module.bfloat16}[dtype]()
@@ -217,12 +217,12 @@ class Engine:
         self._waiting: dict[Key, Callable[[], dict[str, torch.Tensor]]] = {}
         self.losses: dict[Key, float] = {}
 
-    def look(self, x: Any) -> None:
+    def find_signatures(self, x: Any) -> None:
         """Run the stage once to find the signatures of its messages; keep nothing."""
         with torch.no_grad():
-            output, _ = self._compute(-1, (0, 0), self._here(x, self.dtype))
-        self.inputs = None if self.first else Signature.of(x)
-        self.outputs = None if self.last else Signature.of(output)
+            output, _ = self._compute(-1, (0, 0), self._to_device(x, self.dtype))
+        self.inputs = None if self.first else Signature.from_tensor(x)
+        self.outputs = None if self.last else Signature.from_tensor(output)
 
     def load(self, state: State, frozen: Collection[str] = ()) -> None:
         """Use the weights of a state. ``frozen``: parameters whose gradients are not needed; they are 0, except at the
@@ -241,9 +241,9 @@ class Engine:
         """Run F: return activations for the next stage or, at the last stage, the scaled loss, ``[]``. ``key``: replica
         and number of the micro-batch. ``x``: the data's inputs at the first stage, otherwise activations.
         """
-        x = self._here(x, self.dtype) if self.first else x.to(self.device).detach().requires_grad_()
+        x = self._to_device(x, self.dtype) if self.first else x.to(self.device).detach().requires_grad_()
         before = [buffer._version for buffer in self.module.buffers()]
-        output, beside = self._compute(step, key, x, self._here(targets) if self.last else None)
+        output, router_loss = self._compute(step, key, x, self._to_device(targets) if self.last else None)
         if before != [buffer._version for buffer in self.module.buffers()]:
             raise CedarError(
                 f"stage {self.number} changes a buffer while it computes: workers of one stage would differ",
@@ -252,8 +252,8 @@ class Engine:
         if self.last:
             self.losses[key] = float(output.detach())
             output = output * self.share
-        if beside is not None:
-            output = _WithOwnLoss.apply(output, beside * self.share)  # type: ignore[no-untyped-call]
+        if router_loss is not None:
+            output = _WithOwnLoss.apply(output, router_loss * self.share)  # type: ignore[no-untyped-call]
         self._kept[key] = x, output
         return output.detach()
 
@@ -265,7 +265,7 @@ class Engine:
             layer.clear()  # a checkpoint recomputes this in the backward, but router losses must count once
         with keyed(self.device, self.seed, self.number, step, *key):
             output = self.module(x)
-            beside = [loss for layer in self.mixtures for loss in layer.losses]
+            router_loss = [loss for layer in self.mixtures for loss in layer.losses]
             for layer in self.mixtures:
                 layer.clear()
             if targets is not None:
@@ -280,9 +280,9 @@ class Engine:
                 f"stage {self.number} gave torch.float16, whose gradients would vanish without a GradScaler",
                 done="nothing was trained", fix="use bfloat16, which needs none",
             )  # fmt: skip
-        return output, torch.stack(beside).sum() if beside else None
+        return output, torch.stack(router_loss).sum() if router_loss else None
 
-    def _here(self, values: Any, dtype: torch.dtype | None = None) -> Any:
+    def _to_device(self, values: Any, dtype: torch.dtype | None = None) -> Any:
         def moved(value: torch.Tensor) -> torch.Tensor:
             return value.to(self.device, dtype if value.is_floating_point() else None)
 
@@ -308,7 +308,7 @@ class Engine:
         """Run B_WEIGHT: return the gradients of all weights, ``[size]``."""
         return self.layout.gather(self._waiting.pop(key)())
 
-    def give_up(self, key: Key) -> None:
+    def discard(self, key: Key) -> None:
         """Drop a micro-batch that needs no B_WEIGHT."""
         self._waiting.pop(key, None)
 

@@ -26,7 +26,7 @@ class Layout:
     dtype: torch.dtype = torch.float32
 
     @classmethod
-    def of(
+    def from_parameters(
         cls, named: Mapping[str, torch.Tensor], shared: Sequence[str] = (), dtype: torch.dtype = torch.float32
     ) -> Self:  # fmt: skip
         """Make a layout: shared parameters first, then the others in the given order."""
@@ -87,7 +87,7 @@ class State:
     whole_at: int = 0
 
     @classmethod
-    def begin(cls, master: torch.Tensor) -> State:
+    def initial(cls, master: torch.Tensor) -> State:
         return cls(0, 0, master, torch.zeros_like(master), torch.zeros_like(master))
 
     def to(self, device: torch.device) -> State:

@@ -24,14 +24,14 @@ class Watched:
         self.beats.start(1)
 
     def move(self, step: int, at: int, done: Instruction, waiting_for: Worker | None = None) -> None:
-        self.beats.move(1, step, at, done, waiting_for)
+        self.beats.begin_instruction(1, step, at, done, waiting_for)
 
     def after(self, seconds: float, *, beat: bool = True) -> str:
         """Why it counts as hung so much later; empty: it does not."""
         self.now += seconds
         if beat:
             self.beats.numbers[1 + FIELDS] += 1
-        return self.beats.hung(1, 1.0, self.now, lambda: self.uses) or ""
+        return self.beats.hang_reason(1, 1.0, self.now, lambda: self.uses) or ""
 
 
 WORK = Instruction("F", 0, 0)
@@ -53,7 +53,7 @@ def test_hung_is_no_sign_or_no_progress_and_slow_is_neither() -> None:
     worker.move(3, 1, Instruction("RECV_F", 0, 1, 0), Worker(0, 1))
     assert worker.after(0) == ""
     assert worker.after(100) == ""  # it waits for something
-    assert worker.beats.seen(1) == (3, 1)
+    assert worker.beats.position(1) == (3, 1)
     worker.move(3, 2, WORK)
     worker.beats.numbers[1 + FIELDS + 5] = 2.0  # its slowest instruction took 2 s
     assert worker.after(0) == ""
@@ -91,5 +91,5 @@ def test_what_a_process_uses_tells_a_stopped_one_from_a_busy_one() -> None:
 def test_what_a_watcher_slept_through_is_nobodys_silence() -> None:
     times = iter([10.0, 10.05, 14.0, 14.05])
     clock = Clock(0.1, lambda: next(times))
-    assert [clock.look() for _ in range(3)] == pytest.approx([0.05, 0.15, 0.2])
+    assert [clock.update() for _ in range(3)] == pytest.approx([0.05, 0.15, 0.2])
     assert clock.now == pytest.approx(0.2)

@@ -9,7 +9,7 @@ from cedar.trainers.resilient.control.beats import Clock
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.control.lead import Coordinator
 from cedar.trainers.resilient.control.store import Values
-from cedar.trainers.resilient.run import see_off
+from cedar.trainers.resilient.run import notify_supervisors
 from cedar.trainers.resilient.schedule import Worker, grid
 
 ALL = tuple(grid(2, 2))
@@ -30,12 +30,12 @@ class Run:
     def tick(self, seconds: float = 0.1, *, obey: bool = True) -> Epoch | None:
         self.now += seconds
         for name in self.alive:
-            self.board.count(f"machine/{name}")
+            self.board.increment(f"machine/{name}")
         self.lead.tick(self.now, self.step)
         for name in self.alive if obey else []:
-            for number in range(self.obeyed.get(name, 0) + 1, self.board.count(f"orders/{name}", 0) + 1):
+            for number in range(self.obeyed.get(name, 0) + 1, self.board.increment(f"orders/{name}", 0) + 1):
                 self.obeyed[name] = number
-                self.board.report("ready", worker=self.board.take(f"order/{name}/{number}"), machine=name)
+                self.board.report("ready", worker=self.board.get(f"order/{name}/{number}"), machine=name)
         generation = self.board.generation()
         return self.board.epoch(generation) if generation else None
 
@@ -79,8 +79,8 @@ def test_a_new_worker_comes_in_at_a_boundary() -> None:
     epoch = run.tick()
     assert epoch is not None
     assert epoch.number == 2  # every worker is asked to pause
-    assert run.board.count("pause/2", 0) == 1
-    run.board.count("paused/2", 3)
+    assert run.board.increment("pause/2", 0) == 1
+    run.board.increment("paused/2", 3)
     epoch = run.tick()
     assert epoch is not None
     assert (epoch.members, epoch.joins) == (ALL, (Worker(0, 0),))
@@ -99,7 +99,7 @@ def test_a_death_while_everybody_pauses_does_not_wait() -> None:
     assert epoch is not None
     assert (epoch.number, epoch.members, epoch.joins) == (3, (Worker(0, 1), Worker(1, 1)), ())
     run.tick()
-    assert run.board.count("pause/3", 0) == 1  # and the new one is still wanted
+    assert run.board.increment("pause/3", 0) == 1  # and the new one is still wanted
 
 
 def test_a_stage_without_a_worker_goes_back_to_the_last_checkpoint() -> None:
@@ -194,7 +194,7 @@ def test_connections_that_break_again_and_again_end_the_run() -> None:
 def test_a_death_after_all_steps_does_not_leave_the_lead_waiting() -> None:
     run = Run()
     epoch = run.begun()
-    run.board.count(f"finished/{epoch.number}", 4)
+    run.board.increment(f"finished/{epoch.number}", 4)
     for worker in ALL[:3]:
         run.board.report("ended", worker=worker, digest="", peak=0, logs=0)
     run.die(ALL[3])
@@ -204,7 +204,7 @@ def test_a_death_after_all_steps_does_not_leave_the_lead_waiting() -> None:
 
 def test_a_lost_stage_restores_alone_until_it_has_done_its_steps_again() -> None:
     run = Run()
-    run.lead.alone = lambda lost: len(lost) == 1
+    run.lead.can_replay_alone = lambda lost: len(lost) == 1
     run.begun()
     run.die(Worker(1, 0), Worker(1, 1))
     run.tick()
@@ -225,7 +225,7 @@ def test_a_lost_stage_restores_alone_until_it_has_done_its_steps_again() -> None
 
 def test_where_something_was_not_logged_all_restore() -> None:
     run = Run()
-    run.lead.alone = lambda lost: True
+    run.lead.can_replay_alone = lambda lost: True
     run.begun()
     run.die(Worker(1, 0), Worker(1, 1))
     run.tick()
@@ -244,7 +244,7 @@ def test_a_worker_moves_by_a_new_process_that_joins_as_it_leaves() -> None:
     run.lead.move(Worker(1, 1), Worker(0, 0))
     run.tick()
     run.tick()
-    run.board.count("paused/2", 3)
+    run.board.increment("paused/2", 3)
     epoch = run.tick()
     assert epoch is not None
     assert epoch.members == (Worker(0, 0), Worker(0, 1), Worker(1, 0))
@@ -263,7 +263,7 @@ def test_nobody_leaves_a_stage_that_would_be_empty() -> None:
     run.tick()
     run.tick()
     run.tick()
-    run.board.count("paused/3", 2)
+    run.board.increment("paused/3", 2)
     epoch = run.tick()
     assert epoch is not None
     assert (epoch.joins, epoch.leaves) == ((Worker(0, 0),), ())
@@ -279,19 +279,19 @@ def test_the_store_stays_until_the_other_supervisors_have_left() -> None:
         name, clock = "m0", Clock(100.0, lambda: run.now)
 
         def tick(self) -> None:
-            assert run.board.take("over")
+            assert run.board.get("over")
             asked.append(run.now)
             run.now += 1
-            self.clock.look()
-            run.board.count("machine/m0")
+            self.clock.update()
+            run.board.increment("machine/m0")
             if len(asked) < 4:
-                run.board.count("machine/m1")
+                run.board.increment("machine/m1")
             if len(asked) == 4:
-                run.board.count("left/m1")  # and m2 is silent forever
+                run.board.increment("left/m1")  # and m2 is silent forever
 
         def pause(self) -> None:
             pass
 
-    see_off(run.board, run.lead, Own())  # type: ignore[arg-type]
+    notify_supervisors(run.board, run.lead, Own())  # type: ignore[arg-type]
     assert len(asked) > 5
     assert "m2" not in run.lead.machines

@@ -32,8 +32,8 @@ def test_nobody_writes_a_key_of_their_own() -> None:
 def test_names_have_the_places_that_they_say() -> None:
     board = Board(Values())
     board.put(protocol.LOSS(1, 2, 0), [[0, 0, 1.5]])
-    assert board.take(protocol.LOSS(1, 2, 0)) == [[0, 0, 1.5]]
-    assert board.take(protocol.LOSS(1, 2, 1)) is None
+    assert board.get(protocol.LOSS(1, 2, 0)) == [[0, 0, 1.5]]
+    assert board.get(protocol.LOSS(1, 2, 1)) is None
     for places in ((1,), (1, 2, 3)):
         with pytest.raises(AssertionError, match="has other places"):
             protocol.DONE(*places)

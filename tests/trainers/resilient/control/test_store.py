@@ -10,19 +10,19 @@ from tests.trainers.toy_store import KEY
 def test_the_store_answers_who_holds_the_key(served):
     board = Board(store.connect("127.0.0.1", served, KEY))
     board.put("a", [1, "x"])
-    assert board.take("a") == [1, "x"]
-    assert board.take("b") is None
-    assert board.first("c", 1) == board.first("c", 2) == 1
-    assert [board.count("n"), board.count("n", 2), board.count("n", 0)] == [1, 3, 3]
-    assert board.take_all(["a", "c"]) == [[1, "x"], 1]
-    board.forget("a")
-    assert board.take("a") is None
+    assert board.get("a") == [1, "x"]
+    assert board.get("b") is None
+    assert board.put_if_absent("c", 1) == board.put_if_absent("c", 2) == 1
+    assert [board.increment("n"), board.increment("n", 2), board.increment("n", 0)] == [1, 3, 3]
+    assert board.get_all(["a", "c"]) == [[1, "x"], 1]
+    board.delete("a")
+    assert board.get("a") is None
 
 
 def test_many_threads_count_each_once(served):
     boards = [Board(store.connect("127.0.0.1", served, KEY)) for _ in range(4)]
     found = []
-    work = lambda board: found.extend(board.count("n") for _ in range(50))
+    work = lambda board: found.extend(board.increment("n") for _ in range(50))
     threads = [threading.Thread(target=work, args=(board,)) for board in boards]
     for thread in threads:
         thread.start()

@@ -23,8 +23,8 @@ def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
         board.put("setup", made.description)
         board.put("over", True)
         join(made, "127.0.0.1", port)
-        name = (board.take(REPORT(1)) or {})["machine"]
-        assert board.count(f"left/{name}", 0) == 1
+        name = (board.get(REPORT(1)) or {})["machine"]
+        assert board.increment(f"left/{name}", 0) == 1
     finally:
         process.kill()
         process.join()

@@ -99,7 +99,7 @@ def test_finished_work_is_not_done_again(fault_free: dict[int, torch.Tensor]) ->
     lost = {(1, m) for m in range(3)}
     for worker, instructions in schedule.work.items():
         mine = {(d.replica, d.micro_batch) for d in instructions if d.kind == "F"}
-        kept[worker].narrow(mine, logs=True)
+        kept[worker].drop_unfinished(mine, logs=True)
         assert kept[worker].done == (mine - lost if worker.stage == 1 else mine)
         assert kept[worker].outputs
     found, _ = once(schedule, kept=kept)
@@ -110,10 +110,10 @@ def test_without_logs_or_with_other_routes_work_is_forgotten() -> None:
     kept = {worker: FinishedWork(0) for worker in WORKERS}
     once(plan(problem()).schedule, kept=kept, reduction="fast")
     one = kept[Worker(0, 0)]
-    one.narrow({(0, 0), (0, 1)}, logs=True)  # 0.2 is in the sum, and another process works it now
+    one.drop_unfinished({(0, 0), (0, 1)}, logs=True)  # 0.2 is in the sum, and another process works it now
     assert one.done == set()
     two = kept[Worker(0, 1)]
-    two.narrow({(1, 0), (1, 1), (1, 2)}, logs=False)
+    two.drop_unfinished({(1, 0), (1, 1), (1, 2)}, logs=False)
     assert two.done == set()
 
 

@@ -122,7 +122,7 @@ def test_activations_live_from_f_to_the_end_of_b_weight() -> None:
     assert len(mine._kept) + len(mine._waiting) == 2
     mine.backward_weight((0, 1))
     mine.backward_input((0, 0), None)
-    mine.give_up((0, 0))
+    mine.discard((0, 0))
     assert len(mine._kept) + len(mine._waiting) == 0
 
 
@@ -147,4 +147,4 @@ def test_bf16_stages_keep_float32_master_weights() -> None:
     gradient = mine.backward_input((0, 0), None)
     assert gradient is not None
     assert gradient.dtype == torch.bfloat16
-    assert mine.backward_weight((0, 0)).dtype == mine.begin.master.dtype == torch.float32
+    assert mine.backward_weight((0, 0)).dtype == mine.initial_state.master.dtype == torch.float32

@@ -11,8 +11,8 @@ from cedar.trainers.resilient.model import AdamW, Layout, State
 
 def test_adamw_is_torchs() -> None:
     layer = nn.Linear(3, 2)
-    layout = Layout.of(dict(layer.named_parameters()))
-    state = State.begin(layout.gather(dict(layer.named_parameters())))
+    layout = Layout.from_parameters(dict(layer.named_parameters()))
+    state = State.initial(layout.gather(dict(layer.named_parameters())))
     groups = [{"params": [layer.weight], "weight_decay": 0.1}, {"params": [layer.bias], "weight_decay": 0.0}]
     theirs = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95))
     ours = AdamW(AdamWOptions(rate=0.01, schedule="constant", decay=0.1))
@@ -26,7 +26,7 @@ def test_adamw_is_torchs() -> None:
 
 
 def test_a_step_leaves_the_old_state_alone_and_may_be_skipped() -> None:
-    old = State.begin(torch.ones(4))
+    old = State.initial(torch.ones(4))
     copy = old.master.clone()
     optimizer = AdamW(AdamWOptions(rate=0.1, schedule="constant", decay=0.1))
     layout = Layout({"w": (2, 2)})

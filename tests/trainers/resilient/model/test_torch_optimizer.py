@@ -42,8 +42,8 @@ def groups(parameters: Any) -> list[dict[str, Any]]:
 def test_steps_are_those_of_torch_and_can_be_made_again(name: str) -> None:
     draw, factor = torch.Generator().manual_seed(0), lambda step: 1 / (1 + step)
     layer, make = nn.Linear(3, 2).double(), OPTIMIZERS[name]
-    layout = Layout.of(dict(layer.named_parameters()), dtype=torch.float64)
-    state = State.begin(layout.gather(dict(layer.named_parameters())))
+    layout = Layout.from_parameters(dict(layer.named_parameters()), dtype=torch.float64)
+    state = State.initial(layout.gather(dict(layer.named_parameters())))
     made = TorchOptimizer(lambda parameters: make(groups(parameters)), factor)
     optimizer = make(groups(layer.parameters()))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
