@@ -17,7 +17,7 @@ def one_f_one_b(problem: Problem) -> Schedule:
     does not allow this, a stage runs fewer micro-batches ahead. The micro-batches of dead workers go to live ones and
     nothing else changes, so the result shows the cost of re-routing alone.
     """
-    return _strict(replace(problem, mode="sync"), fused=True)
+    return _list_schedule(replace(problem, mode="sync"), fused=True)
 
 
 def zero_bubble(problem: Problem) -> Schedule:
@@ -26,10 +26,10 @@ def zero_bubble(problem: Problem) -> Schedule:
     B_INPUT runs first, and B_WEIGHT fills the time in which a stage would wait. Stages step separately if the problem's
     mode is ``staggered``, together if it is ``sync``. A problem without a memory limit gets the limit of 1F1B.
     """
-    return _strict(replace(problem, memory="1f1b") if problem.memory is None else problem, fused=False)
+    return _list_schedule(replace(problem, memory="1f1b") if problem.memory is None else problem, fused=False)
 
 
-def _strict(problem: Problem, *, fused: bool) -> Schedule:
-    graph = Graph.of(problem, fused=fused)
+def _list_schedule(problem: Problem, *, fused: bool) -> Schedule:
+    graph = Graph.from_problem(problem, fused=fused)
     policy = Policy(lead=1.0, eager=False)
     return emit(problem, graph.tasks(schedule(graph, policy, 1)[0]))

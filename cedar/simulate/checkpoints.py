@@ -77,13 +77,13 @@ def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: fl
     stop = copy + write
     dense = max(1, round(math.sqrt(2 * stop * mtbf) / iteration))
     stalled = max(0.0, copy - iteration)
-    often = max(1, math.ceil((copy + write) / iteration), math.ceil(stalled / (_OVERHEAD * iteration)))
+    checkfreq_every = max(1, math.ceil((copy + write) / iteration), math.ceil(stalled / (_OVERHEAD * iteration)))
     sent = options.copies * state / memory
     peers = max(1, math.ceil(sent / iteration))
     window = smallest_window(options, iteration)
     return [
         Scheme("dense", dense, stall=stop, load=write),
-        Scheme("checkfreq", often, stall=stalled, lag=copy + write, load=write),
+        Scheme("checkfreq", checkfreq_every, stall=stalled, lag=copy + write, load=write),
         Scheme("gemini", peers, lag=sent, load=state / options.network),
         Scheme("moevement", window, lag=iteration, load=state / options.network, replay=alone * iteration),
     ]
@@ -127,8 +127,8 @@ def effective(scheme: Scheme, iteration: float, restart: float, mtbf: float, sec
         whole = math.floor(max(0.0, done - scheme.lag / period) / scheme.every + 1e-9) * scheme.every
         recovery = restart + scheme.load
         if scheme.replay is not None:  # replay starts at the first iteration of the last complete window
-            again = done - max(0, whole - scheme.every)
-            recovery += (again - min(again, scheme.every) * _FROZEN) * scheme.replay
+            replayed = done - max(0, whole - scheme.every)
+            recovery += (replayed - min(replayed, scheme.every) * _FROZEN) * scheme.replay
         elif now < seconds:
             done = durable = max(durable, whole)
     return done * iteration / seconds

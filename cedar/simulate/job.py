@@ -27,8 +27,8 @@ from cedar.trainers.resilient.planner.graph import Graph
 from cedar.trainers.resilient.planner.search import search
 from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
 
-_MOST = 500_000  # max instructions to draw
-_PLACED = 10_000  # max tasks placed per search for a plan, since a simulation searches for hundreds of plans
+_MAX_INSTRUCTIONS = 500_000  # max instructions to draw
+_MAX_TASKS = 10_000  # max tasks placed per search for a plan, since a simulation searches for hundreds of plans
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class RunOptions:
         positive(self, "steps", "draws")
         if self.hours <= 0:
             raise ValueError(f"hours is {self.hours}: give more than 0")
-        if odd := [name for name in self.systems if name not in SYSTEMS]:
-            raise ValueError(f"there is no system {odd[0]!r}; known: {', '.join(SYSTEMS)}")
+        if unknown := [name for name in self.systems if name not in SYSTEMS]:
+            raise ValueError(f"there is no system {unknown[0]!r}; known: {', '.join(SYSTEMS)}")
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,11 @@ class DrawnQuantiles(NamedTuple):
     high: float  # the 95th percentile
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> DrawnQuantiles:
+    def from_values(cls, values: Sequence[float]) -> DrawnQuantiles:
         """Return the quantiles of some values.
 
         Examples:
-            >>> DrawnQuantiles.of([3.0, 1.0, 2.0])
+            >>> DrawnQuantiles.from_values([3.0, 1.0, 2.0])
             DrawnQuantiles(low=1.0, middle=2.0, high=3.0)
         """
         ordered = sorted(values)
@@ -250,8 +250,8 @@ class SimulatedJob:
         def each(kind: str) -> tuple[float, ...]:
             return tuple(self.spreads.get((kind, s), Spread()).mean for s in range(self.options.pipeline.stages))
 
-        meetings = (max(each("ALL_REDUCE"), default=0.0), max(each("STEP"), default=0.0))
-        return Costs(each("F"), each("B_INPUT"), each("B_WEIGHT"), self.message.mean, *meetings)
+        collectives = (max(each("ALL_REDUCE"), default=0.0), max(each("STEP"), default=0.0))
+        return Costs(each("F"), each("B_INPUT"), each("B_WEIGHT"), self.message.mean, *collectives)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -270,8 +270,8 @@ class SimulatedJob:
         counts = Counter(worker.stage for worker in dead)
         key = tuple(sorted((sum(self.problem.costs.stage(s)), counts[s]) for s in range(self.problem.stages)))
         if key not in self._known:
-            graph = Graph.of(replace(self.problem, dead=dead))
-            self._known[key] = search(graph, _PLACED)[1].period
+            graph = Graph.from_problem(replace(self.problem, dead=dead))
+            self._known[key] = search(graph, _MAX_TASKS)[1].period
         return self._known[key]
 
     def steps(self, dead: frozenset[Worker] = frozenset()) -> list[float]:
@@ -280,24 +280,24 @@ class SimulatedJob:
             return self._drawn[dead]
         schedule = self.plan(dead).schedule
         draws = random.Random(self.options.run.seed)
-        none = Spread()
+        no_spread = Spread()
 
-        def takes(worker: Worker, done: Instruction) -> float:
-            return self.spreads.get((done.kind, worker.stage), none).draw(draws)
+        def duration_of(worker: Worker, done: Instruction) -> float:
+            return self.spreads.get((done.kind, worker.stage), no_spread).draw(draws)
 
         size = sum(map(len, schedule.work.values()))
-        count = max(8, min(self.options.run.steps, _MOST // size)) + 1
-        ends = timeline(schedule, takes, iterations=count, transfer=lambda: self.message.draw(draws)).ends
+        count = max(8, min(self.options.run.steps, _MAX_INSTRUCTIONS // size)) + 1
+        ends = timeline(schedule, duration_of, iterations=count, transfer=lambda: self.message.draw(draws)).ends
         self._drawn[dead] = [after - before for before, after in pairwise(ends)]
         return self._drawn[dead]
 
     @cached_property
     def step(self) -> DrawnQuantiles:
         """Return the quantiles of a step's seconds without failures."""
-        return DrawnQuantiles.of(self.steps())
+        return DrawnQuantiles.from_values(self.steps())
 
     @cached_property
-    def slower(self) -> float:
+    def slowdown(self) -> float:
         """Return how many times longer a step takes with varying instruction times than with their means."""
         return statistics.fmean(self.steps()) / self.mean
 
@@ -320,16 +320,17 @@ class SimulatedJob:
                 traces = [random_trace(size, mtbf * size, failures.repair, seconds, seed) for seed in seeds]
             for system in run.systems:
                 time_of = self._time_of(system)
-                alone = time_of(self.problem) * self.slower
+                alone = time_of(self.problem) * self.slowdown
                 limit = None if failures.trace else seconds
                 outcomes = [
-                    replay(self.problem, t, time_of, slot=self.slower, pause=failures.pause, seconds=limit)
+                    replay(self.problem, t, time_of, slot=self.slowdown, pause=failures.pause, seconds=limit)
                     for t in traces
                 ]  # fmt: skip
                 rates = [one.rate for one in outcomes]
                 yield Survival(
-                    system, 0.0 if failures.trace else mtbf, DrawnQuantiles.of([3600 * rate for rate in rates]),
-                    DrawnQuantiles.of([rate * alone for rate in rates]),
+                    system, 0.0 if failures.trace else mtbf,
+                    DrawnQuantiles.from_values([3600 * rate for rate in rates]),
+                    DrawnQuantiles.from_values([rate * alone for rate in rates]),
                 )  # fmt: skip
 
     def _time_of(self, system: str) -> Callable[[Problem], float]:
@@ -350,7 +351,7 @@ class SimulatedJob:
         chosen, run = self.options.checkpoints, self.options.run
         if chosen is None:
             return
-        iteration = self.mean * self.slower
+        iteration = self.mean * self.slowdown
         alone = self.problem.costs.slot(self.problem.stages) * self.problem.micro_batches / self.mean
         for mtbf in self.options.failures.mtbf:
             for scheme in schemes(chosen, iteration, mtbf, min(1.0, alone)):
@@ -367,10 +368,10 @@ class SimulatedJob:
         comparisons = []
         for dead, seconds in _intervals(_read(path)):
             try:
-                simulated = DrawnQuantiles.of(self.steps(dead))
+                simulated = DrawnQuantiles.from_values(self.steps(dead))
             except ScheduleError as problem:
                 raise CedarError(f"{path} is of another grid: {problem.what}", fix="see pipeline.stages") from problem
-            comparisons.append(Comparison(dead, len(seconds), DrawnQuantiles.of(seconds), simulated))
+            comparisons.append(Comparison(dead, len(seconds), DrawnQuantiles.from_values(seconds), simulated))
         return comparisons
 
 

@@ -42,9 +42,9 @@ class Trace:
         before = 0.0
         for number, event in enumerate(self.events, 1):
             if event.seconds < before:
-                raise _bad(self.name, number, f"{event.seconds:g} s is before {before:g} s")
+                raise _event_error(self.name, number, f"{event.seconds:g} s is before {before:g} s")
             if (event.kind == "add") is (event.node in present):
-                raise _bad(
+                raise _event_error(
                     self.name,
                     number,
                     f"{event.kind} {event.node}, which is {'' if event.node in present else 'not '}there",
@@ -65,21 +65,21 @@ def read_trace(path: str) -> Trace:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ScheduleError(f"the trace {path} cannot be read: {error}", fix="give a CSV file") from error
-    return Trace(tuple(_event(path, number, row) for number, row in enumerate(rows, 1)), path)
+    return Trace(tuple(_parse_event(path, number, row) for number, row in enumerate(rows, 1)), path)
 
 
-def _event(path: str, number: int, row: Sequence[str]) -> Event:
+def _parse_event(path: str, number: int, row: Sequence[str]) -> Event:
     try:
         when, kind, node = (cell.strip() for cell in row)
         milliseconds = int(when)
     except ValueError as error:
-        raise _bad(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node") from error
+        raise _event_error(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node") from error
     if kind not in {"add", "remove"} or milliseconds < 0 or not node:
-        raise _bad(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node")
+        raise _event_error(path, number, f"{','.join(row)!r} is not milliseconds,add|remove,node")
     return Event(milliseconds / 1000, "add" if kind == "add" else "remove", node)
 
 
-def _bad(name: str, number: int, problem: str) -> ScheduleError:
+def _event_error(name: str, number: int, problem: str) -> ScheduleError:
     return ScheduleError(f"{name}, event {number}: {problem}", fix="correct or remove that line")
 
 
@@ -124,10 +124,10 @@ def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worke
         )
     draw = random.Random(seed)
     draw.shuffle(places)
-    return frozenset(_spared(places, problem)[:count])
+    return frozenset(_spare_last(places, problem)[:count])
 
 
-def _spared(places: Iterable[Worker], problem: Problem) -> list[Worker]:
+def _spare_last(places: Iterable[Worker], problem: Problem) -> list[Worker]:
     """Return the workers in order, without the last one of each stage."""
     left = dict.fromkeys(range(problem.stages), problem.replicas)
     spared = []
@@ -143,7 +143,8 @@ REDUNDANCY = 0.15  # assumed cost of Bamboo's redundant forwards for a healthy p
 
 def one_f_one_b_time(problem: Problem) -> float:
     """Return the time of a 1F1B step without failures, the baseline of the other systems."""
-    return _batch([problem.stages], problem.micro_batches, [problem.costs.slot(problem.stages)]) + _after(problem)
+    slot = problem.costs.slot(problem.stages)
+    return _batch_time([problem.stages], problem.micro_batches, [slot]) + _closing_time(problem)
 
 
 def zero_bubble_time(problem: Problem) -> float:
@@ -172,7 +173,7 @@ def drop_replica_time(problem: Problem) -> float:
     """
     healthy = problem.replicas - len({worker.replica for worker in problem.dead})
     slot = problem.costs.slot(problem.stages)
-    return _shared([problem.stages] * healthy, problem, [slot] * healthy)
+    return _shared_time([problem.stages] * healthy, problem, [slot] * healthy)
 
 
 def oobleck_time(problem: Problem) -> float:
@@ -185,7 +186,7 @@ def oobleck_time(problem: Problem) -> float:
     lengths = [problem.stages - dead[replica] for replica in range(problem.replicas)]
     lengths = [length for length in lengths if length >= max(1, problem.stages // 2)]
     slot = sum(sum(problem.costs.stage(stage)) for stage in range(problem.stages))
-    return _shared(lengths, problem, [slot / length for length in lengths])
+    return _shared_time(lengths, problem, [slot / length for length in lengths])
 
 
 def bamboo_time(problem: Problem) -> float:
@@ -200,7 +201,7 @@ def bamboo_time(problem: Problem) -> float:
         if any((stage - 1) % problem.stages in dead for stage in dead):
             continue
         slots.append(problem.costs.slot(problem.stages) * (1 + REDUNDANCY) * (2 if dead else 1))
-    return _shared([problem.stages] * len(slots), problem, slots)
+    return _shared_time([problem.stages] * len(slots), problem, slots)
 
 
 def throughput_bound(problem: Problem) -> float:
@@ -224,17 +225,17 @@ SYSTEMS: Mapping[str, Callable[[Problem], float]] = MappingProxyType(
 )
 
 
-def _after(problem: Problem) -> float:
+def _closing_time(problem: Problem) -> float:
     return problem.costs.reduce + problem.costs.step
 
 
-def _shared(lengths: Sequence[int], problem: Problem, slots: Sequence[float]) -> float:
+def _shared_time(lengths: Sequence[int], problem: Problem, slots: Sequence[float]) -> float:
     if not lengths:
         return math.inf
-    return _batch(lengths, problem.replicas * problem.micro_batches, slots) + _after(problem)
+    return _batch_time(lengths, problem.replicas * problem.micro_batches, slots) + _closing_time(problem)
 
 
-def _batch(lengths: Sequence[int], micro_batches: int, slots: Sequence[float]) -> float:
+def _batch_time(lengths: Sequence[int], micro_batches: int, slots: Sequence[float]) -> float:
     """Return the time of the slowest pipeline when pipelines share integer numbers of micro-batches optimally."""
     ends = [(length * slot, at) for at, (length, slot) in enumerate(zip(lengths, slots, strict=True))]
     heapq.heapify(ends)  # when each pipeline would finish if it got one more micro-batch
@@ -261,34 +262,34 @@ def phases(problem: Problem, trace: Trace, seconds: float | None = None) -> Iter
     """
     end = trace.seconds if seconds is None else seconds
     places = list(grid(problem.stages, problem.replicas))
-    at: dict[str, Worker] = {}
+    place_of: dict[str, Worker] = {}
     spares: list[str] = []
     now = 0.0
     for event in trace.events:
         if event.seconds > end:
             break
         if event.seconds > now:
-            yield Phase(now, event.seconds, _dead(problem, at))
+            yield Phase(now, event.seconds, _dead_workers(problem, place_of))
             now = event.seconds
         if event.kind == "add":
             spares.append(event.node)
         elif event.node in spares:
             spares.remove(event.node)
         else:
-            del at[event.node]
-        taken = set(at.values())
+            del place_of[event.node]
+        taken = set(place_of.values())
         free = [place for place in places if place not in taken]
         while free and spares:
-            live = Counter(place.stage for place in at.values())
+            live = Counter(place.stage for place in place_of.values())
             place = min(free, key=lambda p: (live[p.stage], p))
             free.remove(place)
-            at[spares.pop(0)] = place
+            place_of[spares.pop(0)] = place
     if end > now:
-        yield Phase(now, end, _dead(problem, at))
+        yield Phase(now, end, _dead_workers(problem, place_of))
 
 
-def _dead(problem: Problem, at: dict[str, Worker]) -> frozenset[Worker] | None:
-    live = set(at.values())
+def _dead_workers(problem: Problem, place_of: dict[str, Worker]) -> frozenset[Worker] | None:
+    live = set(place_of.values())
     if len({worker.stage for worker in live}) < problem.stages:
         return None
     return frozenset(set(grid(problem.stages, problem.replicas)) - live)
@@ -329,7 +330,7 @@ def replay(
         10.0
     """
     time_of = SYSTEMS[system] if isinstance(system, str) else system
-    known: dict[frozenset[Worker], float] = {}
+    step_times: dict[frozenset[Worker], float] = {}
     steps = idle = whole = 0.0
     changes, before = -1, None
     for start, end, dead in phases(problem, trace, seconds):
@@ -338,15 +339,15 @@ def replay(
             idle += end - start
             before = None
             continue
-        if dead not in known:
-            known[dead] = time_of(replace(problem, dead=dead)) * slot
-        each = known[dead]
+        if dead not in step_times:
+            step_times[dead] = time_of(replace(problem, dead=dead)) * slot
+        step_time = step_times[dead]
         lost = 0.0
         if dead != before:
             changes += 1
-            lost = pause + each / 2 if changes and math.isfinite(each) else 0.0
+            lost = pause + step_time / 2 if changes and math.isfinite(step_time) else 0.0
         before = dead
-        useful = max(0.0, end - start - lost) if math.isfinite(each) else 0.0
-        steps += useful / each if useful else 0.0
+        useful = max(0.0, end - start - lost) if math.isfinite(step_time) else 0.0
+        steps += useful / step_time if useful else 0.0
         idle += end - start - useful
     return Outcome(steps, max(0, changes), idle, whole)

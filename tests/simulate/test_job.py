@@ -40,7 +40,7 @@ def test_steps_that_wait_for_the_slowest_take_longer_than_their_means():
     low, middle, high = found.step
     assert low < middle < high
     assert middle > found.mean
-    assert found.slower > 1
+    assert found.slowdown > 1
     assert job(times=wide).step == found.step, "draws follow from the seed"
     assert job(times=wide, run=replace(QUICK, seed=1)).step != found.step
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cedar.trainers.resilient.planner.graph import Graph, Order, measure
 from cedar.trainers.resilient.planner.problem import Problem
-from cedar.trainers.resilient.planner.search import Plan, proven, search
+from cedar.trainers.resilient.planner.search import Plan, make_plan, search
 from cedar.trainers.resilient.schedule import Costs, ScheduleError
 
 
@@ -33,7 +33,7 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> 
         from ortools.sat.python import cp_model
     except ImportError as error:
         raise ScheduleError("exact plans need OR-tools", fix="pip install 'cedar-data[schedules]'") from error
-    graph, rounded = Graph.of(problem), Graph.of(replace(problem, costs=_whole(problem)))
+    graph, rounded = Graph.from_problem(problem), Graph.from_problem(replace(problem, costs=_integer_costs(problem)))
     first = order = search(graph)[0]
     model, starts = _model(cp_model, rounded, order)
     solver = cp_model.CpSolver()
@@ -47,8 +47,8 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> 
         when = {node: solver.value(start) for node, start in starts.items()}
         order = [sorted(nodes, key=lambda node: (when[node], node)) for nodes in order]
     if rounded.problem.costs == problem.costs:
-        return proven(problem, graph, order, "exact", solver.best_objective_bound)
-    return min((proven(problem, graph, one, "exact") for one in (order, first)), key=lambda made: made.period)
+        return make_plan(problem, graph, order, "exact", solver.best_objective_bound)
+    return min((make_plan(problem, graph, one, "exact") for one in (order, first)), key=lambda planned: planned.period)
 
 
 def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, Any]]:
@@ -58,12 +58,12 @@ def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, An
     transfer, after = int(problem.costs.transfer), int(problem.costs.reduce + problem.costs.step)
     hint = measure(graph, order)
     assert hint is not None, "the heuristic's order can be carried out"
-    most = int(hint.period + 1)
-    horizon = most * problem.stages  # the time windows of neighboring stages overlap
+    max_period = int(hint.period + 1)
+    horizon = max_period * problem.stages  # the time windows of neighboring stages overlap
     begin = min(hint.starts.values())
     model = cp_model.CpModel()
     starts: dict[int, Any] = {}
-    period = model.new_int_var(int(problem.bound), most, "period")
+    period = model.new_int_var(int(problem.bound), max_period, "period")
     opens = [model.new_int_var(0, horizon, f"opens {stage}") for stage in range(problem.stages)]
     closes = [model.new_int_var(0, horizon, f"closes {stage}") for stage in range(problem.stages)]
     for worker, nodes in enumerate(order):
@@ -115,7 +115,7 @@ def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, An
             model.add(starts[sooner] < starts[later])
 
 
-def _whole(problem: Problem) -> Costs:
+def _integer_costs(problem: Problem) -> Costs:
     """Return integer costs, as the solver needs them."""
     each = vars(problem.costs).values()
     values = [one for value in each for one in (value if isinstance(value, tuple) else (value,))]

@@ -41,9 +41,10 @@ def from_torch(path: str, problem: Problem) -> Plan:
         Worker(stage, replica): [(kind, replica * problem.micro_batches + number) for kind, number in tasks]
         for stage, tasks in enumerate(stages) for replica in range(problem.replicas)
     }  # fmt: skip
-    made = emit(problem, orders)
-    facts, times = validate(made), timeline(made, problem.costs, iterations=6)
-    return Plan(made, times.period, times.makespan, problem.bound, facts, "torch", times.period <= problem.bound + 1e-9)
+    emitted = emit(problem, orders)
+    facts, times = validate(emitted), timeline(emitted, problem.costs, iterations=6)
+    optimal = times.period <= problem.bound + 1e-9
+    return Plan(emitted, times.period, times.makespan, problem.bound, facts, "torch", optimal)
 
 
 def _tasks(path: str, stage: int, line: Sequence[str], count: int) -> list[Task]:

@@ -24,7 +24,7 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
     the same sender, because receives follow the order of sends. ``problem``: determines the routes. ``orders``: for
     each live worker, every task of its micro-batches exactly once.
     """
-    stages, per = problem.stages, problem.micro_batches
+    stages, per_replica = problem.stages, problem.micro_batches
     routes = problem.routes
     sent: dict[tuple[Worker, Worker], list[int]] = {}
     for worker, tasks in orders.items():
@@ -41,7 +41,7 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
         steps: list[Instruction] = []
         received: set[int] = set()  # index of the micro-batch, or -1 - index for gradients
         for kind, index in tasks:
-            home, number = divmod(index, per)
+            home, number = divmod(index, per_replica)
             forward = kind == "F"
             source = -1 if kind == "B_WEIGHT" else stage - 1 if forward else stage + 1
             if 0 <= source < stages and (index if forward else -1 - index) not in received:
@@ -52,7 +52,7 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
                 while True:
                     got = messages[at]
                     at += 1
-                    steps.append(Instruction(receive, *divmod(got, per), peer))
+                    steps.append(Instruction(receive, *divmod(got, per_replica), peer))
                     received.add(got if forward else -1 - got)
                     if got == index:
                         break
@@ -65,7 +65,7 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
         steps += (Instruction("ALL_REDUCE"), Instruction("STEP"))
         work[Worker(stage, replica)] = tuple(steps)
     return Schedule(
-        problem.stages, problem.replicas, per, work, problem.dead, problem.mode,
+        problem.stages, problem.replicas, per_replica, work, problem.dead, problem.mode,
         problem.caps, tied=problem.tied,
     )  # fmt: skip
 
@@ -89,7 +89,7 @@ class Graph:
     groups: Sequence[Sequence[int]]  # stages whose optimizers wait for each other
 
     @classmethod
-    def of(cls, problem: Problem, *, fused: bool = False) -> Graph:
+    def from_problem(cls, problem: Problem, *, fused: bool = False) -> Graph:
         """Make the graph of a problem."""
         size = problem.replicas * problem.micro_batches
         workers = [Worker(stage, replica) for stage in range(problem.stages) for replica in problem.alive(stage)]
@@ -132,8 +132,8 @@ def _groups(problem: Problem) -> list[list[int]]:
     """Return the groups of stages whose optimizers wait for each other."""
     if problem.mode == "sync":
         return [list(range(problem.stages))]
-    alone = [[stage] for stage in range(problem.stages) if stage not in problem.tied]
-    return [*alone, list(problem.tied)] if problem.tied else alone
+    single_stages = [[stage] for stage in range(problem.stages) if stage not in problem.tied]
+    return [*single_stages, list(problem.tied)] if problem.tied else single_stages
 
 
 @dataclass(frozen=True)

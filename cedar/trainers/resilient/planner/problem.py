@@ -65,9 +65,9 @@ class Problem:
             )
         self.costs.check(self.stages)
         object.__setattr__(self, "dead", frozenset(Worker(*worker) for worker in self.dead))
-        if strange := self.dead - set(grid(self.stages, self.replicas)):
+        if unknown := self.dead - set(grid(self.stages, self.replicas)):
             raise ScheduleError(
-                f"the dead worker {min(strange)} is not in a grid of {self.stages} x {self.replicas}",
+                f"the dead worker {min(unknown)} is not in a grid of {self.stages} x {self.replicas}",
                 fix="name workers as (stage, replica), from 0",
             )
         for stage in range(self.stages):
@@ -123,17 +123,17 @@ class Problem:
         run B_INPUT and B_WEIGHT of those that it keeps. In sync mode, it must also wait for its first micro-batch.
         """
         each = [self.costs.stage(stage) for stage in range(self.stages)]
-        bounds, sooner = [], 0.0
+        bounds, first_arrival = [], 0.0
         for stage, (load, cap) in enumerate(zip(self.load, self.caps, strict=True)):
             forward, backward_input, backward_weight = each[stage]
             kept = load if cap is None else min(load, cap)
-            away = sum(f + b + 2 * self.costs.transfer for f, b, _ in each[stage + 1 :])
-            first = max(0.0, forward + away - kept * forward)
-            last = max(0.0, away - (kept - 1) * (backward_input + backward_weight))
+            round_trip = sum(f + b + 2 * self.costs.transfer for f, b, _ in each[stage + 1 :])
+            first = max(0.0, forward + round_trip - kept * forward)
+            last = max(0.0, round_trip - (kept - 1) * (backward_input + backward_weight))
             # the two waits do not overlap if an activation must be freed before the last micro-batch can start
             idle = first + last if kept < load else max(first, last)
-            stays = (sum(each[stage]) + away) * load / kept
+            stays = (sum(each[stage]) + round_trip) * load / kept
             busy = max(sum(each[stage]) * load + idle, stays)
-            bounds.append(busy + self.costs.reduce + self.costs.step + (sooner if self.mode == "sync" else 0))
-            sooner += forward + self.costs.transfer
+            bounds.append(busy + self.costs.reduce + self.costs.step + (first_arrival if self.mode == "sync" else 0))
+            first_arrival += forward + self.costs.transfer
         return max(bounds)

@@ -60,7 +60,7 @@ class _Run:
         self.lead = [self._lead(stage) for stage in graph.stage]
         self.live, self.ahead, self.busy = [0] * count, [0] * count, bytearray(count)
         self.step_of = [0] * problem.stages
-        self.left = [graph.size] * problem.stages
+        self.unfinished = [graph.size] * problem.stages
         self.scheduled: list[Order] = [[[] for _ in range(count)] for _ in range(steps)]
         self.urgency = self._urgency()
         self.events: list[tuple[float, int, int]] = []  # time, kind (0 end, 1 arrival, 2 group opens), node or group
@@ -123,9 +123,9 @@ class _Run:
         if kind == self.ends:
             self.live[worker] -= 1
             stage = graph.stage[worker]
-            self.left[stage] -= 1
+            self.unfinished[stage] -= 1
             group = self.group_of[stage]
-            if not self.left[stage] and not any(self.left[s] for s in graph.groups[group]):
+            if not self.unfinished[stage] and not any(self.unfinished[s] for s in graph.groups[group]):
                 heapq.heappush(self.events, (now + self.after, 2, group))
 
     def _send(self, node: int, now: float, touched: dict[int, None]) -> None:
@@ -153,7 +153,7 @@ class _Run:
             self.step_of[stage] += 1
             if self.step_of[stage] >= self.steps:
                 continue
-            self.left[stage] = graph.size
+            self.unfinished[stage] = graph.size
             if stage == 0:
                 for cell in range(graph.size):
                     heapq.heappush(self.forward[graph.owner[cell]], (self.urgency[cell], 3 * cell))
@@ -168,11 +168,11 @@ class _Run:
         if self.busy[worker]:
             return
         forward, backward, weight = self.forward[worker], self.backward[worker], self.weight[worker]
-        may = bool(forward) and self.live[worker] < self.graph.caps[worker]
-        within = may and self.ahead[worker] < self.lead[worker]
-        if backward and not (within and self.policy.forward_first):
+        can_forward = bool(forward) and self.live[worker] < self.graph.caps[worker]
+        within_lead = can_forward and self.ahead[worker] < self.lead[worker]
+        if backward and not (within_lead and self.policy.forward_first):
             node = heapq.heappop(backward)[1]
-        elif within or (may and self.policy.eager and not weight):
+        elif within_lead or (can_forward and self.policy.eager and not weight):
             node = heapq.heappop(forward)[1]
             self.live[worker] += 1
             self.ahead[worker] += 1
@@ -221,8 +221,8 @@ def plan(problem: Problem, *, thorough: bool = False) -> Plan:
         >>> plan(Problem(4, 3, 6, frozenset({Worker(2, 1)}))).period
         27.0
     """
-    graph = Graph.of(problem)
-    return proven(problem, graph, search(graph, _AHEAD if thorough else _ONLINE)[0])
+    graph = Graph.from_problem(problem)
+    return make_plan(problem, graph, search(graph, _AHEAD if thorough else _ONLINE)[0])
 
 
 def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
@@ -245,11 +245,13 @@ def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
     return best[1], best[2]
 
 
-def proven(problem: Problem, graph: Graph, order: Order, method: str = "heuristic", bound: float | None = None) -> Plan:
+def make_plan(
+    problem: Problem, graph: Graph, order: Order, method: str = "heuristic", bound: float | None = None
+) -> Plan:
     """Make the plan of an order: convert it to a schedule, validate it, and measure its step time."""
-    made = emit(problem, graph.tasks(order))
-    facts = validate(made)
+    emitted = emit(problem, graph.tasks(order))
+    facts = validate(emitted)
     times = measure(graph, order, 12 if graph.nodes <= _SMALL else 4)
     assert times is not None, "a schedule that was proven can be carried out"
-    least = max(problem.bound, bound or 0)
-    return Plan(made, times.period, times.makespan, least, facts, method, times.period <= least + 1e-9)
+    lower_bound = max(problem.bound, bound or 0)
+    return Plan(emitted, times.period, times.makespan, lower_bound, facts, method, times.period <= lower_bound + 1e-9)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cedar.trainers.resilient.schedule.language import Instruction, Kind, Worker
 from cedar.trainers.resilient.schedule.timeline import Costs
 
-_MEETINGS: tuple[Kind, Kind] = ("ALL_REDUCE", "STEP")
+_COLLECTIVES: tuple[Kind, Kind] = ("ALL_REDUCE", "STEP")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Durations:
             tuple(grain * round(seconds / grain) if grain else 0.0 for seconds in one) for one in each
         )
         reduce, step = (
-            max((s for (kind, _), s in self.seconds.items() if kind == name), default=0.0) for name in _MEETINGS
+            max((s for (kind, _), s in self.seconds.items() if kind == name), default=0.0) for name in _COLLECTIVES
         )
         transfer = grain * round(self.transfer / grain) if grain else self.transfer
         return Costs(forward, backward_input, backward_weight, transfer, reduce, step)

@@ -156,8 +156,8 @@ def pairs(stages: int, replicas: int, tied: Sequence[int] = ()) -> Iterator[tupl
     """
     for one in grid(stages, replicas):
         for other in grid(stages, replicas):
-            apart = abs(one.stage - other.stage)
-            if one != other and (apart <= 1 or {one.stage, other.stage} <= set(tied)):
+            distance = abs(one.stage - other.stage)
+            if one != other and (distance <= 1 or {one.stage, other.stage} <= set(tied)):
                 yield one, other
 
 

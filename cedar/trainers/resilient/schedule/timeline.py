@@ -139,11 +139,11 @@ def timeline(
     costs = costs or Costs()
     if isinstance(costs, Costs):
         costs.check(schedule.stages)
-    takes = costs.of if isinstance(costs, Costs) else costs
+    duration_of = costs.of if isinstance(costs, Costs) else costs
     travel = transfer if transfer is not None else costs.transfer if isinstance(costs, Costs) else 0
     travels = travel if callable(travel) else lambda: travel
-    run = _Run(schedule, takes, travels, iterations, spans)
-    run.all()
+    run = _Run(schedule, duration_of, travels, iterations, spans)
+    run.simulate()
     ends = [[0.0] * schedule.stages for _ in range(iterations)]
     for worker, closed in run.closed.items():
         for iteration, end in enumerate(closed):
@@ -159,16 +159,17 @@ class _Run:
     """One simulation: a worker continues until it has to wait, and resumes when what it waits for happens."""
 
     def __init__(
-        self, schedule: Schedule, takes: Callable[[Worker, Instruction], float], travel: Callable[[], float],
+        self, schedule: Schedule, duration_of: Callable[[Worker, Instruction], float], travel: Callable[[], float],
         iterations: int, keep: bool,
     ) -> None:  # fmt: skip
-        self.schedule, self.takes, self.travel, self.iterations, self.keep = schedule, takes, travel, iterations, keep
+        self.schedule, self.duration_of, self.travel = schedule, duration_of, travel
+        self.iterations, self.keep = iterations, keep
         self.closed: dict[Worker, list[float]] = {worker: [] for worker in schedule.work}
         self.spans: list[Span] = []
         self.clock: dict[Worker, float] = dict.fromkeys(schedule.work, 0)
         self.messages: dict[Hashable, deque[float]] = defaultdict(deque)
         self.waiting: dict[Hashable, Worker] = {}
-        self.met: dict[Hashable, list[tuple[Worker, float]]] = defaultdict(list)
+        self.arrivals: dict[Hashable, list[tuple[Worker, float]]] = defaultdict(list)
         self.start: dict[Worker, float] = {}
         self.runnable = deque(schedule.work)
         self.sizes: dict[tuple[str, int], int] = defaultdict(int)  # number of workers in each group
@@ -177,11 +178,11 @@ class _Run:
                 self.sizes[group_of(schedule, worker.stage, "ALL_REDUCE")] += 1
                 self.sizes[group_of(schedule, worker.stage, "STEP")] += 1
 
-    def all(self) -> None:
+    def simulate(self) -> None:
         at = dict.fromkeys(self.schedule.work, 0)
         while self.runnable:
             worker = self.runnable.popleft()
-            at[worker] = self.go_on(worker, at[worker])
+            at[worker] = self.advance(worker, at[worker])
         stuck = [worker for worker, closed in self.closed.items() if len(closed) < self.iterations]
         if stuck:
             work = self.schedule.work
@@ -189,7 +190,7 @@ class _Run:
             more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
             raise ScheduleError(f"the schedule is wrong: {reported}{more} wait forever", fix="make it with the planner")
 
-    def go_on(self, worker: Worker, at: int) -> int:
+    def advance(self, worker: Worker, at: int) -> int:
         """Run a worker until it waits or has done all iterations; return the position in its list."""
         instructions, clock, stage = self.schedule.work[worker], self.clock[worker], worker.stage
         size, travel = len(instructions), self.travel
@@ -208,11 +209,11 @@ class _Run:
                     break
                 start = max(clock, self.messages[key].popleft())
             elif kind == "ALL_REDUCE" or (kind == "STEP" and self.schedule.mode == "sync"):
-                begun = self.meet(worker, clock, kind)
-                if begun is None:
+                start_time = self.arrive(worker, clock, kind)
+                if start_time is None:
                     break
-                start = begun
-            clock = start + self.takes(worker, step)
+                start = start_time
+            clock = start + self.duration_of(worker, step)
             if kind[0] == "S" and kind != "STEP":
                 key = (stage, worker.replica, stage + 1 if kind == "SEND_F" else stage - 1, step.peer)
                 self.messages[key].append(clock + travel())
@@ -224,19 +225,19 @@ class _Run:
         self.clock[worker] = clock
         return at
 
-    def meet(self, worker: Worker, clock: float, kind: str) -> float | None:
+    def arrive(self, worker: Worker, clock: float, kind: str) -> float | None:
         """Return the time at which the last worker of the group arrived, or None while some are missing."""
         if worker in self.start:
             return self.start.pop(worker)
         key = group_of(self.schedule, worker.stage, kind)
-        met = self.met[key]
-        met.append((worker, clock))
-        if len(met) < self.sizes[key]:
+        arrivals = self.arrivals[key]
+        arrivals.append((worker, clock))
+        if len(arrivals) < self.sizes[key]:
             return None
-        begun = max(came for _, came in met)
-        for other, _ in met:
+        start_time = max(came for _, came in arrivals)
+        for other, _ in arrivals:
             if other != worker:
-                self.start[other] = begun
+                self.start[other] = start_time
                 self.runnable.append(other)
-        del self.met[key]
-        return begun
+        del self.arrivals[key]
+        return start_time

@@ -36,12 +36,13 @@ def channels_of(schedule: Schedule) -> Channels:
             elif start == "RECV":
                 received[step.other(worker), worker].append(step[1:3])
     for pair in sent.keys() | received.keys():
-        gone, come = sent.get(pair, []), received.get(pair, [])
-        if gone != come:
+        sent_keys, received_keys = sent.get(pair, []), received.get(pair, [])
+        if sent_keys != received_keys:
             at = next(
-                (i for i, (a, b) in enumerate(zip(gone, come, strict=False)) if a != b), min(len(gone), len(come))
+                (i for i, (a, b) in enumerate(zip(sent_keys, received_keys, strict=False)) if a != b),
+                min(len(sent_keys), len(received_keys)),
             )
-            names = [f"{m[at][0]}.{m[at][1]}" if at < len(m) else "nothing" for m in (gone, come)]
+            names = [f"{m[at][0]}.{m[at][1]}" if at < len(m) else "nothing" for m in (sent_keys, received_keys)]
             raise ScheduleError(
                 f"the schedule is wrong: message {at} from {pair[0]} to {pair[1]} is sent as {names[0]}"
                 f" and received as {names[1]}",
@@ -89,7 +90,7 @@ def validate(schedule: Schedule) -> Facts:
     for stage, owned in enumerate(owners):
         if (missing := owned.find(0)) >= 0:
             replica, micro_batch = divmod(missing, schedule.micro_batches)
-            raise _wrong(f"micro-batch {replica}.{micro_batch} is not worked at stage {stage}")
+            raise _schedule_error(f"micro-batch {replica}.{micro_batch} is not worked at stage {stage}")
     channels = channels_of(schedule)
     timeline(schedule)
     return Facts(live, queued, channels)
@@ -98,90 +99,91 @@ def validate(schedule: Schedule) -> Facts:
 def _check_shape(schedule: Schedule) -> None:
     for name in ("stages", "replicas", "micro_batches"):
         if getattr(schedule, name) < 1:
-            raise _wrong(f"{name} is {getattr(schedule, name)}")
+            raise _schedule_error(f"{name} is {getattr(schedule, name)}")
     if schedule.mode not in MODES:
-        raise _wrong(f"its mode is {schedule.mode!r}")
+        raise _schedule_error(f"its mode is {schedule.mode!r}")
     places = set(grid(schedule.stages, schedule.replicas))
-    if strange := schedule.dead - places:
-        raise _wrong(f"the dead worker {min(strange)} is not in the grid")
+    if unknown := schedule.dead - places:
+        raise _schedule_error(f"the dead worker {min(unknown)} is not in the grid")
     for stage in range(schedule.stages):
         if not schedule.peers(stage):
             raise ScheduleError(
                 f"stage {stage} has no live worker: its weights are lost", fix="go back to the last checkpoint"
             )
-    if odd := set(schedule.work) ^ set(schedule.live):
-        problem = "has a list, but is not a live worker" if min(odd) in schedule.work else "is alive, but has no list"
-        raise _wrong(f"{min(odd)} {problem}")
+    if mismatched := set(schedule.work) ^ set(schedule.live):
+        worker = min(mismatched)
+        problem = "has a list, but is not a live worker" if worker in schedule.work else "is alive, but has no list"
+        raise _schedule_error(f"{worker} {problem}")
     if len(schedule.caps) != schedule.stages:
-        raise _wrong(f"it has {len(schedule.caps)} memory caps for {schedule.stages} stages")
+        raise _schedule_error(f"it has {len(schedule.caps)} memory caps for {schedule.stages} stages")
     if not schedule.serving <= set(range(schedule.stages)):
-        raise _wrong(f"it serves at stages {sorted(schedule.serving)} of {schedule.stages}")
+        raise _schedule_error(f"it serves at stages {sorted(schedule.serving)} of {schedule.stages}")
     if not set(schedule.tied) <= set(range(schedule.stages)):
-        raise _wrong(f"stages {list(schedule.tied)} of {schedule.stages} share weights")
+        raise _schedule_error(f"stages {list(schedule.tied)} of {schedule.stages} share weights")
     if set(schedule.tied) & schedule.serving and not set(schedule.tied) <= schedule.serving:
-        raise _wrong("stages that share weights step together, but only some of them serve")
+        raise _schedule_error("stages that share weights step together, but only some of them serve")
 
 
 def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple[int, int]:
     """Check one worker's list and mark its micro-batches as owned; return its peaks of activations and of messages."""
-    stage, per, last = worker.stage, schedule.micro_batches, worker.stage == schedule.stages - 1
+    stage, per_replica, last = worker.stage, schedule.micro_batches, worker.stage == schedule.stages - 1
     serving, cap = stage in schedule.serving, schedule.caps[stage]
     full, needs = _rules(stage == 0, last, serving)
     ends = _BIT["B_INPUT"] if serving else _BIT["B_WEIGHT"]
     done: dict[int, int] = {}
-    live = peak = queued = most = closed = 0
+    live = peak = queued = peak_queued = closed = 0
     for at, step in enumerate(schedule.work[worker]):
         kind, replica, micro_batch, peer = step
         if kind == "ALL_REDUCE" or kind == "STEP":  # noqa: PLR1714 - faster in this hot loop
             expected = 0 if kind == "ALL_REDUCE" else 1
             if closed != expected or serving:
-                raise _at(worker, at, step, "does not belong here")
+                raise _instruction_error(worker, at, step, "does not belong here")
             closed += 1
             if any(bits != full for bits in done.values()):
-                raise _at(worker, at, step, f"comes before {_unfinished(done, full, per)}")
+                raise _instruction_error(worker, at, step, f"comes before {_unfinished(done, full, per_replica)}")
             continue
         need = needs.get(kind)
         if need is None:
-            raise _at(
+            raise _instruction_error(
                 worker, at, step, f"does not belong to stage {stage}" if kind in KINDS else "is not an instruction"
             )
         if closed:
-            raise _at(worker, at, step, "comes after ALL_REDUCE")
-        if not (0 <= replica < schedule.replicas and 0 <= micro_batch < per):
-            raise _at(worker, at, step, "is of a micro-batch that there is not")
+            raise _instruction_error(worker, at, step, "comes after ALL_REDUCE")
+        if not (0 <= replica < schedule.replicas and 0 <= micro_batch < per_replica):
+            raise _instruction_error(worker, at, step, "is of a micro-batch that there is not")
         if kind[1:4] in {"END", "ECV"} and (not 0 <= peer < schedule.replicas or step.other(worker) in schedule.dead):
-            raise _at(worker, at, step, f"has no live peer {peer}")
-        index, bit = replica * per + micro_batch, _BIT[kind]
+            raise _instruction_error(worker, at, step, f"has no live peer {peer}")
+        index, bit = replica * per_replica + micro_batch, _BIT[kind]
         bits = done.get(index, 0)
         if bits & bit:
-            raise _at(worker, at, step, "is done twice")
+            raise _instruction_error(worker, at, step, "is done twice")
         if need & ~bits:
-            raise _at(
+            raise _instruction_error(
                 worker, at, step, f"comes before {_NAMES[need & ~bits & -(need & ~bits)]} {replica}.{micro_batch}"
             )
         done[index] = bits | bit
         if bit & 9:  # RECV_F, RECV_B
             queued += 1
-            most = max(most, queued)
+            peak_queued = max(peak_queued, queued)
         elif bit & 2:  # F
             if owned[index]:
-                raise _at(worker, at, step, "is done by another worker, too")
+                raise _instruction_error(worker, at, step, "is done by another worker, too")
             owned[index] = 1
             queued -= 0 if stage == 0 else 1
             live += 1
             peak = max(peak, live)
             if cap is not None and live > cap:
-                raise _at(worker, at, step, f"keeps {live} activations, the cap is {cap}")
+                raise _instruction_error(worker, at, step, f"keeps {live} activations, the cap is {cap}")
         else:
             if bit & 16 and not last:
                 queued -= 1
             if bit & ends:
                 live -= 1
     if any(bits != full for bits in done.values()):
-        raise _wrong(f"{worker} never gets to {_unfinished(done, full, per)}")
+        raise _schedule_error(f"{worker} never gets to {_unfinished(done, full, per_replica)}")
     if closed != (0 if serving else 2):
-        raise _wrong(f"{worker} does not end with ALL_REDUCE and STEP")
-    return peak, most
+        raise _schedule_error(f"{worker} does not end with ALL_REDUCE and STEP")
+    return peak, peak_queued
 
 
 def _rules(first: bool, last: bool, serving: bool) -> tuple[int, dict[Kind, int]]:
@@ -203,15 +205,15 @@ def _rules(first: bool, last: bool, serving: bool) -> tuple[int, dict[Kind, int]
     return full, needs
 
 
-def _unfinished(done: dict[int, int], full: int, per: int) -> str:
+def _unfinished(done: dict[int, int], full: int, per_replica: int) -> str:
     index = next(index for index, bits in done.items() if bits != full)
     missing = full & ~done[index]
-    return f"{_NAMES[missing & -missing]} {index // per}.{index % per}"
+    return f"{_NAMES[missing & -missing]} {index // per_replica}.{index % per_replica}"
 
 
-def _at(worker: Worker, at: int, step: Instruction, problem: str) -> ScheduleError:
-    return _wrong(f"{worker}, instruction {at}: {step} {problem}")
+def _instruction_error(worker: Worker, at: int, step: Instruction, problem: str) -> ScheduleError:
+    return _schedule_error(f"{worker}, instruction {at}: {step} {problem}")
 
 
-def _wrong(problem: str) -> ScheduleError:
+def _schedule_error(problem: str) -> ScheduleError:
     return ScheduleError(f"the schedule is wrong: {problem}", fix="make it with the planner")

@@ -16,7 +16,7 @@ TWO = Problem(2, 1, 2)  # nodes of (0, 0) are 0 to 5, those of (1, 0) are 6 to 1
 
 @given(problems())
 def test_an_order_takes_as_long_as_its_schedule_does(problem):
-    graph = Graph.of(problem)
+    graph = Graph.from_problem(problem)
     order = schedule(graph, next(policies()))[-1]
     assert sorted(node for nodes in order for node in nodes) == list(range(graph.nodes))
     times, made = measure(graph, order), emit(problem, graph.tasks(order))
@@ -25,7 +25,7 @@ def test_an_order_takes_as_long_as_its_schedule_does(problem):
 
 
 def test_what_was_sent_earlier_is_received_before_what_is_needed():
-    made = emit(TWO, Graph.of(TWO).tasks([[0, 3, 4, 5, 1, 2], [9, 10, 11, 6, 7, 8]]))
+    made = emit(TWO, Graph.from_problem(TWO).tasks([[0, 3, 4, 5, 1, 2], [9, 10, 11, 6, 7, 8]]))
     told = [str(step) for step in made.work[Worker(1, 0)]]
     assert told[:5] == ["RECV_F 0.0 from 0", "RECV_F 0.1 from 0", "F 0.1", "B_INPUT 0.1", "SEND_B 0.1 to 0"]
     validate(made)
@@ -39,6 +39,6 @@ def test_what_was_sent_earlier_is_received_before_what_is_needed():
     ],
 )
 def test_an_order_that_cannot_be_carried_out_has_no_times(order):
-    graph = Graph.of(TWO)
+    graph = Graph.from_problem(TWO)
     assert measure(graph, [sorted(nodes) for nodes in order]) is not None
     assert measure(graph, order) is None
