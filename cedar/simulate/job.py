@@ -370,7 +370,7 @@ class SimulatedJob:
             try:
                 simulated = DrawnQuantiles.from_values(self.steps(dead))
             except ScheduleError as problem:
-                raise CedarError(f"{path} is of another grid: {problem.what}", fix="see pipeline.stages") from problem
+                raise CedarError(f"{path} is from another grid: {problem.what}", fix="see pipeline.stages") from problem
             comparisons.append(Comparison(dead, len(seconds), DrawnQuantiles.from_values(seconds), simulated))
         return comparisons
 

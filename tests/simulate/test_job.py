@@ -91,7 +91,7 @@ def test_a_run_says_by_how_much_the_simulation_is_wrong(tmp_path):
 def test_times_may_come_from_a_run(tmp_path):
     path = report(tmp_path / "report.json")
     assert job(times=TimeOptions(report=path)).mean == pytest.approx(job().mean)
-    with pytest.raises(CedarError, match="is of another grid"):
+    with pytest.raises(CedarError, match="is from another grid"):
         job(pipeline=replace(GRID, stages=1), times=replace(TIMES)).against(path)
     (tmp_path / "none.json").write_text("{}")
     with pytest.raises(CedarError, match=r"none.json is not a report.json of a run"):

@@ -100,7 +100,7 @@ class Checkpoints:
         other = [] if saved is None or mine is None else [name for name in _DATA if saved.get(name) != mine.get(name)]
         if other:
             raise CedarError(
-                f"{path} was made with other data: {', '.join(other)}", done="nothing was loaded",
+                f"{path} was saved with different data: {', '.join(other)}", done="nothing was loaded",
                 fix="resume with the same text, length, batch and seed",
             )  # fmt: skip
 

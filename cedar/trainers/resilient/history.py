@@ -234,7 +234,7 @@ def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport)
         trainer.board.put(keys.LOGS(epoch.number, me), trainer.history.describe())
     names = sorted(intact)
     wanted = [keys.LOGS(epoch.number, worker) for worker in names]
-    logs = waiting.poll(partial(trainer.board.get_all, wanted), "the others' logs")
+    logs = waiting.poll(partial(trainer.board.get_all, wanted), "the logs of other workers")
     reported = dict(zip(names, logs, strict=True))
     every = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
     begin = {stage: min(v for w, v in versions.items() if w.stage == stage) for stage in epoch.lost}

@@ -214,7 +214,7 @@ class Member:
         number = self.epoch.number
         self.board.put(keys.AT(number, self.me), self.state.version if self._has_state else None)
         wanted = [keys.AT(number, worker) for worker in self.epoch.members]
-        reported = self.waiting.poll(partial(self.board.get_all, wanted), "how far the others are")
+        reported = self.waiting.poll(partial(self.board.get_all, wanted), "the step counts of all workers")
         return {w: version for w, version in zip(self.epoch.members, reported, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:

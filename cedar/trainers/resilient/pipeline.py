@@ -161,7 +161,7 @@ class ResilientPipeline:
         if asked != "auto":
             return asked, "as asked"
         if not isinstance(chosen, AdamWOptions) or chosen.clip:
-            return "sync", "what is clipped would be taken twice"
+            return "sync", "with clipping, many steps would have to be retaken"
         whole = Problem(
             len(self.stages), self.group.replicas, self.pipeline.micro_batches, memory=self.memory,
             tied=self.shared.stages,
@@ -170,8 +170,8 @@ class ResilientPipeline:
         for failures, own in enumerate(spreads):
             together, alone = plan(replace(own, mode="sync")).period, plan(own).period
             if alone < together:
-                return "staggered", f"with {failures} failures a step takes {alone:g} slots, not {together:g}"
-        return "sync", "no step gets shorter without it"
+                return "staggered", f"with {failures} failures a step takes {alone:g} slots instead of {together:g}"
+        return "sync", "staggered steps would not be shorter"
 
     @property
     def job(self) -> Job:
@@ -215,7 +215,9 @@ class ResilientPipeline:
         if isinstance(data, cedar.Pipeline):
             columns = self.columns
             if columns is None:
-                raise CedarError("the data are a pipeline", fix='name its columns: columns=("image", "label")')
+                raise CedarError(
+                    "data is a cedar.Pipeline, but columns is not set", fix='give columns, such as ("image", "label")'
+                )
             split = columns if callable(columns) else lambda batch: (batch[columns[0]], batch[columns[1]])
             source: sources.Source = sources.LoaderSource(
                 data, self.batch, split, self.run.seed, lanes or self.group.replicas

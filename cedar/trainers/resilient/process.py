@@ -194,7 +194,9 @@ def _find_signatures(pipeline: ResilientPipeline, engine: Engine, me: Worker, bo
 
     waiting = Waiting(0, lambda: 0, pipeline.run.patience)
     if not engine.first:
-        engine.inputs = waiting.poll(lambda: read_boundary(me.stage - 1), f"what stage {me.stage - 1} gives")
+        engine.inputs = waiting.poll(
+            lambda: read_boundary(me.stage - 1), f"the output signature of stage {me.stage - 1}"
+        )
     engine.outputs = None if engine.last else read_boundary(me.stage)
     if engine.outputs is None and not engine.last:
         data = pipeline.open()

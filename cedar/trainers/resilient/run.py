@@ -257,11 +257,11 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         board = Board(store.connect(host, port, key))
         reported = board.get(keys.SETUP())
         if reported is None:
-            raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
+            raise CedarError(f"no run is registered in the store at {host}:{port}", fix="give the address of a run")
         name = f"{os.uname().nodename}-{os.getpid()}"
         lanes = reported.pop("lanes", 0)
         if reported != pipeline.description:
-            raise CedarError("that run has another configuration", fix="join with the same file and settings")
+            raise CedarError("the run has a different configuration", fix="join with the same file and settings")
         setup = Setup(pipeline, host, port, name, key, lanes=lanes)
         rows = len(pipeline.stages) * pipeline.group.replicas
         supervisor = Supervisor(name, board, rows, pipeline.run.heartbeat, partial(work, setup))

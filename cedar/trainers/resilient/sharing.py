@@ -104,7 +104,7 @@ def _find_shared(pipeline: ResilientPipeline) -> Sharing:
             known.places.append((stage, name))
     if not trained:
         raise CedarError(
-            "no stage has a parameter that wants a gradient", done=_UNCHANGED, fix="call requires_grad_() on some"
+            "no stage has a parameter that requires a gradient", done=_UNCHANGED, fix="call requires_grad_() on some"
         )
     shared = [dict(reversed(one.places)) for one in every if len({stage for stage, _ in one.places}) > 1]
     if pipeline.tied is not None and len(pipeline.stages) > 1 and dict(ends) not in shared:
@@ -194,7 +194,7 @@ def ask_process(work: Callable[[], Any], threads: int, died: str) -> Any:
     try:
         answer = receiver.recv()
     except EOFError:
-        answer = CedarError(died, fix="see what it said above")
+        answer = CedarError(died, fix="see its output above")
     process.join()
     if isinstance(answer, CedarError):
         raise answer

@@ -243,7 +243,8 @@ class Trainer(Member):
         number, members = self.epoch.number, len(self.epoch.members)
         self.board.increment(keys.FINISHED(number))
         self.waiting.poll(
-            lambda: True if self.board.increment(keys.FINISHED(number), 0) >= members else None, "the end of the others"
+            lambda: True if self.board.increment(keys.FINISHED(number), 0) >= members else None,
+            "the other workers to finish",
         )
         if self.windows is not None:
             self.windows.wait()

@@ -78,7 +78,7 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_or_other_data_is_told(tmp_path: Path) -> None:
     saved(tmp_path)
-    with pytest.raises(CedarError, match="other data: seed"):
+    with pytest.raises(CedarError, match="different data: seed"):
         loaded(tmp_path, 0, 2, seed=2)
     path = Path(newest(str(tmp_path)))
     (path / "stage-0-0.safetensors").write_bytes(b"no")

@@ -90,7 +90,7 @@ def test_a_stage_that_fails_says_so() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.long()
 
-    with pytest.raises(CedarError, match="stage 1 gave torch.int64"):
+    with pytest.raises(CedarError, match="stage 1 returned torch.int64"):
         _ = pipeline(stages=[nn.Linear(32, 4), Counts(), nn.Linear(4, 4)], memory="1MiB").memory
 
 
@@ -143,7 +143,7 @@ def test_workers_of_a_real_step_keep_no_more_than_the_size(monkeypatch: pytest.M
 
 def test_stages_step_on_their_own_where_it_is_shorter_and_nothing_is_clipped() -> None:
     made = pipeline(memory="all")
-    assert made.mode == ("staggered", "with 0 failures a step takes 13 slots, not 14")
+    assert made.mode == ("staggered", "with 0 failures a step takes 13 slots instead of 14")
     assert made.job.mode == made.problem.mode == made.description["mode"] == "staggered"
     assert plan(made.problem).period == 13
     assert plan(pipeline(memory="all", mode="sync").problem).period == 14
@@ -152,10 +152,10 @@ def test_stages_step_on_their_own_where_it_is_shorter_and_nothing_is_clipped() -
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (pipeline(clip=1.0, memory="all"), "what is clipped would be taken twice"),
+        (pipeline(clip=1.0, memory="all"), "with clipping, many steps would have to be retaken"),
         (pipeline(mode="sync", memory="all"), "as asked"),
-        (pipeline(), "no step gets shorter without it"),  # within the memory of 1F1B
-        (pipeline(stages=[nn.Linear(32, 4)], memory="all"), "no step gets shorter without it"),
+        (pipeline(), "staggered steps would not be shorter"),  # within the memory of 1F1B
+        (pipeline(stages=[nn.Linear(32, 4)], memory="all"), "staggered steps would not be shorter"),
     ],
 )
 def test_stages_step_together_where_that_is_as_good(made: ResilientPipeline, why: str) -> None:

@@ -331,7 +331,7 @@ REFUSED: dict[str, tuple[Callable[[], ResilientPipeline], str]] = {
     "other ties": (lambda: pipeline(other_ties()), r"stages 0, 1 share '1.bias'; stages 1, 2 share '1.bias'"),
     "other ties, functions": (lambda: pipeline(as_functions(other_ties)()), r"stages 0, 1 share '1.bias'; stages 1,"),
     "other values": (lambda: pipeline([nn.Linear(5, 5), nn.Linear(5, 5)], tied="weight"), "different values of it"),
-    "frozen": (lambda: pipeline(frozen(0, 1, 2, 3)), "no stage has a parameter that wants a gradient"),
+    "frozen": (lambda: pipeline(frozen(0, 1, 2, 3)), "no stage has a parameter that requires a gradient"),
     "EMA": (lambda: pipeline(around(AveragedModel(Block()))), "stage 1 holds an AveragedModel"),
     "mixed dtypes": (lambda: pipeline(half(Block())), "stage 1 has parameters of torch.bfloat16 and torch.float32"),
     "meta": (lambda: pipeline(around(Block().to("meta"))), "stage 1 has no values in 'norm.weight'"),
@@ -374,7 +374,7 @@ def test_activations_of_half_precision_are_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.half()
 
-    with pytest.raises(CedarError, match=r"stage 1 gave torch.float16, whose gradients would vanish"):
+    with pytest.raises(CedarError, match=r"stage 1 returned torch.float16, whose gradients would vanish"):
         in_stages(pipeline(around(Half())))
 
 

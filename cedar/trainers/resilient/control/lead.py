@@ -158,7 +158,7 @@ class Coordinator:
         self.machines[machine].roles.discard(worker)
         self.ready.discard(worker)
         if self.generation == 0:
-            raise CedarError(f"worker {worker} did not start: {why}", fix="see what it said above")
+            raise CedarError(f"worker {worker} did not start: {why}", fix="see the worker's output above")
         self.leaving.pop(worker, None)
         if worker not in self.members or worker in self.ended:
             return
@@ -224,7 +224,7 @@ class Coordinator:
         self._repeats[problem] = times, step
         if times > _IN_A_ROW:
             raise CedarError(
-                f"{problem} {_IN_A_ROW} times without getting further" + (f": {why}" if why else ""),
+                f"{problem} {_IN_A_ROW} times without progress" + (f": {why}" if why else ""),
                 done="checkpoints are as they were", fix="see what workers say, then start again with --resume",
             )  # fmt: skip
 

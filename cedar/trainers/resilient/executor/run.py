@@ -245,8 +245,8 @@ class Executor:
         if message is None or Signature.from_tensor(message) != expected:
             actual = "nothing" if message is None else str(Signature.from_tensor(message))
             raise Lost(
-                f"{self.me} should {done}, {expected}, and has {actual}",
-                fix="a stage must give activations of one shape for all micro-batches",
+                f"{self.me} must run {done} with {expected}, but has {actual}",
+                fix="return activations of the same shape for all micro-batches",
             )
         self.transport.send(done.other(self.me), message.contiguous())
 

@@ -84,7 +84,7 @@ class Waiting:
         while not ready(POLL_INTERVAL):
             self.check()
             if time.monotonic() > end:
-                raise Lost(f"waited {self.patience:g} s for {awaited}", fix="see who is slow in the run's report")
+                raise Lost(f"waited {self.patience:g} s for {awaited}", fix="look for slow workers in the run's report")
 
     def poll(self, ready: Callable[[], T | None], awaited: str) -> T:
         """Call ``ready`` at increasing intervals until it returns a value other than None, and return that value."""

@@ -247,7 +247,7 @@ class Engine:
         if before != [buffer._version for buffer in self.module.buffers()]:
             raise CedarError(
                 f"stage {self.number} changes a buffer while it computes: workers of one stage would differ",
-                done="nothing was trained", fix="take out what counts batches, as BatchNorm does; LayerNorm does not",
+                done="nothing was trained", fix="remove modules that update buffers, such as BatchNorm; use LayerNorm",
             )  # fmt: skip
         if self.last:
             self.losses[key] = float(output.detach())
@@ -273,11 +273,12 @@ class Engine:
         if not isinstance(output, torch.Tensor) or not output.is_floating_point():
             kind = str(output.dtype) if isinstance(output, torch.Tensor) else type(output).__name__
             raise CedarError(
-                f"stage {self.number} gave {kind}", fix="let it give one tensor of floats: join several into one"
+                f"stage {self.number} returned {kind}",
+                fix="return one floating-point tensor: concatenate several into one",
             )
         if output.dtype == torch.float16:
             raise CedarError(
-                f"stage {self.number} gave torch.float16, whose gradients would vanish without a GradScaler",
+                f"stage {self.number} returned torch.float16, whose gradients would vanish without a GradScaler",
                 done="nothing was trained", fix="use bfloat16, which needs none",
             )  # fmt: skip
         return output, torch.stack(router_loss).sum() if router_loss else None

@@ -60,7 +60,7 @@ def _tasks(path: str, stage: int, line: Sequence[str], count: int) -> list[Task]
     for part in ({"F"}, {"B", "B_INPUT"}, {"B", "B_WEIGHT"}):
         if sorted(number for kind, number in tasks if kind in part) != list(range(count)):
             raise ScheduleError(
-                f"{path}, rank {stage}: {' or '.join(sorted(part))} is not there once for each of {count}"
+                f"{path}, rank {stage}: {' or '.join(sorted(part))} does not occur exactly once for each of {count}"
                 " micro-batches",
                 fix="set pipeline.micro_batches to those of the schedule",
             )

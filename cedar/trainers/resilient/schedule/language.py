@@ -199,7 +199,7 @@ def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
     """Make a schedule from the result of ``json.loads``, without proving it; call ``validate`` for that."""
     try:
         if plain["format"] != FORMAT:
-            raise ScheduleError(f"{where} has format {plain['format']!r}, not {FORMAT}", fix="make it again")
+            raise ScheduleError(f"{where} has format {plain['format']!r}, not {FORMAT}", fix="save it again")
         if plain["mode"] not in MODES:
             raise ValueError(f"mode {plain['mode']!r}")
         work = {
@@ -215,7 +215,7 @@ def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
             frozenset(map(_number, plain["serving"])), tuple(map(_number, plain["tied"])),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ScheduleError(f"{where} cannot be read: {type(error).__name__}: {error}", fix="make it again") from error
+        raise ScheduleError(f"{where} cannot be read: {type(error).__name__}: {error}", fix="save it again") from error
 
 
 def save(schedule: Schedule, path: str) -> None:
@@ -231,9 +231,9 @@ def load(path: str) -> Schedule:
         with open(path, encoding="utf-8") as file:
             plain = json.load(file)
     except OSError as error:
-        raise ScheduleError(f"the schedule {path} cannot be read: {error.strerror}", fix="make it again") from error
+        raise ScheduleError(f"the schedule {path} cannot be read: {error.strerror}", fix="save it again") from error
     except ValueError as error:
-        raise ScheduleError(f"{path} is not JSON: {error}", fix="make it again") from error
+        raise ScheduleError(f"{path} is not JSON: {error}", fix="save it again") from error
     return from_plain(plain, path)
 
 

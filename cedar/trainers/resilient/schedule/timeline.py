@@ -188,7 +188,7 @@ class _Run:
             work = self.schedule.work
             reported = ", ".join(f"{w} at {work[w][at[w]]} (instruction {at[w]})" for w in stuck[:4])
             more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
-            raise ScheduleError(f"the schedule is wrong: {reported}{more} wait forever", fix="make it with the planner")
+            raise ScheduleError(f"invalid schedule: {reported}{more} wait forever", fix="make it with the planner")
 
     def advance(self, worker: Worker, at: int) -> int:
         """Run a worker until it waits or has done all iterations; return the position in its list."""

@@ -44,7 +44,7 @@ def channels_of(schedule: Schedule) -> Channels:
             )
             names = [f"{m[at][0]}.{m[at][1]}" if at < len(m) else "nothing" for m in (sent_keys, received_keys)]
             raise ScheduleError(
-                f"the schedule is wrong: message {at} from {pair[0]} to {pair[1]} is sent as {names[0]}"
+                f"invalid schedule: message {at} from {pair[0]} to {pair[1]} is sent as {names[0]}"
                 f" and received as {names[1]}",
                 fix="make it with the planner",
             )
@@ -150,7 +150,7 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
         if closed:
             raise _instruction_error(worker, at, step, "comes after ALL_REDUCE")
         if not (0 <= replica < schedule.replicas and 0 <= micro_batch < per_replica):
-            raise _instruction_error(worker, at, step, "is of a micro-batch that there is not")
+            raise _instruction_error(worker, at, step, "names a micro-batch that does not exist")
         if kind[1:4] in {"END", "ECV"} and (not 0 <= peer < schedule.replicas or step.other(worker) in schedule.dead):
             raise _instruction_error(worker, at, step, f"has no live peer {peer}")
         index, bit = replica * per_replica + micro_batch, _BIT[kind]
@@ -180,7 +180,7 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
             if bit & ends:
                 live -= 1
     if any(bits != full for bits in done.values()):
-        raise _schedule_error(f"{worker} never gets to {_unfinished(done, full, per_replica)}")
+        raise _schedule_error(f"{worker} never reaches {_unfinished(done, full, per_replica)}")
     if closed != (0 if serving else 2):
         raise _schedule_error(f"{worker} does not end with ALL_REDUCE and STEP")
     return peak, peak_queued
@@ -216,4 +216,4 @@ def _instruction_error(worker: Worker, at: int, step: Instruction, problem: str)
 
 
 def _schedule_error(problem: str) -> ScheduleError:
-    return ScheduleError(f"the schedule is wrong: {problem}", fix="make it with the planner")
+    return ScheduleError(f"invalid schedule: {problem}", fix="make it with the planner")

@@ -24,7 +24,7 @@ def test_no_two_names_can_be_one_key() -> None:
 
 
 def test_nobody_writes_a_key_of_their_own() -> None:
-    bare = re.compile(r"""board\.(?:put|take|take_all|first|count|forget)\(\[?f?["']""")
+    bare = re.compile(r"""board\.(?:put|get|get_all|put_if_absent|increment|delete)\(\[?f?["']""")
     for path in (ROOT / "cedar" / "trainers" / "resilient").rglob("*.py"):
         assert not bare.findall(path.read_text(encoding="utf-8")), path
 

@@ -99,7 +99,7 @@ def test_what_makes_it_matter_who_works_is_refused() -> None:
     with pytest.raises(CedarError, match="stage 0 changes a buffer while it computes"):
         counting.forward(0, (0, 0), torch.randn(3, 4))
     several = Engine(nn.GRU(4, 4), 0, 2, functional.mse_loss)
-    with pytest.raises(CedarError, match="stage 0 gave tuple"):
+    with pytest.raises(CedarError, match="stage 0 returned tuple"):
         several.forward(0, (0, 0), torch.randn(2, 3, 4))
     with pytest.raises(CedarError, match="stage 1 has no parameter 'table' to share"):
         Engine(nn.Linear(2, 2), 1, 2, functional.mse_loss, tied={"table": "table"})

@@ -37,9 +37,9 @@ def test_a_schedule_of_torch_gives_the_bits_of_ours(tmp_path, ranks) -> None:
         ("0F0,0B0\n", "is for 1 ranks"),
         ("0F0,0B0\n0F0,1B0\n", "rank 1: '0F0' is not a F, B, I or W of stage 1"),
         ("0F0,0SEND_F0,0B0\n1F0,1B0\n", "'0SEND_F0' is not a F"),
-        ("0F0,0B0\n1F0\n", "rank 1: B or B_INPUT is not there once for each of 1"),
-        ("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n", "rank 0: F is not there once for each of 1"),
-        ("0B0,0F0\n1F0,1B0\n", "the schedule is wrong"),
+        ("0F0,0B0\n1F0\n", "rank 1: B or B_INPUT does not occur exactly once for each of 1"),
+        ("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n", "rank 0: F does not occur exactly once for each of 1"),
+        ("0B0,0F0\n1F0,1B0\n", "invalid schedule"),
     ],
 )
 def test_what_is_no_schedule_for_a_run_is_told(tmp_path, text, told) -> None:
