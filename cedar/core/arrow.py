@@ -1,7 +1,7 @@
-"""Arrow arrays made of plain values, and back, without ``pa.array`` and ``to_numpy``.
+"""Convert NumPy values to Arrow arrays and back without ``pa.array`` and ``to_numpy``.
 
-The first of those in a process imports pandas, where that is installed: a quarter of a second and 40 MB that nothing
-needs, and seconds where it happens next to threads that want the GIL.
+The first call of either function in a process imports pandas if it is installed. The import takes 0.25 s and 40 MB,
+and seconds if other threads compete for the GIL. cedar does not need pandas.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# The dtypes of numbers, which are in memory as NumPy and torch have them, by the ids of their types.
+# NumPy dtypes of the numeric Arrow types, by type id. Arrow, NumPy and torch store these values alike.
 NUMBERS = {pa.from_numpy_dtype(each).id: np.dtype(each) for each in "i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
 
 
 def of_numbers(
     values: npt.NDArray[Any], kind: pa.DataType | None = None, missing: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Integers or floats as an array of Arrow, which shares their memory.
+    """Convert integers or floats to an Arrow array that shares their memory.
 
     Args:
-        values: of one dimension.
-        kind: of Arrow, as wide as they are; None: int64.
-        missing: where a null is, whatever is there.
+        values: a one-dimensional array.
+        kind: the Arrow type, of the same width as the values; None means int64.
+        missing: True where the result is null, whatever value is stored.
 
     Examples:
         >>> of_numbers(np.array([3, 1])).to_pylist()
@@ -41,7 +41,7 @@ def of_numbers(
 
 
 def of_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """Truth values as an array of Arrow.
+    """Convert booleans to an Arrow array.
 
     Examples:
         >>> of_flags(np.array([True, False])).to_pylist()
@@ -55,7 +55,7 @@ def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
 
 
 def of_array(values: npt.NDArray[Any]) -> pa.Array:
-    """An array of one dimension as one of Arrow, which shares the memory of numbers.
+    """Convert a one-dimensional ndarray to an Arrow array, which shares the memory of numbers.
 
     Examples:
         >>> of_array(np.array([1.5])).type
@@ -67,10 +67,10 @@ def of_array(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Strings, or bytes, as an array of large_string or large_binary; none of them is None.
+    """Convert strings or bytes, without None, to an array of type large_string or large_binary.
 
     Raises:
-        UnicodeEncodeError: a text with half of a surrogate pair.
+        UnicodeEncodeError: a string contains an unpaired surrogate.
 
     Examples:
         >>> of_texts(["a", ""], pa.large_string()).to_pylist()
@@ -83,13 +83,13 @@ def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.A
 
 
 def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
-    """Copies of arrays of floats, all of one length and each with some null, with NaN where a null is.
+    """Copy float arrays, all of one length and each with at least one null, to ndarrays with NaN for nulls.
 
     Examples:
         >>> [values.tolist() for values in floats([pa.array([1.5, None]), pa.array([None, 2.5])])]
         [[1.5, nan], [nan, 2.5]]
     """
-    width = len(arrays[0]) // 8 + 2  # bytes of the bits, wherever the first of them is in its byte
+    width = len(arrays[0]) // 8 + 2  # bytes that hold the validity bits, wherever in its byte the first bit is
     bits = [array.buffers()[0][array.offset // 8 :][:width].to_pybytes().ljust(width, b"\0") for array in arrays]
     valid = np.unpackbits(np.frombuffer(b"".join(bits), np.uint8).reshape(-1, width), axis=1, bitorder="little")
     copies = []
@@ -102,7 +102,7 @@ def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Integers or floats as they are in memory; in the place of a null is anything.
+    """Return the memory of an integer or float array as an ndarray; the values at nulls are undefined.
 
     Examples:
         >>> numbers(of_numbers(np.array([3, 1]))).tolist()

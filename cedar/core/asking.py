@@ -1,4 +1,4 @@
-"""Asking: on whose behalf requests to storage are created: what counts them, and what ends the waits between them."""
+"""Requests to storage: which counter they are added to, and what ends the waits between retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Use:
-    """Requests to storage: all of them, those of them that were retried, and the seconds waited in between."""
+    """The number of storage requests, the retries among them, and the seconds waited between attempts."""
 
     requests: int = 0
     retries: int = 0
@@ -26,7 +26,7 @@ class Use:
 
 
 class Stop:
-    """Ends waits between attempts; pickled, it is another one."""
+    """An event that ends the waits between attempts. Unpickling it gives a new, unset event."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -38,22 +38,22 @@ class Stop:
             rows.clear()
 
     def enter(self, rows: bytearray) -> None:
-        """Empty ``rows`` when it is set, which ends loops over them."""
+        """Clear ``rows`` when the event is set, which ends loops over ``rows``."""
         self._under_way[id(rows)] = rows
         if self._event.is_set():
             rows.clear()
 
     def leave(self, rows: bytearray) -> None:
-        """They were gone through."""
+        """Stop tracking ``rows``: the loop over them has ended."""
         self._under_way.pop(id(rows), None)
 
     def wait(self, seconds: float) -> bool:
-        """True at once when it is set, else False after so many seconds."""
+        """Return True once the event is set, or False after ``seconds``."""
         return self._event.wait(seconds)
 
     @property
     def over(self) -> bool:
-        """It is set."""
+        """Whether the event is set."""
         return self._event.is_set()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,20 +62,20 @@ class Stop:
 
 @dataclass(frozen=True)
 class RequestOwner:
-    """On whose behalf a request is created: what counts it, and what ends its waits."""
+    """Who sends a request: the counter that it is added to, and the event that ends its waits."""
 
     use: Use | None = None
     stop: Stop | None = None
 
     @property
     def over(self) -> bool:
-        """Nothing waits any more for what this thread works on."""
+        """Whether the run that this thread works for has been cancelled."""
         return self.stop is not None and self.stop.over
 
     def check(self) -> None:
-        """Between two rows: raises CancelledError once it is over."""
+        """Raise CancelledError if the run has been cancelled; called between two rows."""
         if self.over:
-            from concurrent.futures import CancelledError  # which takes a while to import, and a worker needs none
+            from concurrent.futures import CancelledError  # slow to import, and workers do not need it
 
             raise CancelledError
 
@@ -84,13 +84,13 @@ _asker: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=Req
 
 
 def asker() -> RequestOwner:
-    """Of this thread; libraries may read a file in their own threads, so any code that opens one keeps it."""
+    """Return this thread's owner. Code that opens a file keeps it, since libraries may read in their own threads."""
     return _asker.get()
 
 
 @contextmanager
 def counting(use: Use) -> Iterator[Use]:
-    """What this thread asks of storage meanwhile is counted in ``use``."""
+    """Count the storage requests of this thread in ``use`` until the end of the block."""
     token = _asker.set(replace(_asker.get(), use=use))
     try:
         yield use
@@ -99,7 +99,7 @@ def counting(use: Use) -> Iterator[Use]:
 
 
 class StopScope:
-    """Waits of this thread end when ``stop`` is set, until the end of the block."""
+    """End the waits of this thread when ``stop`` is set, until the end of the block."""
 
     __slots__ = ("_stop", "_token")
 
@@ -114,7 +114,7 @@ class StopScope:
 
 
 class CancellableArguments:
-    """The arguments of so many calls, which end at the next one once the run of this thread is over, at no cost of any.
+    """The arguments of ``n`` calls, which end early once the run is cancelled. Checking costs nothing per call.
 
     Examples:
         >>> with CancellableArguments([range(3), "abc"], 3) as arguments:

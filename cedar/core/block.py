@@ -1,7 +1,7 @@
-"""Block: many rows held column by column, the unit that moves, is timed and is retried.
+"""Block: many rows held column by column. It is the unit that cedar moves, times and retries.
 
-A block has *slots*, one per logical row, each with its key. A row that failed under ``Skip`` leaves its slot behind
-(a dead slot), so that batches can be cut on row numbers before skipping. Columns hold the live rows only.
+A block has one *slot* per logical row, each with its key. A row that failed under ``Skip`` leaves its slot behind as a
+dead slot, so that batches can be cut by row number before rows are skipped. Columns hold the live rows only.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ TAKEN_OUT = -2
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Why a slot is dead: the operator (its ordinal and label) and the error, as text.
+    """Why a slot is dead: the operator (its ordinal and label) and the error as a string.
 
-    ``refill``: the slot takes no place in a batch, the next row does; it stays to be counted at hand-over.
-    ``lost``: of what a damaged file took along, the first row and how many, -1 if unknown, TAKEN_OUT of a file
-    that is gone in the middle of an epoch; () of a bad row.
+    ``refill``: the next row takes the slot's place in the batch; the slot is kept so that delivery counts the skip.
+    ``lost``: for a damaged file, the first lost row and the number of lost rows (-1: unknown; TAKEN_OUT: the file
+    disappeared in the middle of an epoch). It is () for a bad row.
     """
 
     operator: int
@@ -41,12 +41,12 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns of equal length, and the keys of their rows.
+    """Columns of equal length and the keys of their rows.
 
     Args:
-        columns: name to column, each with one entry per live row.
-        keys: one per slot.
-        dead: slot to the reason why it has no row.
+        columns: the columns by name, each with one entry per live row.
+        keys: one key per slot.
+        dead: for each slot without a row, the reason.
         aligned: False for a batch that a user function resized, whose rows no longer correspond to slots.
 
     Examples:
@@ -63,14 +63,14 @@ class Block:
     aligned: bool = True
 
     def __len__(self) -> int:
-        """The number of live rows."""
+        """Return the number of live rows."""
         if not self.aligned and self.columns:
             return len(next(iter(self.columns.values())))
         return len(self.keys) - len(self.dead)
 
     @property
     def slots(self) -> int:
-        """The number of logical rows, dead ones included."""
+        """The number of logical rows, including dead ones."""
         return len(self.keys.row)
 
     @property
@@ -83,17 +83,17 @@ class Block:
 
     @property
     def is_nothing(self) -> bool:
-        """No rows, and the columns are unknown."""
+        """Whether the block has no rows and its columns are unknown."""
         return not self.columns and self.aligned and not self.slots
 
     @property
     def known_types(self) -> dict[str, ColumnType]:
-        """The types; UNKNOWN of columns of nulls without rows: of such, a function may have made anything."""
+        """The column types. In a block without rows, a null column may get any type later, so its type is UNKNOWN."""
         types = self.types
         return types if len(self) else {name: UNKNOWN if kind == pa.null() else kind for name, kind in types.items()}
 
     def live_slots(self) -> Index:
-        """The slot of each live row."""
+        """Return the slot of each live row."""
         if not self.dead:
             return np.arange(self.slots, dtype=np.int64)
         alive = np.ones(self.slots, dtype=bool)
@@ -101,11 +101,11 @@ class Block:
         return np.flatnonzero(alive)
 
     def live_keys(self) -> Keys:
-        """The key of each live row."""
+        """Return the key of each live row."""
         return self.keys.take(self.live_slots()) if self.dead else self.keys
 
     def take(self, slots: Index) -> Block:
-        """The slots at ``slots``, in that order, dead ones included."""
+        """Return the slots at ``slots``, in that order, including dead ones."""
         if not self.dead:
             return Block(take_each(self.columns, slots), self.keys.take(slots))
         position = np.full(self.slots, -1, dtype=np.int64)
@@ -117,7 +117,7 @@ class Block:
         return Block(take_each(self.columns, rows), self.keys.take(slots), dead)
 
     def slice(self, start: int, stop: int) -> Block:
-        """Slots ``start`` to ``stop``, without a copy."""
+        """Return slots ``start`` to ``stop`` without a copy."""
         if start == 0 and stop == self.slots:
             return self
         keys = self.keys.take(slice(start, stop))
@@ -129,13 +129,13 @@ class Block:
         return Block(cut_each(self.columns, int(low), int(high)), keys, dead)
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> Block:
-        """The live rows where ``keep`` (one bool per live row) holds; the slots of the others go with them."""
+        """Keep the live rows where ``keep`` (one bool per live row) is True; the slots of the others are dropped."""
         rows = np.flatnonzero(keep)
         columns = take_each(self.columns, rows)
         return self.with_slots(columns, rows)
 
     def with_slots(self, columns: dict[str, Column], rows: Index) -> Block:
-        """A block of ``columns``, whose row i is this block's live row ``rows[i]`` (ascending)."""
+        """Return a block of ``columns``, whose row i is this block's live row ``rows[i]`` (ascending)."""
         if not self.dead:
             return Block(columns, self.keys.take(rows))
         stays = np.zeros(self.slots, dtype=bool)
@@ -146,7 +146,7 @@ class Block:
         return Block(columns, self.keys.take(np.flatnonzero(stays)), dead)
 
     def kill(self, failed: Mapping[int, Skipped]) -> Block:
-        """Without the live rows in ``failed``, whose slots become dead."""
+        """Return the block without the live rows in ``failed``, whose slots become dead."""
         if not failed:
             return self
         live = self.live_slots()
@@ -157,19 +157,19 @@ class Block:
         return Block(take_each(self.columns, rows), self.keys, dead)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Block:
-        """With some columns added or replaced."""
+        """Return the block with some columns added or replaced."""
         return Block({**self.columns, **columns}, self.keys, self.dead, self.aligned)
 
     def only_columns(self, columns: Mapping[str, Column]) -> Block:
-        """With these columns instead of all present ones."""
+        """Return the block with these columns instead of all of its own."""
         return Block(dict(columns), self.keys, self.dead, self.aligned)
 
     def within(self, index: int) -> Block:
-        """As seen above input ``index`` of a mix or concat."""
+        """Return the block with keys as they are after input ``index`` of a mix or concat."""
         return Block(self.columns, self.keys.within(index), self.dead, self.aligned)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The live rows as dicts of plain Python values and ndarrays."""
+        """Yield the live rows as dicts of plain Python values and ndarrays."""
         names = list(self.columns)
         if not names:
             yield from ({} for _ in range(len(self)))
@@ -190,11 +190,11 @@ def _shown(name: str, column: Column) -> Sequence[Any]:
 
 
 def python_values(column: Column) -> Sequence[Any]:
-    """A column's values as Python sees them: plain values for Arrow, ndarrays or scalars for ndarrays."""
+    """Return a column as Python values: plain values for Arrow, ndarrays or scalars for ndarrays."""
     if isinstance(column, pa.Array | GroupColumn):
         array = plain(column)
         if array.type == pa.time64("ns"):
-            array = array.cast(pa.time64("us"))  # Python would cut its nanoseconds
+            array = array.cast(pa.time64("us"))  # Python's times would lose the nanoseconds
         return array.to_pylist()  # type: ignore[no-any-return]
     if column.ndim == 1 and column.dtype != object:
         return column.tolist()  # type: ignore[no-any-return]
@@ -202,10 +202,10 @@ def python_values(column: Column) -> Sequence[Any]:
 
 
 def concat_blocks(blocks: Sequence[Block]) -> Block:
-    """Several blocks of the same columns, one after the other."""
+    """Concatenate blocks of the same columns."""
     if len(blocks) == 1:
         return blocks[0]
-    some = [b.columns for b in blocks if len(b)]  # of the others, nothing may know the types
+    some = [b.columns for b in blocks if len(b)]  # empty blocks may not know their column types
     columns = concat_each(some or [blocks[0].columns])
     dead: dict[int, Skipped] = {}
     offset = 0

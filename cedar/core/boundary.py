@@ -1,8 +1,8 @@
-"""The boundary: what pyarrow and polars deliver becomes columns here, and columns go to polars here.
+"""Conversion of pyarrow and polars data to columns, and of columns to polars.
 
-Inside, a column has one type wherever it comes from, and a layout that every kernel understands: 64-bit offsets, no
-views, no dictionaries, no runs, no extensions. Arrow's own casts are asked for single values only, since several of
-those between nested types lose values or do not exist; lists, structs and maps are taken apart and put together.
+Inside cedar, values of one kind have one column type, wherever they come from, and a layout that every kernel
+understands: 64-bit offsets, no views, dictionaries, run-end encoding or extension types. Arrow's casts between nested
+types can lose values or do not exist. So lists, structs and maps are converted part by part; only leaves are cast.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cedar.core.errors import CedarError, PipelineError, Site
 if TYPE_CHECKING:
     import polars as pl
 
-_DIGITS = 38  # of a decimal128
+_DIGITS = 38  # digits of a decimal128
 
 
 class NoColumn(TypeError):
-    """A type that no column has; says which and what to do."""
+    """An Arrow or polars type that no column can have. The message names the type and a way out."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem}; {fix}")
@@ -38,10 +38,10 @@ class NoColumn(TypeError):
 
 @lru_cache(maxsize=1024)
 def canonical_type(kind: pa.DataType) -> pa.DataType:
-    """The type that a column of Arrow type ``kind`` has inside a block.
+    """Return the type that a column of Arrow type ``kind`` has inside a block.
 
     Raises:
-        NoColumn: unions, structs with two fields of one name, decimals of more digits than 76.
+        NoColumn: unions, structs with two fields of the same name, decimals of more than 76 digits.
 
     Examples:
         >>> canonical_type(pa.map_(pa.string(), pa.int32()))
@@ -67,7 +67,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Of a type that holds no others."""
+    """Return the canonical type of a type that contains no others."""
     if pt.is_string(kind) or pt.is_string_view(kind):
         return pa.large_string()
     if pt.is_binary(kind) or pt.is_binary_view(kind):
@@ -80,7 +80,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _decimal(kind: pa.DataType) -> pa.DataType:
-    """As wide as its digits need; neither polars nor Parquet has a negative scale."""
+    """Return a decimal type as wide as its digits need; neither polars nor Parquet supports a negative scale."""
     digits, scale = kind.precision - min(kind.scale, 0), max(kind.scale, 0)
     if digits > 76:
         raise NoColumn(f"{kind} has {digits} digits, more than 76", "cast it to a float")
@@ -107,16 +107,16 @@ def _is_listed(kind: pa.DataType) -> bool:
 def canonical_types(
     fields: Iterable[pa.Field], where: str, error: Callable[..., CedarError] = PipelineError, site: Site | None = None
 ) -> dict[str, pa.DataType]:
-    """Names and types of the columns that come of the fields of a schema.
+    """Return the names and types of the columns that the fields of a schema become.
 
     Args:
         fields: a schema, or some of its fields.
-        where: what has them, for messages.
-        error: what is raised.
-        site: the user's line.
+        where: the source or operator that has the fields, for messages.
+        error: the class of error to raise.
+        site: the user's line that built it.
 
     Raises:
-        CedarError: as ``error``: two fields of one name, or a type that no column has; names both.
+        CedarError: an ``error`` if two fields have the same name, or if no column can have a field's type.
 
     Examples:
         >>> canonical_types(pa.schema([("x", pa.string())]), "here")
@@ -138,10 +138,10 @@ def canonical_types(
 
 
 def as_column(values: Any) -> Any:
-    """``values`` (Arrow, NumPy, polars, torch) as a column, without a copy where the type allows.
+    """Convert ``values`` (Arrow, NumPy, polars, torch) to a column, without a copy if the type allows.
 
     Raises:
-        TypeError: something else, or an Arrow type that no column has (``NoColumn``).
+        TypeError: values of another kind, or of an Arrow type that no column can have (``NoColumn``).
 
     Examples:
         >>> as_column(pa.array([[1], None], pa.list_view(pa.int8()))).type
@@ -169,7 +169,7 @@ def as_column(values: Any) -> Any:
 
 
 def as_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """``as_column`` of each, at once: tables may be thousands of columns wide, most of which need nothing done.
+    """Apply ``as_column`` to every column. Tables can have thousands of columns, most of which need no conversion.
 
     Raises:
         TypeError: as ``as_column``.
@@ -184,17 +184,17 @@ def as_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_column(values: Any) -> Any:
-    """``as_column`` of what a file holds: damaged offsets must not get in, or later code reads beyond its memory.
+    """Check and convert a column from a file. Damaged offsets would let later code read beyond the column's memory.
 
     Raises:
-        ValueError: the memory of an array is not what its type says.
+        ValueError: the memory of an array does not match its type.
     """
     values.validate(full=True)
     return as_column(values)
 
 
 def _joined(values: pa.ChunkedArray) -> pa.Array:
-    """The chunks in one, each made canonical first: Arrow cannot join all of the others."""
+    """Convert the chunks to the canonical type, then join them: Arrow cannot join chunks of every other type."""
     target = canonical_type(values.type)
     if not values.num_chunks:
         return pa.nulls(0, target)
@@ -203,9 +203,9 @@ def _joined(values: pa.ChunkedArray) -> pa.Array:
 
 
 def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """The same values, of the type ``target``, which is canonical."""
+    """Convert an array to ``target``, a canonical type."""
     kind = array.type
-    if not len(array):  # polars gives some whose offsets lie beyond their memory
+    if not len(array):  # polars exports empty arrays whose offsets are outside their memory
         return pa.nulls(0, target)
     if kind.equals(target, check_metadata=True):
         return array
@@ -225,7 +225,7 @@ def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _decoded(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Runs one value at a time; by the numbers of the runs, since Arrow decodes only some types."""
+    """Decode run-end encoding by looking up the run of each row, since Arrow decodes only some types."""
     ends = array.run_ends.to_numpy()
     places = np.arange(array.offset, array.offset + len(array))
     return _canonical(array.values, target).take(of_numbers(np.searchsorted(ends, places, side="right")))
@@ -240,20 +240,20 @@ def _struct(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _lists(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Lists of any kind as large lists, or fixed ones as fixed ones."""
+    """Convert lists of any kind to large lists, or to fixed-size lists if ``target`` is one."""
     kind, rows = array.type, len(array)
     if pt.is_fixed_size_list(target):
         size = target.list_size
         items = _canonical(array.values.slice(array.offset * size, rows * size), target.value_type)
         return pa.Array.from_buffers(target, rows, [_valid(array)], children=[items])
-    if pt.is_fixed_size_list(kind):  # of nothing
+    if pt.is_fixed_size_list(kind):  # lists of size 0
         items, offsets = _canonical(array.values[:0], target.value_type), np.zeros(rows + 1, dtype=np.int64)
     elif pt.is_list_view(kind) or pt.is_large_list_view(kind):
         places, offsets = _viewed(array)
         items = _canonical(array.values, target.value_type).take(of_numbers(places))
     else:
         offsets = numbers(array.offsets).astype(np.int64) if rows else np.zeros(1, dtype=np.int64)
-        entries = array.values  # of a map, as a struct of key and value
+        entries = array.values  # for a map: a struct of key and value
         if pt.is_map(kind):
             entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
         start, stop = int(offsets[0]), int(offsets[-1])
@@ -263,7 +263,7 @@ def _lists(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _viewed(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where the items of views lie, one view after the other, and where each of these then begins and ends."""
+    """Return the positions of the items of a list view, one list after another, and the offsets of these lists."""
     sizes = np.where(np.asarray(array.is_valid()), numbers(array.sizes), 0).astype(np.int64)
     offsets = np.zeros(len(array) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
@@ -272,7 +272,7 @@ def _viewed(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
 
 
 def _valid(array: pa.Array) -> pa.Buffer | None:
-    """Which rows are not null, as the bits of an array that begins at its first row."""
+    """Return the validity bits of an array, starting at its first row; None if it has no nulls."""
     if not array.null_count:
         return None
     if not array.offset:
@@ -285,19 +285,19 @@ def _valid(array: pa.Array) -> pa.Buffer | None:
 
 @lru_cache(maxsize=1024)
 def polars_type(kind: Any) -> pl.DataType | None:
-    """The type that a column of type ``kind`` has in polars; None if it has none."""
+    """Return the polars type of a column of type ``kind``, or None if polars has no such type."""
     if not isinstance(kind, pa.DataType) or _is_unknown_to_polars(kind):
         return None
     import polars as pl
 
     try:
-        return pl.Series("", pa.nulls(0, kind)).dtype  # of a list, pyarrow would import pandas where it is
+        return pl.Series("", pa.nulls(0, kind)).dtype  # for lists, pa.array would import pandas
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError):
         return None
 
 
 def _is_unknown_to_polars(kind: pa.DataType) -> bool:
-    """Some types polars does not refuse: it panics, with a trace on stderr."""
+    """Whether polars panics on the type, with a trace on stderr, instead of refusing it."""
     if pt.is_decimal256(kind) or pt.is_interval(kind):
         return True
     fields = [kind.field(i) for i in range(kind.num_fields)]
@@ -305,10 +305,10 @@ def _is_unknown_to_polars(kind: pa.DataType) -> bool:
 
 
 def to_series(name: str, column: pa.Array) -> pl.Series:
-    """An Arrow column as polars has it, sharing memory where polars understands the layout.
+    """Convert an Arrow column to a polars series, which shares memory if polars supports the layout.
 
     Raises:
-        NoColumn: polars has no such type.
+        NoColumn: polars does not have the type.
     """
     import polars as pl
 
@@ -318,22 +318,22 @@ def to_series(name: str, column: pa.Array) -> pl.Series:
 
 
 def to_frame(columns: Mapping[str, pa.Array]) -> pl.DataFrame:
-    """Arrow columns of equal length as a frame of polars.
+    """Convert Arrow columns of equal length to a polars frame.
 
     Raises:
-        NoColumn: polars has no type for one.
+        NoColumn: polars does not have the type of a column.
     """
     import polars as pl
 
     series = [to_series(name, column) for name, column in columns.items()]
-    return pl.DataFrame(dict(zip(columns, series, strict=True)) if "" in columns else series)  # a list names "" again
+    return pl.DataFrame(dict(zip(columns, series, strict=True)) if "" in columns else series)  # a list renames ""
 
 
 def from_series(series: pl.Series) -> Any:
-    """A series of polars as a column.
+    """Convert a polars series to a column.
 
     Raises:
-        NoColumn: Arrow has no such type, or polars cannot hand it over.
+        NoColumn: Arrow does not have the type, or polars cannot export it.
     """
     import polars as pl
 
@@ -343,7 +343,7 @@ def from_series(series: pl.Series) -> Any:
         made[:] = series.to_list()
         return made
     _handed_over(kind)
-    if "\0" in series.name:  # which C cannot pass on
+    if "\0" in series.name:  # C strings cannot contain it
         series = series.rename("")
     array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
     if len(array) != len(series):
@@ -352,7 +352,7 @@ def from_series(series: pl.Series) -> Any:
 
 
 def column_named(name: str) -> pl.Expr:
-    """The column of exactly that name: "*" and "^...$" are patterns to ``polars.col``."""
+    """Return an expression for the column of exactly that name: ``polars.col`` takes "*" and "^...$" as patterns."""
     import polars as pl
     import polars.selectors as cs
 
@@ -361,29 +361,29 @@ def column_named(name: str) -> pl.Expr:
 
 
 def columns_named(names: Iterable[str]) -> Any:
-    """A selector of exactly these columns."""
+    """Return a polars selector of exactly these columns."""
     import polars.selectors as cs
 
     return cs.by_name(*names)
 
 
 def polars_errors() -> tuple[type[BaseException], ...]:
-    """What polars raises: to Python its panics are not exceptions."""
+    """Return the exception classes of polars. A panic is not a subclass of Exception."""
     import polars as pl
 
     return (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, without what polars adds below."""
+    """Return the first line of an error's message, without the plan that polars appends."""
     return str(error).strip().partition("\n")[0]
 
 
 def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
-    """A frame of polars as a table, whose columns are not converted yet.
+    """Convert a polars frame to an Arrow table, whose columns are not canonical yet.
 
     Raises:
-        PipelineError: a column of objects, or of a type that Arrow has not; names it.
+        PipelineError: a column holds Python objects, or has a type that Arrow lacks; the message names it.
     """
     import polars as pl
 
@@ -399,10 +399,10 @@ def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
 
 
 def type_of_series(kind: pl.DataType) -> pa.DataType:
-    """The type of the column that a series of the polars type ``kind`` becomes; it is none of objects.
+    """Return the type of the column that a series of polars type ``kind``, other than Object, becomes.
 
     Raises:
-        NoColumn: Arrow has no such type.
+        NoColumn: Arrow does not have the type.
     """
     import polars as pl
 
@@ -412,7 +412,7 @@ def type_of_series(kind: pl.DataType) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def _handed_over(kind: Any) -> None:
-    """Integers of 128 bits go over as decimals of 38 digits, or not at all: fewer than they have."""
+    """Raise NoColumn for 128-bit integers: the decimals of 38 digits that polars exports cannot hold them all."""
     import polars as pl
 
     wide = [pl.Int128, getattr(pl, "UInt128", pl.Int128)]
@@ -434,7 +434,7 @@ def _has_fixed_lists(kind: pa.DataType) -> bool:
 
 
 def _is_cut(array: pa.Array) -> bool:
-    """Holds fixed-size lists with nulls that are a part of others: polars takes the bits of the whole for theirs."""
+    """Whether an array has sliced fixed-size lists with nulls: polars would read the parent's validity bits."""
     kind = array.type
     if pt.is_fixed_size_list(kind):
         cut = array.offset or len(array.values) != len(array) * kind.list_size
@@ -445,5 +445,5 @@ def _is_cut(array: pa.Array) -> bool:
 
 
 def _whole(array: pa.Array) -> pa.Array:
-    """The same values in memory that begins with the first and ends with the last."""
+    """Copy a sliced array into memory that holds only its own values."""
     return pa.concat_arrays([array[:0], array])

@@ -1,7 +1,7 @@
-"""Buffers: memory of large arrays, used again when nothing holds it any more.
+"""Buffers: memory of large arrays that is reused once nothing references it.
 
-An operating system clears each page that it hands out, which takes as long as filling it. A loader makes arrays of the
-same few sizes over and over, so what the trainer has let go of serves for the next batch.
+An operating system clears each page that it provides, which takes as long as filling it. A loader allocates arrays of
+the same few sizes repeatedly, so the memory of batches that the trainer has released serves later batches.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_SMALL = 1 << 20  # bytes: below that, the allocator keeps memory itself
-_MOST_IDLE = 192 << 20  # bytes kept for later; beyond that, the longest unused goes
-_LOOK = 1 << 30  # bytes that are asked for until the next look: what lay idle all the while is not needed
+_SMALL = 1 << 20  # bytes; the allocator itself reuses smaller arrays
+_MOST_IDLE = 192 << 20  # bytes kept for reuse; beyond that, the size unused for longest is released
+_LOOK = 1 << 30  # bytes requested between two trims, which release memory that stayed idle since the last trim
 
 
 class _Spare:
-    """Memory that nothing holds, by size, the longest unused first."""
+    """Idle memory by size, the size unused for longest first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._back: deque[mmap.mmap] = deque()  # given back, and not yet sorted in
+        self._back: deque[mmap.mmap] = deque()  # returned, not yet added to _idle
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
-        self._used = 0  # bytes that something holds
-        self._peaks = [0, 0]  # the most of those since the last look, and between it and the one before
+        self._used = 0  # bytes in use by arrays
+        self._peaks = [0, 0]  # the highest _used since the last trim, and between the two trims before
         self._asked = 0
-        self._least: dict[int, int] = {}  # of each size, how much was idle at the least since the last look
+        self._least: dict[int, int] = {}  # by size: the lowest number of idle buffers since the last trim
 
     def take(self, size: int) -> mmap.mmap:
         with self._lock:
@@ -55,16 +55,16 @@ class _Spare:
         return memory
 
     def give_back(self, memory: mmap.mmap) -> None:
-        """Take back what nothing holds. A collection may call this anywhere, also while this thread has the lock."""
+        """Take back unreferenced memory. The garbage collector may call this while this thread holds the lock."""
         self._back.append(memory)
-        if self._lock.acquire(blocking=False):  # or who has it sorts it in, or the next one
+        if self._lock.acquire(blocking=False):  # otherwise the holder of the lock, or the next caller, sorts it in
             try:
                 self._sort_in()
             finally:
                 self._lock.release()
 
     def let_go(self) -> int:
-        """Give what lies idle back to the system; its bytes."""
+        """Release all idle memory to the operating system, and return its bytes."""
         with self._lock:
             self._sort_in()
             idle = self._bytes
@@ -96,13 +96,13 @@ class _Spare:
         return memory
 
     def _shrink(self) -> None:
-        """Release the longest unused while there is more than was ever in use at once: of some size too much."""
+        """Release the buffers unused for longest while idle and used bytes exceed the peak: some size has too many."""
         most = min(max(self._peaks) - self._used, _MOST_IDLE)
         while self._bytes > most:
-            self._pop(next(iter(self._idle)))  # unmapped with its last reference
+            self._pop(next(iter(self._idle)))  # its last reference, so it is unmapped
 
     def _trim(self) -> None:
-        """Release what nothing wanted: a size that is not used any more, or more of one than is in use at once."""
+        """Release buffers idle since the last trim: sizes no longer used, or more of a size than needed at once."""
         for size, mmaps in list(self._idle.items()):
             for _ in range(min(self._least.get(size, 0), len(mmaps))):
                 self._pop(size)
@@ -114,7 +114,7 @@ _spare = _Spare()
 
 
 def let_go() -> int:
-    """Give the memory that lies idle back to the system; its bytes.
+    """Release all idle memory to the operating system, and return its bytes.
 
     Examples:
         >>> array = empty((1 << 20,), "uint8")
@@ -127,18 +127,18 @@ def let_go() -> int:
 
 
 def idle() -> int:
-    """Bytes that nothing holds, kept for the arrays to come."""
+    """Return the bytes of unused memory that are kept for later arrays."""
     return _spare.idle
 
 
 def _rounded(size: int) -> int:
-    """Up to a quarter more, so that arrays of about a size have each other's memory; what is not touched is free."""
+    """Round a size up by at most a quarter, so that similar sizes share buffers. Untouched pages take no memory."""
     step = 1 << max(size.bit_length() - 3, 16)
     return -(-size // step) * step
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """An array like ``numpy.empty``; its memory is used again when the array and all views of it are gone.
+    """Return an array like ``numpy.empty``; its memory is reused once the array and all of its views are gone.
 
     Examples:
         >>> array = empty((2, 3), "uint8")
@@ -157,10 +157,10 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 class Room:
-    """Memory for the rows of one batch, into which several tasks write, each its own.
+    """Memory for the rows of one batch. Several tasks write to it, each to its own rows.
 
     Args:
-        rows: of the batch.
+        rows: the number of rows of the batch.
     """
 
     def __init__(self, rows: int) -> None:
@@ -169,7 +169,7 @@ class Room:
         self._lock = threading.Lock()
 
     def of(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The column of all rows; ``shape`` is that of one."""
+        """Return the column for all rows of the batch; ``shape`` is the shape of one row."""
         with self._lock:
             if name not in self._arrays:
                 self._arrays[name] = empty((self._rows, *shape), dtype)
@@ -178,7 +178,7 @@ class Room:
 
 @dataclass(frozen=True)
 class BatchPlace:
-    """The place of a task's rows in their batch.
+    """The place of a task's rows in the memory of their batch.
 
     Examples:
         >>> place = BatchPlace(Room(8), 2, 3)
@@ -192,14 +192,14 @@ class BatchPlace:
     rows: int
 
     def array(self, name: str, rows: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any] | None:
-        """Where column ``name`` of the task's rows goes; None for another number of rows."""
+        """Return the memory for column ``name`` of the task's rows; None if ``rows`` is not the expected number."""
         if rows != self.rows:
             return None
         return self.room.of(name, shape, dtype)[self.first : self.first + rows]
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
-    """One view of arrays that are in one piece of memory, one after the other; None if they do not.
+    """Return one view of arrays that follow each other in one piece of memory; None if they do not.
 
     Examples:
         >>> whole = np.arange(6).reshape(3, 2)

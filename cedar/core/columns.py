@@ -1,9 +1,9 @@
-"""Column kinds, and the few things every kind can do.
+"""Column kinds, and the operations that every kind has.
 
 A column is an Arrow array (numbers, strings, lists, structs), a fixed-shape ndarray of shape (rows, ...), an ndarray of
-Python objects if nothing else fits, or one of a group whose rows repeat (``groups``). Strings, binaries and lists
-have 64-bit offsets throughout, and dictionaries are decoded, so that a column has one type wherever it comes
-from.
+Python objects if nothing else fits, or a ``GroupColumn`` whose rows repeat (see ``groups``). Strings, binaries and
+lists have 64-bit offsets, and dictionaries are decoded, so that the type of a column does not depend on its
+source.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from cedar.core.jagged import JaggedTensor
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
 
-_OBJECT = 64  # bytes that an object is taken to have
-_LARGE = 1 << 20  # bytes, from which on memory is worth using again
-_MANY = 512  # rows, from which on to gather lists in NumPy's way takes less than its calls
+_OBJECT = 64  # the bytes that each object is assumed to take
+_LARGE = 1 << 20  # bytes from which reusing memory pays off
+_MANY = 512  # rows from which gathering lists by NumPy is faster, in spite of its calls
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """A fixed-shape ndarray per row: ``shape`` of one row and its dtype."""
+    """The type of a column with an ndarray of fixed shape per row: ``shape`` of one row, and the dtype."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -42,7 +42,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class ObjectType:
-    """Any Python object."""
+    """The type of a column of Python objects."""
 
     def __str__(self) -> str:
         return "object"
@@ -50,7 +50,7 @@ class ObjectType:
 
 @dataclass(frozen=True)
 class UnknownType:
-    """A type that only a run can tell."""
+    """The type of a column that is unknown until the pipeline runs."""
 
     def __str__(self) -> str:
         return "?"
@@ -62,7 +62,7 @@ ColumnType: TypeAlias = Any  # pa.DataType | TensorType | ObjectType | UnknownTy
 
 
 def type_of(column: Column) -> ColumnType:
-    """The type of a column; of a group's, that of its values."""
+    """Return the type of a column; for a GroupColumn, the type of its values."""
     if not isinstance(column, np.ndarray):
         return column.type
     if column.dtype == object:
@@ -71,7 +71,7 @@ def type_of(column: Column) -> ColumnType:
 
 
 def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """A column of Python objects."""
+    """Make a column of Python objects."""
     column = np.empty(len(values), dtype=object)
     for i, value in enumerate(values):
         column[i] = value
@@ -79,7 +79,7 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
 
 
 def take(column: Column, index: Index) -> Column:
-    """The rows at ``index``, in that order."""
+    """Return the rows at ``index``, in that order."""
     if isinstance(column, pa.Array):
         return take_arrays([column], index)[0]
     if not isinstance(column, np.ndarray):
@@ -87,11 +87,11 @@ def take(column: Column, index: Index) -> Column:
     if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _LARGE:
         return column[index]
     made = buffers.empty((len(index), *column.shape[1:]), column.dtype)
-    return np.take(column, index, axis=0, out=made, mode="wrap")  # other modes copy it once more
+    return np.take(column, index, axis=0, out=made, mode="wrap")  # other modes make another copy
 
 
 def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
-    """The rows at ``index`` of Arrow arrays of one length; none of them is negative.
+    """Return the rows at ``index`` (not negative) of Arrow arrays of equal length.
 
     Examples:
         >>> [array.to_pylist() for array in take_arrays([pa.array([7, 8]), pa.array(["a", None])], np.array([1, 0]))]
@@ -101,19 +101,19 @@ def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
     if scattered and (apart := {i for i, a in enumerate(arrays) if pa.types.is_large_list(a.type) and len(a)}):
         rest = iter(take_arrays([array for i, array in enumerate(arrays) if i not in apart], index))
         return [_take_lists(array, index) if i in apart else next(rest) for i, array in enumerate(arrays)]
-    # All in one call: tables may be thousands of columns wide.
+    # One call for all arrays: tables can have thousands of columns.
     batch = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays)) if arrays else None
     return [] if batch is None else batch.take(of_numbers(index)).columns
 
 
 def _take_lists(lists: pa.Array, index: Index) -> pa.Array:
-    """As ``lists.take(index)``, in half the time where rows lie all over memory: Arrow waits for each list in turn."""
+    """Return ``lists.take(index)`` in half the time if rows are scattered: Arrow copies one list at a time."""
     ends = numbers(lists.offsets)
     starts = ends.take(index)
     lengths = ends.take(index + 1)
     lengths -= starts
     valid = None
-    if lists.null_count:  # below a null, a list may have items
+    if lists.null_count:  # a null list may still have items
         alive = lists.is_valid().take(of_numbers(index))
         lengths[~np.asarray(alive)] = 0
         valid = alive.buffers()[1]
@@ -127,14 +127,14 @@ def _take_lists(lists: pa.Array, index: Index) -> pa.Array:
 
 
 def cut(column: Column, start: int, stop: int) -> Column:
-    """Rows ``start`` to ``stop``, without a copy."""
+    """Return rows ``start`` to ``stop`` without a copy."""
     if isinstance(column, pa.Array):
         return column.slice(start, stop - start)
     return column[start:stop] if isinstance(column, np.ndarray) else column.cut(start, stop)
 
 
 def concat(columns: Sequence[Column]) -> Column:
-    """Columns of one type, one after the other."""
+    """Concatenate columns of one type."""
     if len(columns) == 1:
         return columns[0]
     if isinstance(columns[0], np.ndarray):
@@ -148,14 +148,14 @@ def concat(columns: Sequence[Column]) -> Column:
 
 
 def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers in memory of their own."""
+    """Copy an array into memory of its own."""
     made = buffers.empty(array.shape, array.dtype)
     np.copyto(made, array)
     return made
 
 
 def detached(column: Column) -> Column:
-    """The same rows in memory that is not shared; strings, which nothing can write into, stay where they are."""
+    """Copy a column out of shared memory. Strings are not copied, since nothing can write to them."""
     if isinstance(column, np.ndarray):
         return copied(column)
     if (
@@ -168,13 +168,13 @@ def detached(column: Column) -> Column:
 
 
 def writeable(column: Column) -> Column:
-    """A column whose array, if it is one, may be written into: a copy of one that others see."""
+    """Return a column that may be written to: a copy if it is a read-only ndarray, which others may share."""
     shared = isinstance(column, np.ndarray) and not column.flags.writeable and not column.dtype.hasobject
     return copied(column) if shared else column
 
 
 def nbytes(column: Column) -> int:
-    """The bytes that a column's rows take, also in the form that a batch is delivered in; objects are estimated."""
+    """Return the bytes of a column's rows, in a block or in a delivered batch; objects are estimated."""
     if isinstance(column, pa.Array):
         return _array_bytes(column)
     if isinstance(column, dict):
@@ -191,12 +191,12 @@ def _object_bytes(value: Any) -> int:
         return nbytes(value)
     if isinstance(value, list | tuple | dict):
         return _OBJECT + sum(map(_object_bytes, value.values() if isinstance(value, dict) else value[:64]))
-    size = getattr(value, "nbytes", _OBJECT)  # of a class, or some objects: a function
+    size = getattr(value, "nbytes", _OBJECT)  # a function on classes and on some objects
     return size if isinstance(size, int) else _OBJECT
 
 
 def nbytes_each(columns: Iterable[Column]) -> list[int]:
-    """``nbytes`` of each, at once: tables may be thousands of columns of numbers wide."""
+    """Return ``nbytes`` of each column quickly: tables can have thousands of numeric columns."""
     sizes = []
     for column in columns:
         bits = _bits(column.type) if isinstance(column, pa.Array) else None
@@ -210,13 +210,13 @@ def nbytes_each(columns: Iterable[Column]) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _bits(kind: pa.DataType) -> int | None:
-    """Of a value, where all take as many."""
+    """Return the bits per value if all values of the type take the same number, else None."""
     fixed = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
     return int(kind.bit_width) if fixed else None
 
 
 def _array_bytes(array: pa.Array) -> int:
-    """As ``array.nbytes``, which releases the GIL: next to threads that want it, each time costs milliseconds."""
+    """Compute ``array.nbytes`` without releasing the GIL, which takes milliseconds if other threads compete for it."""
     kind, rows, buffers_held = array.type, len(array), array.buffers()
     mask = rows // 8 if buffers_held and buffers_held[0] is not None else 0
     bits = _bits(kind)
@@ -237,7 +237,7 @@ def _array_bytes(array: pa.Array) -> int:
 
 
 def blank(kind: ColumnType, n: int) -> Column:
-    """``n`` rows of zeros, empty strings and empty lists: what ``last="pad"`` fills with."""
+    """Return ``n`` rows of zeros, empty strings and empty lists, which ``last="pad"`` fills a batch with."""
     if isinstance(kind, TensorType):
         return np.zeros((n, *kind.shape), dtype=kind.dtype)
     if kind is UNKNOWN:

@@ -1,7 +1,7 @@
-"""What a column becomes in NumPy, torch and Arrow. docs/columns.md has the table.
+"""Conversion of columns to NumPy, torch and Arrow. docs/columns.md has the table.
 
-Two rules hold everywhere: the dtype of a result depends on the type of the column, never on its values; and memory is
-shared where the type allows. Nulls that a dtype cannot hold are therefore errors, not another dtype.
+Two rules hold for every conversion. The dtype of a result depends on the type of the column, never on its values.
+Memory is shared if the type allows it. So nulls that a dtype cannot hold are errors; they do not change the dtype.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _How: TypeAlias = "Callable[[pa.Array, _ArrayOrigin, Leaf, Callable[[Any], Any]]
 
 
 class _ArrayOrigin:
-    """Where an array sits, for error messages: the column, and the row of each of its values.
+    """The location of an array, for error messages: its column, and the row of each of its values.
 
-    ``path`` is the way into the column, as names of expressions' methods: "list", "arr", "field NAME" and, where the
-    structs themselves may be null, "null".
+    ``path`` lists the steps from the column to the array, named like the methods of expressions: "list", "arr",
+    "field NAME" and, if the structs themselves may be null, "null".
     """
 
     __slots__ = ("column", "keys", "name", "path", "row_of")
@@ -51,7 +51,7 @@ class _ArrayOrigin:
         return _ArrayOrigin(f"{self.name}.{field}", self.keys, self.row_of, self.column, (*self.path, *step))
 
     def applied(self, method: str) -> str:
-        """How to call a method of expressions on what sits here, as a user writes it."""
+        """Return the user code that calls a method of expressions on this array."""
         column = self.column
         expr = _applied(f"col({column!r})", self.path, method)
         return f"with_columns({column}={expr})" if column.isidentifier() else f"with_columns(**{{{column!r}: {expr}}})"
@@ -78,15 +78,15 @@ def _applied(here: str, path: Sequence[str], method: str) -> str:
 
 
 def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
-    """A column as an ndarray, a JaggedTensor (lists) or a dict (structs); shares memory where the type allows.
+    """Convert a column to an ndarray, a JaggedTensor (lists) or a dict (structs); shares memory if the type allows.
 
     Args:
-        column: as held by a Block.
-        name: for error messages.
-        keys: one per row; lets errors name the row by its source.
+        column: a column of a Block.
+        name: the name of the column, for error messages.
+        keys: one key per row, so that errors can name the row in its source.
 
     Raises:
-        RowError: nulls in a column whose dtype cannot hold them.
+        RowError: the column has nulls that its dtype cannot hold.
 
     Examples:
         >>> import pyarrow as pa
@@ -100,7 +100,7 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
 
 
 def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> dict[str, Any]:
-    """As ``to_numpy`` of every column, all of one length. Numbers, which most are, take no call for each."""
+    """Apply ``to_numpy`` to columns of equal length. Numeric columns, usually the most, need no call each."""
     arrays: dict[str, Any] = dict(columns)
     gaps: dict[str, pa.Array] = {}
     for name, column in columns.items():
@@ -120,18 +120,18 @@ def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
 
 
 def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
-    """A column as a tensor, a JaggedTensor (lists), a dict (structs) or a list (strings, objects).
+    """Convert a column to a tensor, a JaggedTensor (lists), a dict (structs) or a list (strings, objects).
 
-    Tensors share the memory of the column where the type allows; writing to them writes to the batch.
+    Tensors share the memory of the column if the type allows; writing to them writes to the batch.
 
     Args:
-        column: as held by a Block.
-        name: for error messages.
-        keys: one per row; lets errors name the row by its source.
+        column: a column of a Block.
+        name: the name of the column, for error messages.
+        keys: one key per row, so that errors can name the row in its source.
 
     Raises:
-        RowError: nulls in a column whose dtype cannot hold them.
-        PipelineError: a column without a torch dtype, such as decimals.
+        RowError: the column has nulls that its dtype cannot hold.
+        PipelineError: the column has no torch dtype, such as decimals.
 
     Examples:
         >>> import pyarrow as pa
@@ -143,7 +143,7 @@ def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
 
 
 def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> dict[str, Any]:
-    """As ``to_torch`` of every column, all of one length."""
+    """Apply ``to_torch`` to columns of equal length."""
     import torch
     from torch.utils.dlpack import from_dlpack
 
@@ -161,10 +161,10 @@ def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
 
 
 def to_arrow(column: Column, name: str) -> pa.Array:
-    """A column as an Arrow array; ndarrays of shape (rows, k, ...) become fixed-size lists that share their memory.
+    """Convert a column to Arrow; ndarrays of shape (rows, k, ...) become fixed-size lists that share their memory.
 
     Raises:
-        PipelineError: a dtype, or objects, that Arrow cannot hold.
+        PipelineError: Arrow cannot hold the dtype or the objects.
 
     Examples:
         >>> import numpy as np
@@ -197,7 +197,7 @@ def _fixed_lists(values: pa.Array, size: int, rows: int) -> pa.Array:
 
 @lru_cache(maxsize=1024)
 def _how(kind: pa.DataType) -> _How:
-    """What converts arrays of a type, which is asked of every batch."""
+    """Return the function that converts arrays of a type. It is cached, since every batch needs it."""
     if kind.id in NUMBERS:
         return _number
     if pt.is_large_list(kind) or pt.is_list(kind):
@@ -304,7 +304,7 @@ def _torch_leaf(array: pa.Array, place: _ArrayOrigin) -> Any:
 
 
 def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
-    """A tensor over the memory of an ndarray, read-only ones included."""
+    """Make a tensor that shares the memory of an ndarray, even of a read-only one."""
     import torch
     from torch.utils.dlpack import from_dlpack
 
@@ -322,7 +322,7 @@ def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
         values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
     if values.flags.writeable:
         return torch.from_numpy(values)
-    # torch warns about read-only memory; Arrow's exporter takes it, as a run of plain integers of the same width
+    # torch warns about read-only memory; Arrow's exporter accepts it if the array is one of plain integers.
     flat = np.ascontiguousarray(values).reshape(-1)
     raw = pa.Array.from_buffers(pa.uint8(), flat.nbytes, [None, pa.py_buffer(flat.view(np.uint8))])
     dtype = getattr(torch, values.dtype.name)

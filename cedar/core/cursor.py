@@ -1,8 +1,8 @@
-"""Row keys: the stable identity of a row, and what is derived from it.
+"""Row keys: the stable identity of a row.
 
-A key is (branch, repeat, file, row or byte offset, flat_map index). A file is named by a 64-bit hash of its path below
-the root of its listing, so moving the data changes nothing, and another file in the listing changes no other row's key.
-Sources without files number what they read. Shuffles sort by a hash of the key and random operators draw from it.
+A key is (branch, repeat, file, row or byte offset, flat_map index). A file is identified by a 64-bit hash of its path
+relative to the root of its listing. So keys stay the same if the data move or if other files are added to the listing.
+Sources without files number their rows. Shuffles sort by a hash of the key, and random operators draw from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix64(value: int) -> int:
-    """The finaliser of splitmix64 (Steele et al., 2014): a bijection on 64-bit words that scatters them."""
+    """The finalizer of splitmix64 (Steele et al., 2014): a bijection on 64-bit words that scatters them."""
     value = (value + _GOLDEN) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -32,7 +32,7 @@ def mix64(value: int) -> int:
 
 
 def hash_ints(*values: int) -> int:
-    """One 64-bit hash of a tuple of integers; the same in every process and on every machine."""
+    """Return a 64-bit hash of a tuple of integers; the same in every process and on every machine."""
     state = len(values)
     for value in values:
         state = mix64(state ^ mix64(value & _MASK))
@@ -40,7 +40,7 @@ def hash_ints(*values: int) -> int:
 
 
 def hash_array(state: int | Hashes, values: Part) -> int | Hashes:
-    """``hash_ints`` carried on by one more value per row."""
+    """Extend a ``hash_ints`` state by one more value per row."""
     if isinstance(values, int) and isinstance(state, int):
         return mix64(state ^ mix64(values & _MASK))
     inner = mix64(values & _MASK) if isinstance(values, int) else mix64_array(values.astype(np.uint64))
@@ -48,7 +48,7 @@ def hash_array(state: int | Hashes, values: Part) -> int | Hashes:
 
 
 def mix64_array(values: Hashes) -> Hashes:
-    """``mix64`` of each."""
+    """Apply ``mix64`` to every value."""
     values = values + np.uint64(_GOLDEN)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -56,7 +56,7 @@ def mix64_array(values: Hashes) -> Hashes:
 
 
 def hash_names(names: Sequence[str]) -> Ints:
-    """int64[names]: a hash of each, the same in every process and on every machine.
+    """Return int64[names], a hash of each name; the same in every process and on every machine.
 
     Examples:
         >>> hash_names(["a.parquet", "day=1/a.parquet"]).tolist()
@@ -64,12 +64,12 @@ def hash_names(names: Sequence[str]) -> Ints:
     """
     strings = [name.encode("utf-8", "surrogateescape") for name in names]
     data = b"".join([*strings, bytes(8)])
-    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))  # those that begin at each byte
+    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))  # the word at each byte
     left = np.fromiter(map(len, strings), dtype=np.int64, count=len(strings))
     at = np.cumsum(left) - left
     hashes = mix64_array(left.astype(np.uint64))
     some = np.flatnonzero(left)
-    while len(some):  # a word of every name that has one more
+    while len(some):  # the next word of every name that has one
         unused = np.uint64(8) * np.maximum(8 - left[some], 0).astype(np.uint64)
         word = (words[at[some]] << unused) >> unused
         hashes[some] = mix64_array(hashes[some] ^ word)
@@ -79,13 +79,13 @@ def hash_names(names: Sequence[str]) -> Ints:
 
 
 def branch_of(outer: int, index: int) -> int:
-    """The branch number of input ``index`` of a ``mix`` or ``concat`` whose own branch is ``outer``."""
+    """Return the branch number of input ``index`` of a ``mix`` or ``concat`` whose own branch is ``outer``."""
     return hash_ints(outer, index + 1) >> 1
 
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """The rows that others were made of: of each of these, how many there are, and all of their keys in order."""
+    """The rows that each row was made from: their number per row, and the keys of all of them in order."""
 
     counts: Ints
     keys: Keys
@@ -99,11 +99,11 @@ class KeyParts:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of a run of rows, a column per component.
+    """The keys of a run of rows, one array per component.
 
-    ``row`` is int64[n]; the other components are one int for all rows, or int64[n]. ``source`` names the source in
-    the DAG for error messages and takes no part in the hash. ``sub`` is -1 if no flat_map was applied. ``parts`` are
-    the rows that each was made of, if the caller asked for them.
+    ``row`` is int64[n]; the other components are one int for all rows, or int64[n]. ``source`` identifies the source in
+    the DAG for error messages, and is not part of the hash. ``sub`` is -1 if no flat_map was applied. ``parts`` has the
+    rows that each row was made from, if the caller asked for them.
     """
 
     row: Ints
@@ -130,7 +130,7 @@ class Keys:
         )
 
     def each(self) -> tuple[Ints, Keys]:
-        """The rows that these were made of, or they themselves: of each the place of the row it is in, and its key.
+        """Return the rows that these were made from, or these rows: for each, its row's index here, and its key.
 
         Examples:
             >>> keys = Keys(np.array([4, 7]), parts=KeyParts(np.array([2, 1]), Keys(np.array([4, 5, 7]))))
@@ -143,7 +143,7 @@ class Keys:
         return np.repeat(np.arange(len(self.row)), self.parts.counts), self.parts.keys
 
     def within(self, index: int) -> Keys:
-        """The keys as seen above input ``index`` of a mix or concat."""
+        """Return the keys as they are after input ``index`` of a mix or concat."""
         if isinstance(self.branch, int):
             return replace(self, branch=branch_of(self.branch, index))
         levels, inverse = np.unique(self.branch, return_inverse=True)
@@ -151,7 +151,7 @@ class Keys:
         return replace(self, branch=renamed[inverse])
 
     def hash(self, seed: int) -> Hashes:
-        """uint64[n], the same for a row wherever it is held; ``seed`` is a 64-bit word."""
+        """Return uint64[n], the hash of each row's key, independent of its place; ``seed`` is a 64-bit word."""
         state: int | Hashes = seed & _MASK
         for part in (self.branch, self.repeat, self.file, self.row, self.sub):
             state = hash_array(state, part)
@@ -159,7 +159,7 @@ class Keys:
         return state
 
     def ref(self, index: int) -> RowRef:
-        """The row at ``index``, for an error message."""
+        """Return the reference of the row at ``index``, for an error message."""
 
         def at(part: Part) -> int:
             return part if isinstance(part, int) else int(part[index])
@@ -168,7 +168,7 @@ class Keys:
 
     @property
     def ends(self) -> tuple[int, int, int, int, int, int] | tuple[()]:
-        """Source, file and row of the first row and of the last; nothing of no rows.
+        """Source, file and row of the first row and of the last row; empty if there are no rows.
 
         Examples:
             >>> Keys(np.array([4, 7, 9]), file=2).ends
@@ -182,15 +182,15 @@ class Keys:
         return sources[0], files[0], row.item(0), sources[1], files[1], row.item(-1)
 
     def expand(self, counts: Ints) -> Keys:
-        """Row i repeated ``counts[i]`` times, distinguished by their index in ``sub``."""
+        """Repeat row i ``counts[i]`` times; ``sub`` numbers the repetitions."""
         index = np.repeat(np.arange(len(counts)), counts)
         starts = np.cumsum(counts) - counts
         inner = np.arange(len(index), dtype=np.int64) - np.repeat(starts, counts)
         return self.take(index).items(inner)
 
     def items(self, numbers: Ints) -> Keys:
-        """The keys of item ``numbers[i]`` made of row i: that number where the row is not an item itself, else a
-        hash.
+        """Return the key of item ``numbers[i]`` of row i. ``sub`` is that number, or a hash if row i is
+        itself an item.
         """
         if isinstance(self.sub, int) and self.sub == -1:
             return replace(self, sub=numbers)
@@ -200,7 +200,7 @@ class Keys:
 
 
 def concat_keys(parts: Sequence[Keys]) -> Keys:
-    """The keys of several runs one after the other."""
+    """Concatenate the keys of several runs."""
     if len(parts) == 1:
         return parts[0]
 
@@ -231,5 +231,5 @@ def concat_keys(parts: Sequence[Keys]) -> Keys:
 
 
 def no_keys() -> Keys:
-    """The keys of zero rows."""
+    """Return the keys of zero rows."""
     return Keys(np.empty(0, dtype=np.int64))
