@@ -1,8 +1,8 @@
-"""Digests that identify functions and values: equal in every process if code and data are equal.
+"""Digests that identify functions and values; equal in every process if code and data are equal.
 
-A function of the user's is identified by its bytecode, defaults, closure and the globals that it names, and so on
-through the functions, classes and modules among these. What belongs to an installed package is identified by name and
-version. Whatever else cannot be read is reported next to the digest, which must then not be used to find old results.
+A user's function is identified by its bytecode, defaults, closure and the globals that it names, and so are the user's
+functions, classes and modules among these. Code of an installed package is identified by name and version. Objects
+that cannot be read are reported with the digest, which must then not be used to find earlier results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cedar.core.references import DYNAMIC, LATE, Unloaded, references
 
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(Ellipsis)})
 _CODE = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
-_DEPTH, _OBJECTS, _REASONS = 60, 1_000_000, 8  # nested, in all, and reported; more of the first two is unidentified
+_DEPTH, _OBJECTS, _REASONS = 60, 1_000_000, 8  # max nesting, max objects, max reasons reported
 _HIDDEN = "cannot read all of its state"
 _COMPILED = "is compiled, and belongs to no installed package"
 _OF_THE_CLASS = frozenset({"__dict__", "__weakref__", "__module__", "__abstractmethods__", "_abc_impl",
@@ -47,11 +47,11 @@ _OF_THE_MODULE = frozenset({"__builtins__", "__cached__", "__doc__", "__file__",
 
 @dataclass(frozen=True)
 class PartDigests:
-    """The digests of the parts of something, and what in it is unidentified.
+    """The digests of the parts of a value, and the objects in it that cannot be identified.
 
     Args:
-        parts: a digest per part: ``code``, ``closure x``, ``global x``, ``state``.
-        unknown: the path of each object that is not identified, and why; empty if the digests stand for everything.
+        parts: a digest for each part: ``code``, ``closure x``, ``global x``, ``state``.
+        unknown: the path of each object that is not identified, with the reason; empty if the digests cover everything.
     """
 
     parts: dict[str, str]
@@ -59,11 +59,11 @@ class PartDigests:
 
 
 def digest_of(value: Any, *, data: bool = True) -> str:
-    """32 hex digits that identify a value or a function, as far as it can be identified (see ``examine``).
+    """Return 32 hex digits that identify a value or a function, as far as it can be identified (see ``examine``).
 
     Args:
         value: anything.
-        data: False leaves out what a run may change: lists, dicts, sets, the state of objects, and data in globals.
+        data: False leaves out mutable data: lists, dicts, sets, the state of objects, and data in globals.
 
     Examples:
         >>> digest_of(lambda x: x + 1) == digest_of(lambda x: x + 1), digest_of([1, 2]) == digest_of([2, 1])
@@ -73,11 +73,11 @@ def digest_of(value: Any, *, data: bool = True) -> str:
 
 
 def examine(value: Any, name: str = "") -> PartDigests:
-    """The digests of a function's parts, or of any value, and what in it is unidentified.
+    """Return the digests of a function's parts, or of any value, and the objects that cannot be identified.
 
     Args:
         value: anything.
-        name: what paths begin with; a function's own name by default.
+        name: the beginning of all paths; the function's own name by default.
 
     Examples:
         >>> def scaled(scale):
@@ -103,14 +103,14 @@ def examine(value: Any, name: str = "") -> PartDigests:
 
 
 class _Walk:
-    """One digest. Data are hashed where they are found; functions, classes and modules are numbered there, and hashed
-    one after another, however they refer to each other.
+    """Computes one digest. Data are hashed where they are found. Functions, classes and modules are numbered where they
+    are found and hashed one after another, so that they may refer to each other.
     """
 
     def __init__(self, data: bool) -> None:
         self.data = data
         self.unknown: dict[str, None] = {}
-        self._alive: list[Any] = []  # so that no id is used twice
+        self._alive: list[Any] = []  # keeps objects alive, so that ids stay unique
         self._path: list[str] = []
         self._open: dict[int, int] = {}
         self._begin()
@@ -121,7 +121,7 @@ class _Walk:
         self._queue: deque[tuple[Any, str]] = deque()
 
     def whole(self, value: Any, path: str) -> bytes:
-        """The digest of a value, and of all code that was found for the first time on the way."""
+        """Return the digest of a value and of all code that it refers to and that was not hashed before."""
         before, opened = self._path, dict(self._open)
         self._path = [path]
         made = [self.of(value)]
@@ -135,7 +135,7 @@ class _Walk:
         return _hashed("whole", *made)
 
     def of(self, value: Any, step: str = "") -> bytes:
-        """The digest of a value that is found at ``step`` from the current one."""
+        """Return the digest of a value that is reached by ``step`` from the current one."""
         if type(value) in _PLAIN:
             return _plain(value)
         if id(value) in self._done:
@@ -161,17 +161,17 @@ class _Walk:
         kind: Any = type(value)
         same = kind.__eq__ is object.__eq__ and (
             kind is object or is_python_class(kind)
-        )  # only their identity distinguishes them
+        )  # only identity distinguishes them
         self._done[id(value)] = _hashed("again", str(self._number(value))) if same else made
         return made
 
     def all(self, kind: str, values: Iterable[Any], steps: Iterable[str] = ()) -> bytes:
-        """The digest of several values."""
+        """Return the digest of several values."""
         names = [*steps]
         return _hashed(kind, *[self.of(v, names[i] if names else f"[{i}]") for i, v in enumerate(values)])
 
     def named(self, kind: str, values: dict[str, Any], skip: frozenset[str] = frozenset()) -> bytes:
-        """The digest of attributes."""
+        """Return the digest of attributes."""
         names = sorted(name for name in values if type(name) is str and name not in skip)
         return _hashed(kind, *[part for n in names for part in (n, self.of(values[n], f".{n}"))])
 
@@ -182,7 +182,7 @@ class _Walk:
     def _guarded(self, make: Callable[[Any], Any], value: Any) -> Any:
         try:
             return make(value)
-        except Exception as error:  # noqa: BLE001 - whatever an object of a user or a library raises when it is read
+        except Exception as error:  # noqa: BLE001 - reading an object of a user or a library may raise anything
             return self.unread(value, f"cannot be read: {type(error).__name__}: {' '.join(str(error).split())[:80]}")
 
     def _number(self, value: Any) -> int:
@@ -206,7 +206,7 @@ class _Walk:
     # ---- code --------------------------------------------------------------------------------------------------------
 
     def function(self, fn: FunctionType, path: str) -> dict[str, Any]:
-        """The parts of a function, by name."""
+        """Return the parts of a function by name."""
         parts: dict[str, Any] = {"code": (fn.__code__, fn.__defaults__, tuple((fn.__kwdefaults__ or {}).items()))}
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
             try:
@@ -222,11 +222,11 @@ class _Walk:
         if not self.data:
             return parts | {n: v for n, v in named.items() if issubclass(type(v), (FunctionType, type))}
         self.unknown |= {f"{path}.{each}": None for each in unknown}
-        attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()}  # a package's stands for itself
+        attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()}  # a package's name and version cover them
         return parts | ({"annotations": fn.__annotations__} if fn.__annotations__ else {}) | named | attributes
 
     def _code(self, item: Any) -> bytes:
-        """The digest of a function, of a class of the user's, or of a module of the user's."""
+        """Return the digest of a function, a user's class or a user's module."""
         if isinstance(item, FunctionType):
             parts = self.function(item, "".join(self._path))
             steps = ["." + name.replace(" ", ".", 1) for name in parts]
@@ -242,7 +242,7 @@ class _Walk:
         return _hashed("class", item.__qualname__, *made, self.named("members", dict(vars(item)), skip))
 
     def sources(self, name: str) -> bytes:
-        """The digest of a module's source, and of the modules outside of packages that it imports, directly or not."""
+        """Return the digest of the sources of a module and of all modules outside of packages that it imports."""
         path = [each for each in sys.path if not installed(os.path.join(os.path.realpath(each), ""))]
         finder = modulefinder.ModuleFinder(path)
         try:
@@ -277,7 +277,7 @@ class _Walk:
         return self.all("builtin", [module, fn.__qualname__, *bound], ["", "", ".__self__"])
 
     def descriptor(self, value: Any) -> bytes:
-        """A method or a field of a C class, or a slot."""
+        """Return the digest of a method or field of a C class, or of a slot."""
         owner = value.__objclass__
         compiled = not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType))
         if compiled and not is_library(owner.__module__):
@@ -290,12 +290,12 @@ class _Walk:
         if type(value) is list and not self.data:
             return b"list"
         if all(type(v) in _PLAIN for v in value):
-            with suppress(ValueError):  # an integer of more digits than Python prints
+            with suppress(ValueError):  # integers with more digits than Python prints
                 return _hashed(type(value).__name__, "plain", repr(value))
         return self.all(type(value).__name__, value)
 
     def unordered(self, value: Any) -> bytes:
-        """A set, whose elements have no order: each is hashed by itself."""
+        """Return the digest of a set. Its elements have no order, so each is hashed separately."""
         if type(value) is set and not self.data:
             return b"set"
         if any(type(v) is object for v in value):
@@ -329,7 +329,7 @@ class _Walk:
         return _hashed("array", str(value.dtype), str(value.shape), raw, self.of(value.dtype))
 
     def _object(self, value: Any) -> bytes:
-        """An object of any class: all that it holds where that can be seen, else what its package makes copies from."""
+        """Return the digest of an object: of all that it holds if that is visible, else of what its package copies."""
         kind = type(value)
         own = self.of(kind, ".__class__")
         if not self.data:
@@ -345,17 +345,17 @@ class _Walk:
         return self._reduced(value, own) if library else self.unread(value)
 
     def _reduced(self, value: Any, own: bytes) -> bytes:
-        """An object of an installed package, by what the package makes copies from, and by its other attributes."""
+        """Return the digest of a package's object: of what its package copies, and of its other attributes."""
         kind = type(value)
         try:
             made = copyreg.dispatch_table.get(kind, lambda v: v.__reduce_ex__(4))(value)  # type: ignore[no-untyped-call]
-        except Exception:  # noqa: BLE001 - a connection, a file: no state that can be read
+        except Exception:  # noqa: BLE001 - connections and files have no state to read
             return self.unread(value)
         if isinstance(made, str):
             found = _looked_up(sys.modules.get(getattr(value, "__module__", None) or kind.__module__), made) is value
             return _hashed("named", made, own) if found else self.unread(value)
         parts = [*made[:3], *(list(items) for items in made[3:5] if items is not None), *made[5:]]
-        aside = {} if kind.__module__.startswith("cedar.") else attributes_of(value)  # which copies may leave out
+        aside = {} if kind.__module__.startswith("cedar.") else attributes_of(value)  # copies may leave these out
         inside = self.all("object", parts, ["", "", ".__dict__", *[""] * len(parts)])
         return _hashed("object", own, inside, self.named("attributes", aside))
 
@@ -388,7 +388,7 @@ _EXACT: dict[type, Callable[[_Walk, Any], bytes]] = {
 
 
 def _of_package(walk: _Walk, value: Any) -> bytes | None:
-    """The digest of data of a package whose copies are made from other parts in other processes; None for the rest."""
+    """Return the digest of a package's data whose pickles differ between processes; None for other objects."""
     kind = type(value)
     package = kind.__module__.partition(".")[0] if is_library(kind.__module__) else ""
     if package == "pyarrow" and isinstance(value, (pa.Array, pa.ChunkedArray)):
@@ -424,7 +424,7 @@ def _table(table: pa.Table) -> bytes:
 
 
 def _hashed(*parts: Any) -> bytes:
-    """The digest of strings and bytes, each with its length."""
+    """Return the digest of strings and bytes, each preceded by its length."""
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
         raw = memoryview(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part)
@@ -449,7 +449,7 @@ def _looked_up(module: Any, dotted: str) -> Any:
 
 
 def _is_own_code(value: Any) -> bool:
-    """A function, or a class or module that is not a package's under its name."""
+    """Whether this is a function, or a class or module that no package exports under its name."""
     kind = type(value)
     if issubclass(kind, type):
         return is_python_class(value) and not _is_named(value)
@@ -457,7 +457,7 @@ def _is_own_code(value: Any) -> bool:
 
 
 def _is_named(value: Any) -> bool:
-    """An installed package has exactly this object under its module's and its own name."""
+    """Whether an installed package exports exactly this object under its module and name."""
     module, called = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(called, str) and is_library(module)):
         return False

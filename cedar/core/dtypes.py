@@ -1,4 +1,4 @@
-"""Types of columns as users name them: by ``dtype=`` and by annotations."""
+"""Column types from ``dtype=`` arguments and from annotations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEQUENCES = (list, tuple, collections.abc.Sequence)
 
 
 def type_from_annotation(annotation: Any) -> ColumnType | None:
-    """The column type that an annotation declares; None if it leaves it open (``np.ndarray`` has no shape).
+    """Return the column type that an annotation declares; None if it leaves the type open, as ``np.ndarray`` does.
 
     Examples:
         >>> print(type_from_annotation(list[int] | None))
@@ -62,15 +62,15 @@ def _from_union(options: list[Any]) -> ColumnType | None:
 
 
 def return_annotation(fn: Callable[..., Any]) -> Any:
-    """What a function (or the ``__call__`` of a class) is annotated to return; None if it is not.
+    """Return the return annotation of a function or of a class's ``__call__``; None if there is none.
 
-    Annotations that are strings are resolved; one that cannot be resolved counts as absent.
+    Annotations that are strings are resolved; one that cannot be resolved is ignored.
     """
     target: Any = fn
     while hasattr(target, "func") and hasattr(target, "keywords"):  # functools.partial
         target = target.func
     if isinstance(target, type) or not hasattr(target, "__annotations__"):
-        target = getattr(target, "__call__", None)  # noqa: B004 - the method is what carries the annotation
+        target = getattr(target, "__call__", None)  # noqa: B004 - the method has the annotation
     try:
         return typing.get_type_hints(target, include_extras=True).get("return")
     except Exception:  # noqa: BLE001 - names that exist only for type checkers
@@ -78,7 +78,7 @@ def return_annotation(fn: Callable[..., Any]) -> Any:
 
 
 def item_annotation(annotation: Any) -> Any:
-    """``X`` of ``list[X]``, ``Iterator[X]``, ``Generator[X, ...]``; None otherwise."""
+    """Return ``X`` of ``list[X]``, ``Iterator[X]`` or ``Generator[X, ...]``; None otherwise."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if not arguments or not isinstance(origin, type) or not issubclass(origin, collections.abc.Iterable):
         return None
@@ -90,14 +90,14 @@ def item_annotation(annotation: Any) -> Any:
 
 
 def type_from_dtype(dtype: Any) -> ColumnType:
-    """The column type that ``dtype=`` asks for.
+    """Return the column type that a ``dtype=`` argument asks for.
 
     Args:
         dtype: an Arrow type, a TensorType, a NumPy dtype or its name ("float32"), an Arrow type's name ("string"), a
             Python type (int, ``list[int]``, object), or a torch dtype.
 
     Raises:
-        PipelineError: it names no type of column.
+        PipelineError: ``dtype`` does not name a column type.
 
     Examples:
         >>> print(type_from_dtype("float32"), type_from_dtype(list[str]))

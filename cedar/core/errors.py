@@ -1,6 +1,6 @@
-"""Every error a user can see.
+"""All errors that a user can see.
 
-An error says, in this order: what broke; the user's file and line that built the operator; the row; what was done
+An error says, in this order: what failed; the user's file and line that built the operator; the row; what cedar did
 about it; what to do next. The original exception, if there is one, is the ``__cause__``.
 """
 
@@ -27,14 +27,14 @@ from cedar.core.redact import redact
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
 _MODULES = _NAME + "."
-_COMMAND = os.path.join(os.sep, "bin", _NAME)  # what an installation makes of it
+_COMMAND = os.path.join(os.sep, "bin", _NAME)  # the console script
 _STDLIB = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(os.path.join(_STDLIB, name, "") for name in ("site-packages", "dist-packages"))
 
 
 @dataclass(frozen=True)
 class Site:
-    """The place in the user's code that built an operator."""
+    """The place in the user's code where an operator was built."""
 
     file: str
     line: int
@@ -46,10 +46,10 @@ class Site:
 
 
 def raised() -> tuple[type[BaseException], ...]:
-    """For an ``except`` around code of users: whatever it raises is an error of its row.
+    """Return the classes for an ``except`` around user code, which catches every error that the code itself raises.
 
-    An interrupt from outside passes: Ctrl-C and what the handler of a signal raises, the end of a generator that
-    nothing reads on, and a task that its event loop cancels.
+    Interrupts from outside are not caught: Ctrl-C, exceptions that a signal handler raises, GeneratorExit when a
+    consumer closes a generator, and the cancellation of a task by its event loop.
     """
     error = sys.exception()
     if error is None or isinstance(error, Exception) or _from_outside(error):
@@ -58,7 +58,7 @@ def raised() -> tuple[type[BaseException], ...]:
 
 
 def _from_outside(error: BaseException) -> bool:
-    """Whether it came between two instructions of the code that it is raised in, or from the handler of a signal."""
+    """Whether the exception came from a signal handler, or asynchronously between two instructions of the code."""
     frames = [(entry.tb_frame, entry.tb_lasti) for entry in _entries(error.__traceback__)]
     main = threading.current_thread() is threading.main_thread()
     if main and _handlers() & {frame.f_code for frame, _ in frames}:
@@ -84,7 +84,7 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _handlers() -> set[object]:
-    """The code of the handlers that signals have in this process."""
+    """Return the code objects of this process's signal handlers."""
     codes = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
@@ -92,19 +92,19 @@ def _handlers() -> set[object]:
             handler = handler.func
         handler = getattr(handler, "__func__", handler)
         if not hasattr(handler, "__code__"):
-            handler = getattr(type(handler), "__call__", None)  # noqa: B004 - an object that is called
+            handler = getattr(type(handler), "__call__", None)  # noqa: B004 - a callable object
         codes.add(getattr(handler, "__code__", None))
     return codes - {None}
 
 
 def _cancelled() -> tuple[type[BaseException], ...]:
-    """The class for a cancelled task, where asyncio is there: it takes 0.1 s to import."""
+    """Return asyncio's CancelledError if asyncio is loaded; importing it takes 0.1 s."""
     module = sys.modules.get("asyncio")
     return () if module is None else (module.CancelledError,)
 
 
 def _is_cancelled() -> bool:
-    """The current task is cancelled, by its event loop or by another task."""
+    """Whether an event loop or another task has cancelled the current task."""
     asyncio = sys.modules["asyncio"]
     try:
         task = asyncio.current_task()
@@ -114,7 +114,7 @@ def _is_cancelled() -> bool:
 
 
 def user_site() -> Site | None:
-    """The nearest caller outside the package and Python's own library, or None when there is none."""
+    """Return the nearest caller outside cedar and the standard library, or None if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         if _is_users(frame):
@@ -125,20 +125,20 @@ def user_site() -> Site | None:
 
 def _is_users(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    # A dataclass's __init__ has a file name of its own: <string>.
+    # The __init__ of a dataclass has the file name "<string>".
     ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(_MODULES)
     python = file.startswith(("<frozen", _STDLIB)) and not file.startswith(_INSTALLED)
     return not ours and not python and not file.endswith(_COMMAND)
 
 
 def shortened(error: CedarError) -> CedarError:
-    """The error without cedar's frames, to be raised again from one place; ``CEDAR_TRACEBACK=full`` keeps them."""
+    """Return the error without cedar's frames, to be raised again. ``CEDAR_TRACEBACK=full`` keeps them."""
     _shorten(error.__cause__, error.__context__)
     return error if os.environ.get("CEDAR_TRACEBACK") == "full" else error.with_traceback(None)
 
 
 def _shorten(*errors: BaseException | None) -> None:
-    """Let the tracebacks of errors, and of what led to them, begin where cedar called the user's function."""
+    """Cut the tracebacks of errors and of their causes so that they begin where cedar called the user's function."""
     seen: set[int] = set()
     left = [] if os.environ.get("CEDAR_TRACEBACK") == "full" else [*errors]
     while left:
@@ -152,10 +152,10 @@ def _shorten(*errors: BaseException | None) -> None:
 
 @dataclass(frozen=True)
 class RowRef:
-    """A row by its key: where it was read and, once known, the URL of that file.
+    """A reference to a row by its key: its source and file and, once known, the URL of the file.
 
-    ``row`` is the row number in the file, or the byte offset where rows are lines of text; ``sub`` is the index that
-    ``flat_map`` or ``pack`` added, -1 when there is none.
+    ``row`` is the row number in the file, or the byte offset if rows are lines of text. ``sub`` is the index that
+    ``flat_map`` or ``pack`` added, or -1.
     """
 
     source: int
@@ -178,14 +178,14 @@ class RowRef:
 
 
 class CedarError(Exception):
-    """Root of every error of cedar.
+    """Base class of all errors of cedar.
 
     Args:
-        what: what broke, in one sentence.
+        what: what failed, in one sentence.
         site: the user's line that built the operator.
         row: the current row.
-        done: what was done about it.
-        fix: what to do next.
+        done: what cedar did about it.
+        fix: what the user can do.
 
     Examples:
         >>> from cedar.core.errors import CedarError
@@ -213,7 +213,7 @@ class CedarError(Exception):
         self._cause: BaseException | None = None
 
     def restore_cause(self) -> None:
-        """Make the cause the original again, after an executor has put its own there."""
+        """Restore the original cause after an executor has replaced it."""
         if self._cause is not None:
             self.__cause__ = self._cause
 
@@ -235,17 +235,17 @@ class CedarError(Exception):
 
 
 def _packed(cause: BaseException | None) -> bytes | None:
-    """A cause by value, whatever pickles the error: its class may be one of ``__main__``."""
+    """Pickle a cause by value with cloudpickle, since its class may be defined in ``__main__``."""
     import cloudpickle
 
     return None if cause is None else cloudpickle.dumps(portable(cause))
 
 
 def portable(cause: BaseException) -> BaseException:
-    """An exception that survives the way to another process, its traceback as a note.
+    """Return an exception that can be sent to another process, with its traceback as a note.
 
-    One whose constructor takes other arguments than it passes on is made without it; what cannot be pickled is replaced
-    by its text.
+    If its constructor cannot be called with its ``args``, the exception is rebuilt without calling it. If it cannot be
+    pickled, a RuntimeError with its text replaces it.
     """
     _shorten(cause)
     trace = "".join(traceback.format_exception(cause))
@@ -261,14 +261,14 @@ def _travels(error: BaseException) -> bool:
     import cloudpickle
 
     try:
-        copied = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - made here
+        copied = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - pickled in the same line
     except Exception:  # noqa: BLE001 - a constructor may raise anything
         return False
     return type(copied) is type(error) or isinstance(error, _UnmadeError)
 
 
 class _UnmadeError(Exception):
-    """Stands for an exception on its way, and is made into it without calling its constructor."""
+    """Carries an exception to another process, which rebuilds it without calling its constructor."""
 
     def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
         super().__init__(kind, args, state)
@@ -297,12 +297,12 @@ def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None
     error.args = state.pop("args")
     error.__dict__.update(state)
     cause = None if packed is None else pickle.loads(packed)  # noqa: S301 - see _packed
-    error.__cause__ = error._cause = cause  # an executor that carries the error here sets the former to its own
+    error.__cause__ = error._cause = cause  # an executor replaces __cause__, see restore_cause
     return error
 
 
 class PipelineError(CedarError):
-    """The pipeline is built wrongly. Raised at the user's line where that can be known.
+    """The pipeline is built incorrectly. Raised at the user's line if it can be determined.
 
     Examples:
         >>> cedar.from_items([{"x": 1}]).select("y").count()
@@ -322,7 +322,7 @@ class RowError(CedarError):
 
 
 class SourceError(CedarError):
-    """A file, or another source, cannot be listed or read.
+    """A file or another source cannot be listed or read.
 
     Examples:
         >>> cedar.read_parquet("nowhere.parquet").count()
@@ -332,7 +332,7 @@ class SourceError(CedarError):
 
 
 class WorkerError(CedarError):
-    """A worker died, or could not take a task.
+    """A worker died or did not accept a task.
 
     Examples:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -345,7 +345,7 @@ class WorkerError(CedarError):
 
 
 class ResumeError(CedarError):
-    """A saved state does not fit this pipeline.
+    """A saved state does not match this pipeline.
 
     Examples:
         >>> rows = cedar.from_items([{"x": 1}])
@@ -356,7 +356,7 @@ class ResumeError(CedarError):
 
 
 class PlanError(CedarError):
-    """A plan does not fit this pipeline, or a feature of plans is not there.
+    """A plan does not match this pipeline, or asks for something that does not exist.
 
     Examples:
         >>> cedar.from_items([{"x": 1}]).loader(executor="dusk")
@@ -366,7 +366,7 @@ class PlanError(CedarError):
 
 
 class UsageError(PipelineError, TypeError):
-    """A PipelineError for code that expects a TypeError, as ``list(p)`` does where ``len(p)`` is not known."""
+    """A PipelineError that is also a TypeError, which ``list(p)`` expects from ``len(p)`` if the length is unknown."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, (_, *state) = super().__reduce__()
@@ -374,24 +374,24 @@ class UsageError(PipelineError, TypeError):
 
 
 for _kind in (CedarError, PipelineError, RowError, SourceError, WorkerError, ResumeError, PlanError, UsageError):
-    _kind.__module__ = _NAME  # users read and import them as cedar.RowError
+    _kind.__module__ = _NAME  # users import them as cedar.RowError
 UsageError.__name__ = UsageError.__qualname__ = PipelineError.__name__
 
 _warned: dict[Any, int] = {}
 
 
 def warn_user(text: str, site: Site | None) -> None:
-    """A warning at the user's line that built an operator; Python shows it once."""
+    """Warn at the user's line that built an operator; Python shows each warning once."""
     file, line = (site.file, site.line) if site is not None else (_NAME, 1)
     warnings.warn_explicit(printable(text), UserWarning, file, line, registry=_warned)
 
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """What writes a file for the user.
+    """Turn an OSError of the block, which writes a file for the user, into a PipelineError.
 
     Raises:
-        PipelineError: it cannot be written.
+        PipelineError: the file cannot be written.
     """
     try:
         yield
@@ -400,19 +400,19 @@ def writing(path: str) -> Iterator[None]:
 
 
 def nearest(name: str, known: list[str]) -> list[str]:
-    """``known``, nearest to ``name`` first."""
+    """Return ``known`` sorted by similarity to ``name``, the most similar first."""
     from difflib import SequenceMatcher
 
     return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
 
 
-VALUE = "(what a function returned for the batch)"  # the one column, of one entry, of a batch that has no columns
+VALUE = "(what a function returned for the batch)"  # column of a batch without columns
 
 
 def missing_column(
     name: str, known: list[str], label: str, site: Site | None = None, kind: str = "column"
 ) -> PipelineError:
-    """The error for a column, or another ``kind`` of thing, that does not exist: says which do, nearest first."""
+    """Return the error for a missing column (or other ``kind``), which lists the existing ones, most similar first."""
     if known == [VALUE]:
         fix = "only the last map(fn) may return something other than a dict of columns: put it last"
         return PipelineError(f"{label}: the batch has no column {name!r}, or any other", site=site, fix=fix)

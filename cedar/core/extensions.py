@@ -1,4 +1,4 @@
-"""Extensions: packages that add to the core and that it never imports. It asks for them by name, when first used."""
+"""Packages that extend the core. The core never imports them directly; it looks them up by name when needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _modules: dict[str, str] = {}
 
 
 def register(name: str, module: str) -> None:
-    """Say which module extends the core under a name, in the place of an earlier one. It is not imported yet.
+    """Set the module that extends the core under a name, replacing an earlier one. It is not imported yet.
 
     Examples:
         >>> register("example", "math")
@@ -21,10 +21,10 @@ def register(name: str, module: str) -> None:
 
 
 def extension(name: str) -> ModuleType:
-    """The module that extends the core under this name, or a module in it: ``extension("lake.writing")``.
+    """Return the module registered under this name, or a submodule of it: ``extension("lake.writing")``.
 
     Raises:
-        PipelineError: it is not installed.
+        PipelineError: the module is not installed.
     """
     first, dot, rest = name.partition(".")
     module = _modules[first]
@@ -39,5 +39,5 @@ def extension(name: str) -> ModuleType:
 
 
 def installed(name: str) -> bool:
-    """Whether the module that extends the core under this name is there."""
+    """Whether the module registered under this name is installed."""
     return importlib.util.find_spec(_modules[name]) is not None

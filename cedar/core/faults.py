@@ -1,4 +1,4 @@
-"""Faults of storage: which errors go away when a request is retried, and how long the storage asks to wait."""
+"""Storage faults: which errors a retry may cure, and how long the storage asks to wait."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _ERRNOS = frozenset(
     if hasattr(errno, name)
 )  # fmt: skip
 _CODES = {"SlowDown": 503, "Throttling": 429, "ThrottlingException": 429, "RequestTimeout": 408, "InternalError": 500}
-_CLIENTS = {  # of HTTP clients, by module: their errors for connections that broke or never came about
+_CLIENTS = {  # errors of HTTP clients, by module, for connections that broke or could not be made
     "aiohttp": ("ClientConnectionError", "ClientPayloadError", "ServerTimeoutError"),
     "requests.exceptions": ("ConnectionError", "Timeout", "ChunkedEncodingError"),
     "urllib3.exceptions": ("ProtocolError", "TimeoutError"),
     "botocore.exceptions": ("ConnectionError", "HTTPClientError", "IncompleteReadError", "ResponseStreamingError"),
     "http.client": ("IncompleteRead", "RemoteDisconnected"),
 }
-_DEPTH = 6  # causes of causes that are inspected
+_DEPTH = 6  # causes of causes that are examined
 
 
 class ShortRead(Exception):
-    """Fewer bytes came than the listing's size promises."""
+    """The storage sent fewer bytes than the listing's size promises."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A failure that may not happen again.
+    """A failure that a retry may cure.
 
     Args:
         kind: one or two words, such as ``status 503``.
-        wait: seconds that the storage asks to wait, None if it says nothing.
+        wait: seconds that the storage asks to wait; None if it does not say.
     """
 
     kind: str
@@ -49,10 +49,10 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """What failed, where it is worth another try; None for what stays: no such file, no permission, a bad request.
+    """Return the fault if a retry may help; None for lasting errors: a missing file, no permission, a bad request.
 
-    Statuses 408, 429, 500, 502, 503 and 504, connections that are reset or time out, and short reads pass. The causes
-    of an error are inspected too, as filesystems wrap what their client says.
+    Statuses 408, 429, 500, 502, 503 and 504, connections that are reset or time out, and short reads may pass. The
+    causes of an error are examined too, since filesystems wrap the errors of their clients.
 
     Examples:
         >>> fault_of(ConnectionResetError())
@@ -68,7 +68,7 @@ def fault_of(error: BaseException) -> Fault | None:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status behind an error, where it has one."""
+    """Return the HTTP status behind an error, or None."""
     return next((s for each in _chain(error) if (s := _status(each)) is not None), None)
 
 
@@ -81,7 +81,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    """Every client has another name for it."""
+    """Return the HTTP status of one error; each client library stores it under another name."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -99,7 +99,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _retry_after(error: BaseException) -> float | None:
-    """Seconds from a Retry-After header, which is a number or a date."""
+    """Return the seconds of a Retry-After header, which holds a number or a date."""
     response = getattr(error, "response", None)
     headers: Any = getattr(error, "headers", None) or getattr(response, "headers", None)
     if headers is None and isinstance(response, Mapping):
@@ -125,7 +125,7 @@ def _broken(error: BaseException) -> Fault | None:
         return Fault(f"short read ({error})")
     if isinstance(error, ConnectionResetError):
         return Fault("connection reset")
-    if isinstance(error, TimeoutError):  # asyncio's and fsspec's too
+    if isinstance(error, TimeoutError):  # also raised by asyncio and fsspec
         return Fault("timeout")
     if isinstance(error, ConnectionError):
         return Fault(type(error).__name__)
@@ -139,7 +139,7 @@ def _broken(error: BaseException) -> Fault | None:
 
 
 def install(error: Exception) -> str | None:
-    """What to install where fsspec says "Install s3fs to access S3" or the like; None for other errors."""
+    """Return what to install if a filesystem's library is missing, as in "Install s3fs to access S3"; else None."""
     if not isinstance(error, ImportError):
         return None
     named = re.search(r"""[Ii]nstall ([\w-]+)|requires ["']([\w-]+)""", str(error))

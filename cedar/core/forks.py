@@ -1,7 +1,7 @@
-"""Forks: what a process that was forked after cedar was used cannot do, and who does it in its place.
+"""Support for processes that are forked after cedar was used, by running polars in fresh processes for them.
 
-A forked process has one thread. polars' threads are not there, and whatever waits for them waits forever; a pool of
-threads takes work that nothing does. So such a process has what needs polars done by fresh processes of its own.
+A forked process has one thread. polars' threads are missing, so code that waits for them waits forever, and a copied
+thread pool accepts work that never runs. So such a process calls functions that need polars in fresh processes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _fresh: list[Callable[..., Any]] = []
 
 
 def lost() -> bool:
-    """This process was forked from one that had polars: it has none that works."""
+    """Whether this process was forked from one that had loaded polars, whose threads are missing here."""
     return _lost
 
 
 def by(call: Callable[..., Any]) -> None:
-    """``call(fn, *args)`` calls a function in a fresh process."""
+    """Set the function that calls others in a fresh process: ``call(fn, *args)``."""
     _fresh[:] = [call]
 
 
 def elsewhere(fn: Callable[P, T]) -> Callable[P, T]:
-    """A function that uses polars, and so is called in a fresh process where this one has none that works."""
+    """Wrap a function that uses polars so that it runs in a fresh process if polars cannot work in this one."""
 
     @functools.wraps(fn)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -46,7 +46,7 @@ def elsewhere(fn: Callable[P, T]) -> Callable[P, T]:
 
 
 class Lock:
-    """A re-entrant lock that a forked process has again, any code that held it, and that a pickle leaves behind."""
+    """A re-entrant lock that is free again in a forked process, and in an unpickled copy."""
 
     def __init__(self) -> None:
         self.renew()
@@ -66,7 +66,7 @@ class Lock:
 
 
 def _after_fork() -> None:
-    global _lost  # noqa: PLW0603 - it is the process that has lost something
+    global _lost  # noqa: PLW0603 - the state of the process
     _lost = _lost or "polars" in sys.modules
     for lock in list(_locks):
         lock.renew()

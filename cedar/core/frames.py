@@ -1,4 +1,4 @@
-"""Blocks as frames of polars, tensors and objects too."""
+"""Conversion of blocks to polars frames, including tensors and objects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cedar.core.groups.column import plain
 if TYPE_CHECKING:
     import polars as pl
 
-_PART = 65_536  # rows that are worked on together, wherever blocks are cut: no figure depends on their size
+_PART = 65_536  # rows computed together; results then do not depend on block sizes
 
 
 def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
-    """The first ``n`` rows of all blocks."""
+    """Return the first ``n`` rows of all blocks."""
     import polars as pl
 
     heads: list[pl.DataFrame] = []
@@ -30,7 +30,7 @@ def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
 
 
 def frame_of(block: Block) -> pl.DataFrame:
-    """The rows of a block, tensors and objects too."""
+    """Convert the rows of a block, including tensors and objects, to a polars frame."""
     import polars as pl
 
     def series(name: str, column: Any) -> pl.Series:
@@ -43,7 +43,7 @@ def frame_of(block: Block) -> pl.DataFrame:
 
 
 def parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """The same rows, 65,536 at a time, wherever they were cut: what is computed by parts depends on the rows alone."""
+    """Yield the rows in frames of 65,536, so that results computed per frame do not depend on how rows were cut."""
     import polars as pl
 
     pending: list[pl.DataFrame] = []
@@ -52,7 +52,7 @@ def parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         pending.append(frame)
         height += frame.height
         while height >= _PART:
-            whole = pl.concat(pending, how="vertical_relaxed").rechunk()  # a sum in floating point goes chunk by chunk
+            whole = pl.concat(pending, how="vertical_relaxed").rechunk()  # polars sums floats chunk by chunk
             yield whole[:_PART].rechunk()
             pending = [whole[_PART:]]
             height -= _PART

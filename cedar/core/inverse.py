@@ -1,4 +1,4 @@
-"""InverseKeyedJaggedTensor: several features of lists whose rows repeat, each distinct row held once.
+"""InverseKeyedJaggedTensor: several list features whose rows repeat, with each distinct row stored once.
 
 The format is that of RecD (Zhao et al., 2022, arXiv 2211.05239).
 """
@@ -23,19 +23,19 @@ from cedar.core.pytrees import Container
 class InverseKeyedJaggedTensor(Container):
     """A group of features: row i of key k is ``values[k][offsets[k][u] : offsets[k][u + 1]]``, u = inverse_lookup[i].
 
-    Two rows are the same where the lists of all keys are, and their weights; floats count by their bits. There are at
-    most as many unique rows as rows, each is used, and they stand in the order in which they first occur: so the
-    inverse ascends where equal rows are neighbors. A row is a list, perhaps an empty one; there are no null rows.
+    Two rows are equal if the lists of all keys and their weights are equal; floats are compared by their bits. Each
+    unique row is used, and they are in the order of first occurrence, so the inverse ascends if equal rows are
+    neighbors. A row is a list and may be empty; there are no null rows.
 
     Args:
         keys: the features of the group.
-        values: of each key, by name or in the order of ``keys``: what a ``JaggedTensor`` of the unique rows holds.
-        offsets: likewise; int64[unique rows + 1] each.
+        values: by key, or in the order of ``keys``: the ``values`` of a ``JaggedTensor`` of the unique rows.
+        offsets: the same for ``offsets``; int64[unique rows + 1] each.
         inverse_lookup: int32 or int64 [rows]: the unique row of each row.
-        weights: of some keys, by name: as long as its values.
+        weights: for some keys, by name: one weight per value.
 
     Raises:
-        PipelineError: parts that do not fit together.
+        PipelineError: the parts do not fit together.
 
     Examples:
         >>> import cedar, numpy as np
@@ -69,14 +69,14 @@ class InverseKeyedJaggedTensor(Container):
     def from_jagged(
         cls, features: Mapping[str, JaggedTensor], weights: Mapping[str, Any] | None = None
     ) -> InverseKeyedJaggedTensor:
-        """The group of some features: their equal rows are found.
+        """Build the group of some features and find their equal rows.
 
         Args:
-            features: by key, all of as many rows.
-            weights: of some of them: as long as its values.
+            features: the features by key, all with the same number of rows.
+            weights: for some of them: one weight per value.
 
         Raises:
-            PipelineError: no feature, or some have other numbers of rows.
+            PipelineError: there is no feature, or their numbers of rows differ.
         """
         if not features or len({len(feature) for feature in features.values()}) > 1:
             sizes = ", ".join(f"{key}: {len(feature)}" for key, feature in features.items())
@@ -101,10 +101,10 @@ class InverseKeyedJaggedTensor(Container):
 
     @classmethod
     def concat(cls, parts: Sequence[InverseKeyedJaggedTensor]) -> InverseKeyedJaggedTensor:
-        """The rows of several, one after the other; those equal in two parts are held once.
+        """Concatenate the rows of several groups; rows that are equal in different groups are stored once.
 
         Raises:
-            PipelineError: no parts, or parts of other keys.
+            PipelineError: there are no parts, or their keys differ.
         """
         if len({(part.keys, tuple(sorted(part.weights or {}))) for part in parts}) != 1:
             raise _unfit("concat of groups of other keys or weights", "give groups of the same keys")
@@ -115,10 +115,10 @@ class InverseKeyedJaggedTensor(Container):
         at = join([part.inverse_lookup + end for part, end in zip(parts, ends, strict=False)])
         return cls(whole.keys, whole.values, whole.offsets, whole.inverse_lookup[at], whole.weights)
 
-    # ---- what is in it -----------------------------------------------------------------------------------------------
+    # ---- contents ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return int(self.inverse_lookup.shape[0])
 
     @property
@@ -128,21 +128,21 @@ class InverseKeyedJaggedTensor(Container):
 
     @property
     def factor(self) -> float:
-        """Rows per unique row; 1.0 without rows."""
+        """Rows per unique row; 1.0 if there are no rows."""
         return len(self) / self.unique if self.unique else 1.0
 
     def __getitem__(self, rows: Any) -> Any:
-        """Of a key: its unique rows, a JaggedTensor. Of a slice: those rows as a group, without what they do not use.
+        """Return the unique rows of a key (a JaggedTensor), or the rows of a slice (a group of the rows it uses).
 
         Raises:
-            KeyError: no key of that name.
+            KeyError: there is no key of that name.
         """
         if isinstance(rows, slice):
             return self.take(np.arange(len(self))[rows])
         return JaggedTensor(self.values[rows], self.offsets[rows])
 
     def take(self, rows: Any) -> InverseKeyedJaggedTensor:
-        """The rows at ``rows`` (integers), in that order, as a group."""
+        """Return the rows at ``rows`` (integers), in that order, as a group."""
         index = _like(np.asarray(rows, dtype=np.int64), self.inverse_lookup)
         inverse, used = renumber(_numpy(self.inverse_lookup[index]).astype(np.int32))
         at = _like(used.astype(np.int64), self.inverse_lookup)
@@ -156,21 +156,21 @@ class InverseKeyedJaggedTensor(Container):
         )
 
     def expand(self) -> dict[str, JaggedTensor]:
-        """Every row by itself: a plain JaggedTensor by key."""
+        """Return every row of each key: a plain JaggedTensor by key."""
         return {key: JaggedTensor(*gather(self.values[key], self.offsets[key], self._index())) for key in self.keys}
 
     def expand_weights(self) -> dict[str, JaggedTensor]:
-        """The weights of every row, of the keys that have some."""
+        """Return the weights of every row, for the keys that have weights."""
         return {
             key: JaggedTensor(*gather(weights, self.offsets[key], self._index()))
             for key, weights in (self.weights or {}).items()
         }
 
     def weighted(self, pairs: Mapping[str, str]) -> InverseKeyedJaggedTensor:
-        """With keys as the weights of others: ``weighted({"ids": "scores"})`` leaves ``ids``, weighted.
+        """Use keys as weights of others: ``weighted({"ids": "scores"})`` removes ``scores`` and weighs ``ids`` by it.
 
         Raises:
-            PipelineError: a key that is not there, or lists of other lengths.
+            PipelineError: a key does not exist, or its lists differ in length.
         """
         for key, weight in pairs.items():
             if key not in self.keys or weight not in self.keys:
@@ -185,7 +185,7 @@ class InverseKeyedJaggedTensor(Container):
         return InverseKeyedJaggedTensor(keys, values, offsets, self.inverse_lookup, weights)
 
     def __eq__(self, other: object) -> bool:
-        """True for the same keys, rows and dtypes, held alike (NaN equals NaN)."""
+        """Return True for the same keys, rows and dtypes, stored in the same way (NaN equals NaN)."""
         if not isinstance(other, InverseKeyedJaggedTensor):
             return NotImplemented
         return self.keys == other.keys and all(
@@ -202,10 +202,10 @@ class InverseKeyedJaggedTensor(Container):
         keys = one_line(", ".join(self.keys))
         return f"InverseKeyedJaggedTensor({keys}; rows={len(self)}, unique={self.unique})"
 
-    # ---- elsewhere ---------------------------------------------------------------------------------------------------
+    # ---- conversion --------------------------------------------------------------------------------------------------
 
     def to(self, *args: Any, **kwargs: Any) -> InverseKeyedJaggedTensor:
-        """``torch.Tensor.to`` of all parts; a dtype changes values and weights alone."""
+        """Apply ``torch.Tensor.to`` to all parts; a dtype only changes values and weights."""
         moved = {key: self[key].to(*args, **kwargs) for key in self.keys}
         place: dict[str, Any] = {
             "device": next(iter(moved.values())).offsets.device,
@@ -220,11 +220,11 @@ class InverseKeyedJaggedTensor(Container):
         )
 
     def pin_memory(self) -> InverseKeyedJaggedTensor:
-        """Copied to page-locked memory, from where copies to a device run in the background."""
+        """Copy to page-locked memory, from which copies to a device run in the background."""
         return each(self, lambda tensor: tensor.pin_memory())  # type: ignore[no-any-return]
 
     def to_torch(self) -> InverseKeyedJaggedTensor:
-        """With tensors for arrays, sharing their memory where it is writable."""
+        """Convert arrays to tensors, which share their memory if it is writable."""
         from cedar.core.convert import to_torch
 
         return cast(
@@ -233,11 +233,11 @@ class InverseKeyedJaggedTensor(Container):
         )
 
     def to_torchrec(self) -> Any:
-        """A ``torchrec.KeyedJaggedTensor`` of variable batch: a stride per key, and the inverse of each.
+        """Convert to a ``torchrec.KeyedJaggedTensor`` of variable batch size: one stride and one inverse per key.
 
         Raises:
             CedarError: torchrec cannot be imported.
-            PipelineError: keys of different dtypes, or some weighted and some not.
+            PipelineError: the keys have different dtypes, or only some have weights.
         """
         import torch
 
@@ -260,7 +260,7 @@ class InverseKeyedJaggedTensor(Container):
         )
 
     def _index(self) -> Any:
-        """The inverse as numbers that every framework takes as an index."""
+        """Return the inverse as integers that every framework accepts as an index."""
         inverse = self.inverse_lookup
         return inverse if isinstance(inverse, np.ndarray) else inverse.long()
 
@@ -302,7 +302,7 @@ def _unfit(problem: str, fix: str) -> PipelineError:
 
 
 def _like(numbers: Any, like: Any) -> Any:
-    """Of the framework, and on the device, of ``like``."""
+    """Convert ``numbers`` to the framework and device of ``like``."""
     if isinstance(like, np.ndarray):
         return numbers
     import torch
@@ -311,7 +311,7 @@ def _like(numbers: Any, like: Any) -> Any:
 
 
 def _on_host(feature: JaggedTensor) -> JaggedTensor:
-    """In the memory of this process, where rows are compared."""
+    """Copy a feature to the memory of this process, where rows are compared."""
     on_cpu = isinstance(feature.offsets, np.ndarray) or feature.offsets.device.type == "cpu"
     return feature if on_cpu else feature.to("cpu")
 

@@ -1,4 +1,4 @@
-"""JaggedTensor: a column of lists, as one run of values and the offsets where each row begins."""
+"""JaggedTensor: a column of lists, stored as one array of values and the offsets where each row begins."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class JaggedTensor(Container):
     """Lists of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``.
 
     Args:
-        values: the rows one after the other: an ndarray or tensor of shape (total, ...), a list, a dict of such (for
-            lists of structs), or a JaggedTensor (for lists of lists).
-        offsets: int64[rows + 1], from 0 to total, ascending; of the framework of ``values``.
+        values: the values of all rows, concatenated: an ndarray or tensor of shape (total, ...), a list, a dict of
+            these (for lists of structs), or a JaggedTensor (for lists of lists).
+        offsets: int64[rows + 1], ascending from 0 to total; of the same framework as ``values``.
 
     Raises:
-        PipelineError: offsets that are not one-dimensional, or empty.
+        PipelineError: the offsets are not one-dimensional, or are empty.
 
     Examples:
         >>> import numpy as np
@@ -50,11 +50,11 @@ class JaggedTensor(Container):
             )
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return int(self.offsets.shape[0]) - 1
 
     def __getitem__(self, row: int) -> Any:
-        """The values of a row, without a copy; raises IndexError outside the rows."""
+        """Return the values of a row without a copy; raises IndexError outside the rows."""
         rows = len(self)
         at = row + rows if row < 0 else row
         if not 0 <= at < rows:
@@ -67,7 +67,7 @@ class JaggedTensor(Container):
             yield _cut(self.values, start, stop)
 
     def __eq__(self, other: object) -> bool:
-        """True for equal offsets and values (NaN equals NaN) of one framework and dtype."""
+        """Return True for equal offsets and values (NaN equals NaN) of the same framework and dtype."""
         if not isinstance(other, JaggedTensor):
             return NotImplemented
         return same(self.offsets, other.offsets) and same(self.values, other.values)
@@ -81,19 +81,19 @@ class JaggedTensor(Container):
         return f"JaggedTensor([{', '.join(rows)}{more}], rows={len(self)}, values={kind})"
 
     def lengths(self) -> Any:
-        """The length of each row: int64[rows], of the framework of ``offsets``."""
+        """Return the length of each row: int64[rows], of the framework of ``offsets``."""
         return self.offsets[1:] - self.offsets[:-1]
 
     def to_list(self) -> list[Any]:
-        """The rows as Python lists."""
+        """Return the rows as Python lists."""
         return [_plain(row) for row in self]
 
     def to_padded(self, length: int | None = None, value: Any = 0) -> Any:
-        """The rows as one array of shape (rows, length, ...), short rows filled with ``value``.
+        """Return the rows as one array of shape (rows, length, ...), with short rows filled with ``value``.
 
         Args:
-            length: None for the longest row.
-            value: fills the places after the end of a row; cast to the dtype of the values.
+            length: the length of each row; None for that of the longest row.
+            value: the value after the end of a row; cast to the dtype of the values.
 
         Raises:
             RowError: a row is longer than ``length``.
@@ -124,27 +124,27 @@ class JaggedTensor(Container):
         return torch.from_numpy(padded).to(self.values.device)
 
     def to(self, *args: Any, **kwargs: Any) -> JaggedTensor:
-        """``torch.Tensor.to`` of values and offsets; a dtype changes the values alone."""
+        """Apply ``torch.Tensor.to`` to values and offsets; a dtype only changes the values."""
         values = each(self.values, lambda v: v.to(*args, **kwargs))
         return JaggedTensor(values, self.offsets.to(**_place(self.offsets, args, kwargs)))
 
     def pin_memory(self) -> JaggedTensor:
-        """Copied to page-locked memory, from where copies to a device run in the background."""
+        """Copy to page-locked memory, from which copies to a device run in the background."""
         return JaggedTensor(each(self.values, lambda v: v.pin_memory()), self.offsets.pin_memory())
 
     def to_torch(self) -> JaggedTensor:
-        """With tensors for arrays, sharing their memory where it is writable."""
+        """Convert arrays to tensors, which share their memory if it is writable."""
         import torch
 
         return JaggedTensor(each(self.values, torch.as_tensor), torch.as_tensor(self.offsets))
 
     def to_arrow(self) -> pa.Array:
-        """A LargeListArray, without a copy of NumPy values."""
+        """Convert to a LargeListArray, without a copy of NumPy values."""
         offsets = pa.array(_on_host(self.offsets).astype(np.int64, copy=False))
         return pa.LargeListArray.from_arrays(offsets, _arrow(self.values))
 
     def to_torchrec(self) -> Any:
-        """A ``torchrec.JaggedTensor`` of the same values and offsets.
+        """Convert to a ``torchrec.JaggedTensor`` of the same values and offsets.
 
         Raises:
             CedarError: torchrec cannot be imported.
@@ -156,16 +156,16 @@ class JaggedTensor(Container):
 
 
 def torchrec_tensors() -> Any:
-    """The module of torchrec that holds its tensors; what it says while it is imported is not our user's concern.
+    """Import the torchrec module that holds its tensors, without the warnings that it raises when it is imported.
 
     Raises:
-        CedarError: it is not installed, or cannot be imported: it needs a fbgemm-gpu that fits torch.
+        CedarError: it is not installed, or cannot be imported; it needs an fbgemm-gpu that matches torch.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module("torchrec.sparse.jagged_tensor")
-    except Exception as error:  # without the fbgemm that fits, it fails in many ways
+    except Exception as error:  # without a matching fbgemm, the import fails in many ways
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torchrec"
         why = "torchrec is not installed" if missing else f"torchrec cannot be imported: {error}"
         raise CedarError(
@@ -175,7 +175,7 @@ def torchrec_tensors() -> Any:
 
 
 def pad_values(values: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], to: int, value: Any) -> Any:
-    """(rows, to, ...) from the values of rows of ``lengths``, none of them longer than ``to``."""
+    """Return an array (rows, to, ...) from the values of rows of ``lengths``, each of which is at most ``to``."""
     padded = np.full((len(lengths), to, *values.shape[1:]), value, dtype=values.dtype)
     if len(values) == len(lengths) * to:  # every row is full
         return values.reshape(padded.shape).copy()
@@ -184,12 +184,12 @@ def pad_values(values: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], to: 
 
 
 def is_array(values: Any) -> bool:
-    """True for an ndarray or a tensor."""
+    """Whether this is an ndarray or a tensor."""
     return isinstance(values, np.ndarray) or hasattr(values, "detach")
 
 
 def _on_host(values: Any) -> Any:
-    """As an ndarray, wherever the values are."""
+    """Return an ndarray, copied from the device of a tensor if necessary."""
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
 
@@ -212,7 +212,7 @@ def _plain(values: Any) -> Any:
 
 
 def each(values: Any, fn: Any) -> Any:
-    """The values with ``fn`` applied to each array in them, however deep; other objects stay."""
+    """Apply ``fn`` to each array in the values, at any depth; other objects stay the same."""
     if type(values) is dict:
         return {name: each(child, fn) for name, child in values.items()}
     if isinstance(values, MutableMapping):  # such as the batches of Hugging Face's collators
@@ -229,8 +229,8 @@ def each(values: Any, fn: Any) -> Any:
 
 
 def _place(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Of the arguments of ``Tensor.to`` those that say where: what counts or points keeps its dtype."""
-    device = like.new_empty(0).to(*args, **kwargs).device  # torch knows how to read them
+    """Return the arguments of ``Tensor.to`` that name the device: offsets and indices keep their dtype."""
+    device = like.new_empty(0).to(*args, **kwargs).device  # torch parses its arguments
     return {"device": device, "non_blocking": bool(kwargs.get("non_blocking"))}
 
 
@@ -247,7 +247,7 @@ def _arrow(values: Any) -> pa.Array:
 
 
 def same(left: Any, right: Any) -> bool:
-    """True for equal values of one framework and dtype; NaN equals NaN."""
+    """Return True for equal values of the same framework and dtype; NaN equals NaN."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
