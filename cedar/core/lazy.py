@@ -1,11 +1,11 @@
-"""polars' ``col``, imported when it is first called: ``from cedar import col`` stays cheap."""
+"""polars' ``col``, imported at the first call, so that ``from cedar import col`` stays fast."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polars import col as col  # noqa: PLC0414 - for those who import it from here
+    from polars import col as col  # noqa: PLC0414 - re-exported
 else:
 
     class _Col:

@@ -1,4 +1,4 @@
-"""The libraries of extras, imported when they are first needed."""
+"""Import of optional libraries when they are first needed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cedar.core.errors import CedarError, PipelineError, user_site
 
 @lru_cache
 def library(name: str, extra: str, feature: str) -> Any:
-    """A module.
+    """Import and return a module.
 
     Args:
-        name: of the module.
-        extra: of the package that brings it.
-        feature: what needs it.
+        name: the name of the module.
+        extra: the extra of cedar that installs it.
+        feature: the feature that needs it, for the error.
 
     Raises:
-        PipelineError: it is not installed.
+        PipelineError: the module cannot be imported.
 
     Examples:
         >>> library("json", "all", "read_json").loads("[1]")
@@ -39,7 +39,7 @@ def library(name: str, extra: str, feature: str) -> Any:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Of a library in Rust: a panic, which is no ``Exception``, is a ValueError, and no backtrace is in a message."""
+    """Convert errors of a Rust library: a panic, which is not an ``Exception``, to a ValueError without a backtrace."""
     try:
         yield
     except CedarError:

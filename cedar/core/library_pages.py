@@ -1,4 +1,4 @@
-"""The pages of a library's code: given back to the system, which reads them again if they are needed."""
+"""Release the memory of a library's code; the system reads the pages again if they are needed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+\s*(.*)$")
 
 
 def let_go(library: str) -> int:
-    """Give pages of a library's code and constants back to the system, which reads them again if they are needed.
+    """Release the pages of a library's code and constants; the system reads them again if they are needed.
 
-    Pages that this process has written to, such as those of addresses, stay. Linux only; elsewhere nothing is done.
+    Pages that this process has written to, such as relocated addresses, are kept. Only works on Linux.
 
     Args:
-        library: what its file's name begins with.
+        library: the prefix of its file name.
 
     Returns:
-        The bytes that were in memory.
+        The bytes that were released.
 
     Examples:
         >>> let_go("libunheard")
@@ -36,7 +36,7 @@ def let_go(library: str) -> int:
 
 
 def _clean(library: str, lines: Iterator[str]) -> Iterator[tuple[int, int, int]]:
-    """Where the parts of the library lie that can only be read and were never written: start, stop, bytes in memory."""
+    """Yield (start, stop, resident bytes) of the library's read-only mappings that were never written to."""
     start = stop = resident = 0
     ours = written = False
     for line in lines:
@@ -47,5 +47,5 @@ def _clean(library: str, lines: Iterator[str]) -> Iterator[tuple[int, int, int]]
             resident = int(line.split()[1]) << 10
         elif ours and line.startswith(("Anonymous:", "Swap:")):
             written |= int(line.split()[1]) > 0
-        elif ours and line.startswith("VmFlags:") and resident and not written:  # the last line of a part
+        elif ours and line.startswith("VmFlags:") and resident and not written:  # the last line of a mapping
             yield start, stop, resident

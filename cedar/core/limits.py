@@ -1,7 +1,7 @@
-"""Limits of what is read: a small file must not fill the memory, or nest until a parser's stack ends.
+"""Limits for input files: a small file must not fill the memory, or be nested so deep that a parser's stack overflows.
 
-All limits are here. An environment variable raises one; it is read when a source lists its files, and travels to the
-workers with the source.
+All limits are here. Environment variables raise them. They are read when a source lists its files, and workers receive
+them with the source.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cedar.core.sizes import parse_bytes
 
 @dataclass(frozen=True)
 class Limits:
-    """What one file may ask for.
+    """The limits for one file.
 
     Args:
-        line_bytes: of a line of text or JSON, and of a row or the header of CSV.
-        decompression_ratio: decompressed bytes for each compressed one, judged once 64 MiB have come out.
-        split_bytes: held at a time while a split is read: the columns of a Parquet row group as its metadata declare
-            them, a record batch, the headers and members of a tar shard up to the end of a chunk, and what images and
-            sound are decoded to.
-        json_depth: levels of objects and lists inside each other in a line of JSON.
+        line_bytes: bytes of a line of text or JSON, or of a row or the header of a CSV file.
+        decompression_ratio: decompressed bytes per compressed byte, checked after the first 64 MiB of output.
+        split_bytes: bytes held at a time while a split is read: the columns of a Parquet row group as declared in its
+            metadata, a record batch, the headers and members of a tar shard up to the end of a chunk, and decoded
+            images and sound.
+        json_depth: levels of nested objects and lists in a line of JSON.
     """
 
     line_bytes: int = 256 << 20
@@ -36,10 +36,10 @@ class Limits:
 
     @staticmethod
     def of_environment() -> Limits:
-        """The defaults, and what variables such as ``CEDAR_MAX_LINE_BYTES`` say: a number, or a size like "1GiB".
+        """Return the defaults, changed by variables such as ``CEDAR_MAX_LINE_BYTES``: an integer or a size like "1GiB".
 
         Raises:
-            PipelineError: a variable holds neither.
+            PipelineError: a variable holds neither an integer nor a size.
 
         Examples:
             >>> os.environ["CEDAR_MAX_JSON_DEPTH"] = "200"
@@ -55,7 +55,7 @@ DEFAULT = Limits()
 
 
 def variable(name: str) -> str:
-    """The environment variable that sets a limit."""
+    """Return the environment variable that sets a limit."""
     return f"CEDAR_MAX_{name.upper()}"
 
 
@@ -69,12 +69,12 @@ def _whole(name: str, text: str) -> int:
 
 
 def too_much(where: str, claim: str, name: str, limits: Limits) -> SourceError:
-    """The error for a file that asks for more than a limit.
+    """Return the error for a file that exceeds a limit.
 
     Args:
-        where: the URL, and what of it.
-        claim: how much it asks for, as in "is longer than".
-        name: the limit's field.
+        where: the URL and the part of the file.
+        claim: the words before the limit, such as "is longer than".
+        name: the field of the limit.
     """
     most = getattr(limits, name)
     return SourceError(
@@ -83,16 +83,16 @@ def too_much(where: str, claim: str, name: str, limits: Limits) -> SourceError:
 
 
 def how_to_raise(name: str, most: int) -> str:
-    """What to do where a file is to be trusted."""
+    """Return the advice to raise a limit for a file that the user trusts."""
     return f"if you trust the file, raise the limit before the pipeline is built: {variable(name)}={4 * most}"
 
 
 class MemoryReservation:
-    """What one task holds in memory: whatever a file asks for is asked of it first, by readers and decoders alike.
+    """The memory of one task. Readers and decoders reserve the bytes that a file needs before they allocate them.
 
     Args:
         where: the URL, for the error.
-        limits: how much that may be, as ``split_bytes``.
+        limits: the limits, of which ``split_bytes`` applies.
 
     Examples:
         >>> account = MemoryReservation("a.tar", Limits(split_bytes=100))
@@ -110,7 +110,7 @@ class MemoryReservation:
 
     @staticmethod
     def of_task(where: str, limits: Limits) -> MemoryReservation:
-        """The account of the task that this thread is at, from now on in the name of ``where``; else a new one."""
+        """Return the reservation of this thread's task, or a new one. Its errors name ``where`` from now on."""
         account: MemoryReservation | None = getattr(_thread, "account", None)
         if account is None:
             return MemoryReservation(where, limits)
@@ -118,7 +118,7 @@ class MemoryReservation:
         return account
 
     def __enter__(self) -> Self:
-        """What is asked for in this thread, until the end of the block, is asked of this account."""
+        """Use this reservation for the memory that this thread needs until the end of the block."""
         self._before: MemoryReservation | None = getattr(_thread, "account", None)
         _thread.account = self
         return self
@@ -127,10 +127,10 @@ class MemoryReservation:
         _thread.account = self._before
 
     def take(self, size: int, part: str) -> None:
-        """Room for ``size`` bytes more.
+        """Reserve ``size`` more bytes.
 
         Raises:
-            SourceError: there is none; it names the file and ``part`` of it.
+            SourceError: the limit would be exceeded; the error names the file and ``part`` of it.
         """
         if self.taken + size > self._limits.split_bytes:
             reported = f"takes what is held at a time to {self.taken + size:,} bytes, more than"
@@ -138,7 +138,7 @@ class MemoryReservation:
         self.taken += size
 
     def give(self, size: int) -> None:
-        """So many bytes are held no more."""
+        """Release ``size`` bytes."""
         self.taken -= size
 
 
@@ -146,10 +146,10 @@ _thread = threading.local()
 
 
 def take(size: int, part: str) -> None:
-    """Ask for room for what is decoded: of the account of the task that this thread is at, if it is at one.
+    """Reserve memory for decoded data in the reservation of this thread's task, if it has one.
 
     Raises:
-        SourceError: there is none.
+        SourceError: the limit would be exceeded.
     """
     account: MemoryReservation | None = getattr(_thread, "account", None)
     if account is not None:
@@ -157,7 +157,7 @@ def take(size: int, part: str) -> None:
 
 
 class Passing:
-    """What is taken in the block is released at its end."""
+    """Releases the memory that was reserved in the block at its end."""
 
     __slots__ = ("_account", "_held")
 
@@ -170,18 +170,18 @@ class Passing:
             self._account.taken = self._held
 
 
-_JUDGED = 64 << 20  # decompressed bytes before a ratio tells something
+_JUDGED = 64 << 20  # decompressed bytes before the ratio is checked
 _BLOCK = 1 << 20
 
 
 class LimitedDecompression(io.RawIOBase):
-    """Decompressed bytes, and an error where too many come out of too few.
+    """A stream of decompressed bytes that raises an error if the compression ratio is too high.
 
     Args:
-        stream: of the decompressed bytes.
-        raw: of the compressed ones; its ``tell()`` says how many were used.
+        stream: the stream of decompressed bytes.
+        raw: the stream of compressed bytes; its ``tell()`` returns how many were read.
         where: the URL, for the error.
-        limits: which ratio is too large.
+        limits: the limits, of which ``decompression_ratio`` applies.
     """
 
     def __init__(self, stream: Any, raw: Any, where: str, limits: Limits) -> None:
@@ -193,10 +193,10 @@ class LimitedDecompression(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """As many bytes as asked for, fewer at the end only.
+        """Read ``size`` bytes, or fewer at the end of the stream.
 
         Raises:
-            SourceError: the limit of ``decompression_ratio`` is passed.
+            SourceError: the ratio exceeds ``decompression_ratio``.
         """
         if size is None or size < 0:
             return self.readall()

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers questions of who has its token, and of no other client."""
+"""A small HTTP server that only answers clients that know its token."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _log = logging.getLogger("cedar")
 
 
 class TokenHandler(BaseHTTPRequestHandler):
-    """Answers a GET that has the token; the address holds it, so nothing is logged."""
+    """Answers GET requests that have the token. The address contains the token, so requests are not logged."""
 
     token: str
     policy: str  # what a browser may load and run
-    timeout = 10  # seconds for one who asks and says nothing
+    timeout = 10  # seconds to wait for a client's request
     server_version = "cedar"
 
     def do_GET(self) -> None:
-        """What the path names, if the token is right."""
+        """Answer the request if its token is right."""
         url = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(url.query).items()}
         if hmac.compare_digest(asked.get("token", "").encode(), self.token.encode()):
@@ -33,12 +33,12 @@ class TokenHandler(BaseHTTPRequestHandler):
             self.answer(403, "the token is missing, or wrong\n")
 
     def get(self, path: str, asked: Mapping[str, str]) -> None:
-        """Answer a question: a path, and what stood behind it by name."""
+        """Answer a request for ``path`` with the query parameters ``asked``."""
         raise NotImplementedError
 
     def answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
         """Send a text of a MIME type."""
-        body = text.encode(errors="xmlcharrefreplace" if kind == HTML else "backslashreplace")  # names of files
+        body = text.encode(errors="xmlcharrefreplace" if kind == HTML else "backslashreplace")  # surrogates in names
         self.send_response(code)
         for name, value in (
             ("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
@@ -50,30 +50,30 @@ class TokenHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """Its threads end with the process."""
+    """An HTTP server whose threads end with the process."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asks may have gone; whatever else it is, the run continues."""
+        """Log the error at debug level: a client may have disconnected, and the run must continue."""
         _log.debug("a question was not answered", exc_info=True)
 
 
 def listen(address: object, option: str, handler: type[TokenHandler], site: Site | None = None) -> Server:
-    """A server that listens, and is not started.
+    """Return a server that listens on an address but is not started.
 
     Args:
-        address: host and port as text; port 0 is any that is free.
-        option: where the user wrote it, for errors: ``serve=``, ``--page``.
-        handler: with its token.
+        address: "host:port"; port 0 picks a free port.
+        option: the option that the user set, for errors: ``serve=``, ``--page``.
+        handler: the handler class, with its token.
         site: the user's line.
 
     Raises:
-        PipelineError: an invalid address, or cannot be listened on.
+        PipelineError: the address is invalid, or the server cannot listen on it.
     """
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     said = f"{option}{address!r:.80}"

@@ -1,17 +1,17 @@
-"""What this process and its workers hold of the machine's memory."""
+"""Memory that this process and its workers use."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 
-FILES = 0  # stands for pages of files, such as those of libraries
+FILES = 0  # key for pages of files, such as libraries
 
 
 def by_process() -> dict[int, int]:
-    """Bytes of each process of the tree below this one, by its number, and of ``FILES``; empty without /proc.
+    """Return the bytes of this process and its descendants by process id, and of ``FILES``; empty without /proc.
 
-    Pages of files are shared by processes that map the same, and are counted once: as those of the one with most.
+    Processes share pages of the same files. They are counted once, as the bytes of the process that has mapped most.
 
     Examples:
         >>> import os
@@ -32,7 +32,7 @@ def by_process() -> dict[int, int]:
 
 
 def resident() -> int:
-    """Bytes that this process and all below it hold, pages of files counted once; 0 without /proc.
+    """Return the bytes of this process and all its descendants, with pages of files counted once; 0 without /proc.
 
     Examples:
         >>> resident() >= 0
@@ -42,7 +42,7 @@ def resident() -> int:
 
 
 def _of(process: int) -> tuple[int, int]:
-    """Bytes of a process alone, and of the pages of files that it has mapped."""
+    """Return the bytes of a process alone, and of the file pages that it has mapped."""
     own = files = 0
     with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as lines:
         for line in lines:

@@ -1,10 +1,10 @@
-"""NumericEnvironment: what the bytes of a computation depend on next to its inputs, and how it is made the same.
+"""NumericEnvironment: the settings that numeric results depend on, and code that makes them equal in all workers.
 
-A sum on four threads is another sum than on one. So the functions of a pipeline run in one environment, whichever
-process and thread they run in. OpenMP (and with it torch), MKL and denormals belong to a thread: they are set for a
-task and put back after it. The threads of OpenBLAS belong to the process: see ``hold_threads``. What belongs to the
-caller's process as a whole and cannot be changed for a while (polars' pool, torch's matmul precision) is taken from it,
-and given to the processes of workers.
+A sum computed by four threads differs from one computed by one thread. So the functions of a pipeline run in the same
+environment in every process and thread. OpenMP (and with it torch), MKL and denormals have settings per thread, which
+are set for a task and restored after it. The thread count of OpenBLAS belongs to the process: see ``hold_threads``.
+Settings of the caller's process that cannot be changed temporarily (polars' thread pool, torch's matmul precision) are
+read there and applied in worker processes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _PRECISIONS = ("highest", "high", "medium")
 
 @dataclass(frozen=True)
 class NumericEnvironment:
-    """Of a run.
+    """The numeric settings of a run.
 
     Args:
-        blas, openmp: threads of a call of BLAS, and of OpenMP, torch and numba: one, unless a variable of the
-            libraries (``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS``, ``MKL_NUM_THREADS``) says otherwise.
-        polars: threads of its pool, as in the caller's process.
-        flush: denormal numbers are zero, as in the caller's thread.
-        matmul: torch's precision of float32 products, as in the caller's process.
+        blas, openmp: threads per call of BLAS, and of OpenMP, torch and numba: 1 unless one of the libraries' variables
+            (``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS``, ``MKL_NUM_THREADS``) is set.
+        polars: threads of polars' pool, as in the caller's process.
+        flush: True if denormal numbers are flushed to zero, as in the caller's thread.
+        matmul: torch's precision of float32 matrix products, as in the caller's process.
 
     Examples:
         >>> print(NumericEnvironment(polars=4))
@@ -53,7 +53,7 @@ class NumericEnvironment:
 
     @staticmethod
     def of_caller() -> NumericEnvironment:
-        """That of a run that begins now, in this thread."""
+        """Return the settings for a run that starts now in this thread."""
         torch, polars = sys.modules.get("torch"), sys.modules.get("polars")
         pool = getattr(polars, "thread_pool_size", None)
         precision = getattr(torch, "get_float32_matmul_precision", None)
@@ -67,10 +67,10 @@ class NumericEnvironment:
 
     @staticmethod
     def of_json(decoded: Any) -> NumericEnvironment:
-        """What ``to_json`` made.
+        """Return the environment that ``to_json`` saved.
 
         Raises:
-            ValueError: it is none.
+            ValueError: ``decoded`` is not such an environment.
         """
         known: dict[str, type] = {name: type(value) for name, value in NumericEnvironment().to_json().items()}
         if not isinstance(decoded, dict) or set(decoded) != set(known):
@@ -87,11 +87,11 @@ class NumericEnvironment:
         return asdict(self)
 
     def again(self, caller: NumericEnvironment) -> NumericEnvironment:
-        """This environment, kept by a state or a plan, as far as it can be had in the caller's process."""
+        """Return this saved environment with the caller's values for settings that a process cannot change."""
         return replace(self, polars=caller.polars, matmul=caller.matmul)
 
     def missing(self, caller: NumericEnvironment) -> str:
-        """What of it cannot be had in the caller's process, and what to do; empty if all can."""
+        """Describe the settings that this process cannot restore, and what to do about it; empty if there are none."""
         reported = []
         if self.polars != caller.polars:
             fix = f"set POLARS_MAX_THREADS={self.polars} before Python starts"
@@ -113,11 +113,11 @@ class NumericEnvironment:
     # ---- in a thread -------------------------------------------------------------------------------------------------
 
     def run(self, work: Callable[[], T], again: bool = True) -> T:
-        """The result of ``work``, done in this environment.
+        """Run ``work`` in this environment and return its result.
 
         Args:
-            work: a library that it brings has threads of its own number: it is then done once more.
-            again: it can be.
+            work: a function. If it loads a library with a thread count of its own, it is called a second time.
+            again: False if it must not be called twice.
         """
         with self.entered():
             before = arrived()
@@ -127,17 +127,17 @@ class NumericEnvironment:
         return result
 
     def entered(self) -> AbstractContextManager[None]:
-        """This thread in this environment; what it had before comes back, unless it is a worker's own thread."""
+        """Apply this environment in this thread until the end of the block; a worker's own thread keeps it."""
         return _Entered(self)
 
     def set(self) -> list[Callable[[], object]]:
-        """Sets what differs in this thread; how to undo it."""
+        """Apply the settings that differ in this thread, and return the functions that restore them."""
         undo: list[Callable[[], object]] = []
         if flushes() != self.flush and _set_flush(self.flush):
             undo.append(lambda: _set_flush(not self.flush))
         torch: Any = _loaded("torch", "set_float32_matmul_precision")
         if torch is not None:
-            torch.get_num_threads()  # a thread takes torch's number the first time that it asks: not after this
+            torch.get_num_threads()  # a thread takes over torch's number at its first call: not after this one
             if self in _traveled and torch.get_float32_matmul_precision() != self.matmul:
                 torch.set_float32_matmul_precision(self.matmul)
         for library in _libraries():
@@ -153,7 +153,7 @@ class NumericEnvironment:
         return undo
 
 
-_traveled: set[NumericEnvironment] = set()  # that came to this process from another one, whose worker it is
+_traveled: set[NumericEnvironment] = set()  # received by this worker process from the caller's process
 _thread = threading.local()
 
 
@@ -164,12 +164,12 @@ def _elsewhere(*values: Any) -> NumericEnvironment:
 
 
 def keep_in_this_thread() -> None:
-    """This thread runs tasks and nothing else: it stays in the environment of the last one."""
+    """Mark this thread as one that only runs tasks: it keeps the environment of the last one."""
     _thread.ours = True
 
 
 def _asked(*variables: str) -> int | None:
-    """The number of threads in the first of these variables that has one."""
+    """Return the number of threads in the first of these variables that is set to one."""
     for name in variables:
         text = os.environ.get(name, "").partition(",")[0].strip()
         if text.isdigit() and int(text):
@@ -182,7 +182,7 @@ def _asked(*variables: str) -> int | None:
 
 @dataclass(frozen=True)
 class _Library:
-    """Its threads, of this thread or of the process; ``set`` returns what brings back what was before."""
+    """A library's thread count, per thread or per process. ``set`` returns a function that restores the old count."""
 
     name: str
     get: Callable[[], int]
@@ -193,18 +193,18 @@ class _Library:
 
 _looking = forks.Lock()
 _known: tuple[_Library, ...] = ()
-_modules: frozenset[str] = frozenset()  # when libraries were looked for last
-_count = -1  # of them
+_modules: frozenset[str] = frozenset()  # at the last search for libraries
+_count = -1  # of modules, at the last search
 
 
 def arrived() -> tuple[Any, ...]:
-    """Changes when a library comes that has threads of its own."""
+    """Return a value that changes when a library with threads of its own has been loaded."""
     return len(_libraries()), _loaded("torch", "get_num_threads") is None, _numba() is None
 
 
 def _libraries() -> tuple[_Library, ...]:
-    """Those that are loaded now; looked for again when modules came that are not Python."""
-    global _known, _modules, _count  # noqa: PLW0603 - what is loaded is the process's
+    """Return the libraries that are loaded; searched for again when native modules have been imported."""
+    global _known, _modules, _count  # noqa: PLW0603 - loaded libraries belong to the process
     if len(sys.modules) != _count:
         with _looking:
             _count = len(sys.modules)
@@ -230,7 +230,7 @@ def _found() -> tuple[_Library, ...]:
         layer = getattr(each, "threading_layer", "")
         if each.internal_api == "mkl":
             libraries += _mkl(each.filepath, each.dynlib)
-        elif each.user_api == "openmp" or layer not in ("openmp", "disabled"):  # those go by OpenMP's number
+        elif each.user_api == "openmp" or layer not in ("openmp", "disabled"):  # the others use OpenMP's number
             blas = each.user_api == "blas"
             libraries.append(_Library(each.filepath, each.get_num_threads, partial(_set, each), blas, of_process=blas))
     torch: Any = _loaded("torch", "get_num_threads")
@@ -248,7 +248,7 @@ def _set(controller: Any, threads: int) -> Callable[[], object]:
 
 
 def _mkl(name: str, library: ctypes.CDLL) -> list[_Library]:
-    """MKL's number of a thread, which where it was set (it is 0 elsewhere) comes before that of OpenMP."""
+    """Return MKL's thread count of a thread, which takes precedence over OpenMP's if it is set (not 0)."""
     try:
         local, most = library.MKL_Set_Num_Threads_Local, library.MKL_Get_Max_Threads
     except AttributeError:
@@ -257,22 +257,22 @@ def _mkl(name: str, library: ctypes.CDLL) -> list[_Library]:
 
 
 def _loaded(name: str, attribute: str) -> ModuleType | None:
-    """A module that was imported, and is not just being imported by another thread."""
+    """Return a module that is completely imported, not one that another thread is importing."""
     module = sys.modules.get(name)
     return module if module is not None and hasattr(module, attribute) else None
 
 
 def _numba() -> ModuleType | None:
-    """numba, where its threads run: to ask for their number would start them."""
+    """Return numba if its threads are running; asking it for their number would start them."""
     parallel = sys.modules.get("numba.np.ufunc.parallel")
     return sys.modules.get("numba") if getattr(parallel, "_is_initialized", False) else None
 
 
-# ---- what belongs to the process -------------------------------------------------------------------------------------
+# ---- settings of the process -----------------------------------------------------------------------------------------
 
 
 class _Holders:
-    """How many tasks and runs hold the threads of BLAS in this process, and what they were before the first."""
+    """The number of tasks and runs that hold this process's BLAS thread counts, and the counts from before."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -284,17 +284,17 @@ _holders = _Holders()
 
 
 def hold_threads(environment: NumericEnvironment | None) -> AbstractContextManager[None]:
-    """BLAS libraries whose number of threads is the process's have the environment's, until nothing holds them any
+    """Set process-wide BLAS thread counts to the environment's, and restore them when no task or run holds them any
     more.
 
-    A run that uses threads holds them as long as it continues: a trainer of this process that computes with NumPy
-    between two batches has the same number between any two. torch's numbers are of threads: they are not held.
+    A run that uses threads holds them until it ends, so that a trainer that computes with NumPy in this process has the
+    same count between all batches. torch's counts belong to threads and are not held.
     """
     return nullcontext() if environment is None else _Holding(environment)
 
 
 class _Holding(AbstractContextManager[None]):
-    """A class, as the next one: a generator would take longer than what a task sets."""
+    """Holds the thread counts. A class, like ``_Entered``: a generator would take longer than setting the counts."""
 
     def __init__(self, environment: NumericEnvironment) -> None:
         self._environment, self._holders = environment, _holders
@@ -320,7 +320,7 @@ class _Holding(AbstractContextManager[None]):
 
 
 class _Entered(_Holding):
-    """This thread in an environment, too."""
+    """Holds the thread counts, and applies the environment in this thread."""
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -350,7 +350,7 @@ def _hold(holders: _Holders, environment: NumericEnvironment) -> None:
 
 
 def _after_fork() -> None:
-    """Nothing in a forked child holds anything."""
+    """Restore the thread counts in a forked child, where no task holds them."""
     global _holders
     before, _holders = _holders.before, _Holders()
     for put_back, *_ in before.values():
@@ -362,16 +362,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 # ---- denormals -------------------------------------------------------------------------------------------------------
 
-_SMALLEST = 2.2250738585072014e-308  # that is not denormal
+_SMALLEST = 2.2250738585072014e-308  # the smallest normal number
 
 
 def flushes() -> bool:
-    """Denormal results are zero in this thread."""
+    """Whether denormal results are flushed to zero in this thread."""
     return _SMALLEST * 0.5 == 0.0
 
 
 def _set_flush(flush: bool) -> bool:
-    """Whether it was done; results and operands alike, as torch.set_flush_denormal does."""
+    """Set the flushing of denormal results and operands, as torch.set_flush_denormal does; return whether it worked."""
     libm = _libm()
     if libm is None:
         torch: Any = _loaded("torch", "set_flush_denormal")
@@ -387,7 +387,7 @@ def _set_flush(flush: bool) -> bool:
 
 @cache
 def _libm() -> Any:
-    """The C library of floating point modes, where its layout is known."""
+    """Return the C library that sets floating-point modes if the layout of its state is known, else None."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Object state: all that an object holds, whatever its class makes of attributes."""
+"""The whole state of an object, even if its class overrides attribute access."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-BASES: dict[type, Callable[[Any], Any]] = {  # C classes, and what instances of their subclasses hold of them
+BASES: dict[type, Callable[[Any], Any]] = {  # C classes, and how to read their part of an instance of a subclass
     object: lambda _v: None, int: lambda v: int.__index__(v) + 0, float: float.__repr__, complex: complex.__repr__,
     str: str.__str__, bytes: lambda v: bytes.__getitem__(v, slice(None)), list: lambda v: [*list.__iter__(v)],
     tuple: lambda v: (*tuple.__iter__(v),), set: lambda v: frozenset(set.__iter__(v)),
@@ -24,7 +24,7 @@ def is_python_class(kind: type) -> bool:
 
 
 def c_base(kind: type) -> type | None:
-    """The C class whose contents are, with slots and ``__dict__``, all that an instance holds; None: there may be more.
+    """Return the C class that, with slots and ``__dict__``, holds an instance's whole state; None if there may be more.
 
     Every C class that adds a field makes its instances larger, so the sizes must add up.
     """
@@ -33,7 +33,7 @@ def c_base(kind: type) -> type | None:
         return base
     own, word = [each for each in kind.__mro__ if each not in base.__mro__], struct.calcsize("P")
     slots = sum(isinstance(v, types.MemberDescriptorType) for each in own for v in vars(each).values())
-    behind = kind.__dictoffset__ == -word and kind.__itemsize__ > 0  # a dict behind the items
+    behind = kind.__dictoffset__ == -word and kind.__itemsize__ > 0  # a dict after the items
     slots += kind.__weakrefoffset__ > 0 and base.__weakrefoffset__ == 0
     slots += (kind.__dictoffset__ > 0 or behind) and base.__dictoffset__ == 0
     heap = all(is_python_class(each) or each.__basicsize__ == object.__basicsize__ for each in own)
@@ -42,7 +42,7 @@ def c_base(kind: type) -> type | None:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """The slots and the ``__dict__`` of an object, whatever its class makes of attributes."""
+    """Return the slots and the ``__dict__`` of an object, even if its class overrides attribute access."""
     found: dict[str, Any] = {}
     for kind in type(value).__mro__:
         for name, member in vars(kind).items():

@@ -1,4 +1,4 @@
-"""Observation: what one call of an operator on one block was seen to take."""
+"""Observation: rows, bytes and time of one operator call on one block."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One call of an operator on one block: rows, decoded bytes, seconds.
+    """The measurements of one call of an operator on one block: rows, decoded bytes, seconds.
 
-    ``columns`` are the decoded bytes of the columns that the operator wrote (of all, for a source).
+    ``columns`` has the decoded bytes of the columns that the operator wrote (for a source: of all columns).
     """
 
     rows_in: int
@@ -21,7 +21,7 @@ class Observation:
     columns: dict[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Observation) -> Observation:
-        """Both calls as if they were one."""
+        """Add up two calls."""
         names = {*self.columns, *other.columns}
         return Observation(
             self.rows_in + other.rows_in,

@@ -8,10 +8,10 @@ from cedar.core.errors import PipelineError
 
 
 def find_place(where: str, argument: str) -> tuple[Any, str]:
-    """The filesystem and path of a directory or URL; ``argument`` names the argument in errors.
+    """Return the filesystem and path of a directory or URL; ``argument`` names the argument in errors.
 
     Raises:
-        PipelineError: no filesystem is there for the URL.
+        PipelineError: there is no filesystem for the URL.
     """
     import fsspec
 

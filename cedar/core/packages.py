@@ -1,4 +1,4 @@
-"""Packages: whether code is installed or the user's own, and which version it has."""
+"""Whether code belongs to an installed package or to the user, and the versions of packages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _STDLIB = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in 
 
 @functools.lru_cache(maxsize=4096)
 def is_library(module: str, file: str | None = None) -> bool:
-    """Whether a module (or the code in a file) is installed: of Python, of a package with a version, or of cedar.
+    """Whether a module (or the code in a file) belongs to Python, to an installed package with a version, or to cedar.
 
-    A file of the user's that has a name of the standard library's is the user's.
+    A user's file that has the name of a standard library module belongs to the user.
     """
     top = module.partition(".")[0]
     if top in ("__main__", "__mp_main__") and file is None:
@@ -51,7 +51,7 @@ def file_of(module: str) -> str | None:
 
 
 def version_of(module: str) -> str:
-    """The version of the package that a module belongs to; Python's for the standard library.
+    """Return the version of the package that a module belongs to; Python's version for the standard library.
 
     Examples:
         >>> import numpy

@@ -1,11 +1,11 @@
-"""Text for people: names and values from files reach no terminal or page with control characters in them."""
+"""Text for people: escapes control characters in names and values from files before they reach a terminal or page."""
 
 from __future__ import annotations
 
 import html
 import re
 
-# C0 and C1 controls, marks that turn or hide text, and line separators.
+# C0 and C1 controls, characters that reverse or hide text, and line separators.
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _ODD_IN_LINE = re.compile(f"[\t\n]|{_ODD.pattern}")
 
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""As ``printable``, for a name within a line: it cannot begin its own line.
+    r"""Escape like ``printable``, and escape newlines and tabs too, so that a name cannot begin a line of its own.
 
     Examples:
         >>> print(one_line("a\nb"))
@@ -32,7 +32,7 @@ def one_line(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """``text`` as HTML that shows it."""
+    """Escape a text for HTML."""
     return html.escape(printable(text))
 
 

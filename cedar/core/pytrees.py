@@ -1,4 +1,4 @@
-"""cedar's containers as pytrees of torch and JAX, so that ``tree_map`` and ``device_put`` reach the arrays in them."""
+"""Registration of cedar's containers as pytrees of torch and JAX, so that ``tree_map`` reaches their arrays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _registered: set[tuple[str, type]] = set()
 
 
 class Container:
-    """A dataclass that holds arrays; the methods are those that JAX asks of a pytree."""
+    """A dataclass that holds arrays, with the methods that JAX requires of a pytree."""
 
     __slots__ = ()
-    fixed: ClassVar[str] = ""  # the field that holds none
+    fixed: ClassVar[str] = ""  # the field that holds no arrays
 
     def tree_flatten(self: Any) -> tuple[tuple[Any, ...], Any]:
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -23,7 +23,7 @@ class Container:
 
     @classmethod
     def tree_unflatten(cls, fixed: Any, parts: Any) -> Self:
-        """Unchecked: frameworks put their own objects in the place of arrays."""
+        """Build an instance without checks: frameworks put objects of their own in place of arrays."""
         made, rest = object.__new__(cls), iter(parts)
         for field in fields(cls):  # type: ignore[arg-type]
             object.__setattr__(made, field.name, fixed if field.name == cls.fixed else next(rest))
@@ -31,10 +31,10 @@ class Container:
 
 
 def register(*kinds: type[Container]) -> None:
-    """Make classes known to those of torch and JAX that are imported; called whenever batches are asked for."""
+    """Register classes with torch and JAX if these are loaded. Called whenever batches are requested."""
     for module in ("torch.utils._pytree", "jax.tree_util"):
         add: Any = None if module not in sys.modules else vars(sys.modules[module]).get("register_pytree_node")
-        for kind in () if add is None else kinds:  # None while it is being imported
+        for kind in () if add is None else kinds:  # None while the module is being imported
             if (module, kind) in _registered:
                 continue
             _registered.add((module, kind))

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: its affinity, and the limits of its control groups."""
+"""The cores and memory that this process may use: its affinity and the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 
 
 def allowed() -> int:
-    """The cores that the system lets this process run on."""
+    """Return the number of cores that the system lets this process run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cores(root: str = "/") -> int:
-    """The cores this process may use: its affinity, and the quota of its control groups rounded up."""
+    """Return the cores that this process may use: the minimum of its affinity and its CPU quota, rounded up."""
     quota = min((share for share in _cpu_quotas(root)), default=math.inf)
     return max(1, min(allowed(), math.ceil(quota) if quota < math.inf else sys.maxsize))
 
 
 def memory(root: str = "/") -> int:
-    """Bytes this process may use: those of the machine, or the least limit of its control groups."""
+    """Return the bytes that this process may use: the minimum of the machine's memory and its groups' limits."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [*_numbers(root, "memory", "memory.max"), *_numbers(root, "memory", "memory.limit_in_bytes")]
     return int(min([installed, *(limit for limit, *_ in limits if limit > 0)]))
@@ -38,7 +38,7 @@ def _cpu_quotas(root: str) -> Iterator[float]:
 
 
 def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
-    """The numbers in a file of this process's control groups, nearest first; those without a limit are left out."""
+    """Yield the numbers in a file of this process's control groups, nearest first, skipping groups without a limit."""
     for path in _files(root, controller, name):
         with contextlib.suppress(OSError, ValueError):
             with open(path, encoding="ascii") as file:
@@ -49,13 +49,13 @@ def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
 
 @functools.cache
 def _files(root: str, controller: str, name: str) -> tuple[str, ...]:
-    """Where this process's control groups have a file of that name; looked for once, for each loader reads them."""
+    """Return the paths where this process's control groups have such a file; cached, since each loader reads them."""
     paths = (os.path.join(folder, name) for folder in _groups(root, controller))
     return tuple(path for path in paths if os.path.exists(path))
 
 
 def _groups(root: str, controller: str) -> Iterator[str]:
-    """The folders of the control groups that this process is in, and those above them."""
+    """Yield the folders of this process's control groups and of their parents."""
     mounted = os.path.join(root, "sys/fs/cgroup")
     try:
         with open(os.path.join(root, "proc/self/cgroup"), encoding="utf-8") as file:

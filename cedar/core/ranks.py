@@ -1,4 +1,4 @@
-"""Which rank this is, of how many, and who said so."""
+"""Finds the rank of this process, the world size, and where both were set."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from cedar.core.errors import PipelineError, Site
 from cedar.core.sizes import as_int
 
-_SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM's numbers of batch scripts, interactive shells and similar begin here
+_SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM's step ids of batch scripts, interactive shells and similar start here
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank, the size of its world, and where both come from."""
+    """A rank, the world size, and where both were set."""
 
     rank: int
     world: int
@@ -22,11 +22,11 @@ class Rank:
 
 
 def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | None) -> Rank:
-    """The arguments if given, else torch.distributed if initialized, else what a launcher set, else 0 of 1.
+    """Return the rank from the arguments, else from torch.distributed, else from the launcher's variables, else 0 of 1.
 
     Raises:
-        PipelineError: a rank outside its world, one of the two missing or not an integer, or two places that
-            disagree (unless ``subgroup`` says that the arguments number a group inside the job).
+        PipelineError: a rank outside its world, only one of rank and world, a value that is not an integer, or two
+            sources that disagree (unless ``subgroup`` says that the arguments number a group inside the job).
     """
     reported = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
     claims = [*reported, *_environment(bool(reported), site)]
@@ -51,10 +51,10 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
 
 
 def refuse_workers(rank: Rank, site: Site | None) -> None:
-    """Refuse to be read by several workers of a torch DataLoader, each of which would read all rows of the rank.
+    """Refuse to run in one of several workers of a torch DataLoader, each of which would read all rows of the rank.
 
     Raises:
-        PipelineError: in such a worker, unless arguments say which part of the rows is for it.
+        PipelineError: this is such a worker, and no arguments say which part of the rows it reads.
     """
     data = sys.modules.get("torch.utils.data")
     worker = data.get_worker_info() if data is not None else None
@@ -91,10 +91,10 @@ def _distributed() -> Rank | None:
 
 
 def _launchers() -> list[tuple[str, str]]:
-    """The variables of rank and world of each launcher that may have started this process.
+    """Return the names of the rank and world variables of each launcher that may have started this process.
 
-    MPI starts its ranks by ``srun``, whose variables then number machines, so SLURM comes last. Outside of a step, in
-    a batch script or an interactive shell, its variables number nothing: there is one process.
+    MPI starts its ranks by ``srun``, whose variables then number machines, so SLURM comes last. In a batch script or an
+    interactive shell, which are not in a step, SLURM's variables do not number processes: there is only one.
     """
     step, tasks = os.environ.get("SLURM_STEP_ID"), "SLURM_STEP_NUM_TASKS"
     in_step = tasks in os.environ if step is None else step.isdecimal() and int(step) < _SPECIAL_STEPS
@@ -105,11 +105,11 @@ def _launchers() -> list[tuple[str, str]]:
 
 
 def _environment(reported: bool, site: Site | None) -> list[Rank]:
-    """What the nearest launcher says, and the next one where both must agree; ``reported``: another source gives all
-    of it.
+    """Return the rank of the first launcher whose variables are set, and of the next one if both must agree.
+    ``reported``: arguments or torch.distributed give rank and world.
 
-    Half a rank counts where another launcher says the same, and the rest. In a world of the same size RANK is the
-    launcher's number, unless torchrun chose it: a script that sets RANK for all tasks makes one rank of all of them.
+    Only one of a launcher's two variables may be set if another launcher agrees with it. If RANK was not set by
+    torchrun, the next launcher must agree: a script that sets RANK for all tasks would make all of them the same rank.
     """
     found: list[Rank] = []
     halves: list[tuple[str, str]] = []

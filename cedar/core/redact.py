@@ -1,4 +1,4 @@
-"""Credentials, out of whatever is shown or written: user and password of URLs, their queries, keys named as such."""
+"""Removes credentials from strings that are shown or written: users, passwords and queries of URLs, named secrets."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from cedar.core.printable import printable
 
-# Each pattern begins at a mark that it consumes, or at the beginning of a word: the work grows as the text does.
+# Each pattern begins at a character that it consumes or at the beginning of a word, so matching takes linear time.
 _URL = re.compile(r"://[^\s'\"<>`]+")
-_USER = re.compile(  # up to the last "@" before a slash: a password may hold one; and one that holds a slash, up to "@"
+_USER = re.compile(  # up to the last "@" before a slash, as passwords may hold "@"; a password with a slash ends at "@"
     r"://(?:[^/]*@|[^/@\s:]{1,256}:(?!//|\d{1,5}(?:[/?#]|$))[^@\s]{1,256}@)"
 )
-_STRONG = (  # names that nothing but secrets have
+_STRONG = (  # names that are only used for secrets
     r"password|passwd|passphrase|secret|credentials?|connection_?string|"
     r"(?:api|access|account|secret|private|encryption)_?key(?:_?id)?|"
     r"(?:sas|session|access|auth|refresh|bearer|security)_?token"
 )
-_PAIR = re.compile(  # "token" and "key" are columns of many pipelines: only as options, or in a dict with a text
+_PAIR = re.compile(  # "token" and "key" are common column names: they count only as options, or in a dict with a string
     r"(?i)((?<!\w)\w*(?:" + _STRONG + r")['\"]?\s*[=:]\s*"
     r"|(?<!\w)authorization['\"]?\s*[=:]\s*['\"]?(?:basic |bearer )?"
     r"|(?<!\w)(?:token|sas)\s*=\s*|(?<!\w)key\s*=\s*(?=['\"]|[\w/+\-]{12})"
@@ -28,18 +28,18 @@ _PAIR = re.compile(  # "token" and "key" are columns of many pipelines: only as 
     r"(?:(['\"])(?!\*\*\*|\2)(?:(?!\2).)+|(?!None\b|\*\*\*|\.\.\.|bearer |basic )[^\s'\"&,;)}\]]+)"
 )
 _SECRET_NAMES = re.compile(r"(?i)key|secret|token|pass|pwd|cred|sas|sig$|auth|user|connection|cookie|private")
-_RENEWED = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cookie")  # with them a store stays the same
-_MIN_SECRET = 6  # letters: shorter values are ordinary words too often
-_secrets: set[str] = set()  # values of storage options in this process, which errors of libraries may show
-_MOST = 16_000  # letters of a text that are shown
-_DEPTH = 8  # causes of causes that are inspected
+_RENEWED = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cookie")  # may change for the same store
+_MIN_SECRET = 6  # characters; shorter values are too often ordinary words
+_secrets: set[str] = set()  # values of storage options in this process, which error messages of libraries may contain
+_MOST = 16_000  # characters of a text that are shown
+_DEPTH = 8  # causes of causes that are examined
 
 
 def redact(text: str) -> str:
-    """``text`` with ``***`` in place of the user and the query of every URL, and of values that are named as secrets.
+    """Replace the user and query of every URL, and values named as secrets, by ``***``.
 
-    Local paths stay unchanged, and so do globs: ``?`` begins a query only where ``=`` follows. A text of more than
-    16,000 letters loses its middle. Control characters are escaped.
+    Local paths and globs stay unchanged: ``?`` begins a query only if ``=`` follows. The middle of a text of more than
+    16,000 characters is left out. Control characters are escaped.
 
     Examples:
         >>> redact("cannot list s3://me:secret@bucket/a?.csv or https://host/b.csv?sig=abc")
@@ -60,7 +60,7 @@ def redact(text: str) -> str:
 
 
 class StorageOptions(Mapping[str, Any]):
-    """Options of a filesystem, such as endpoints and keys, whose secrets are shown nowhere.
+    """Options of a filesystem, such as endpoints and keys. Their secrets are hidden from all messages.
 
     Examples:
         >>> options = StorageOptions({"endpoint_url": "http://here", "secret": "hunter2"})
@@ -75,7 +75,7 @@ class StorageOptions(Mapping[str, Any]):
 
     @property
     def mark(self) -> str:
-        """Tells this store from others; a secret that is renewed changes nothing."""
+        """Identifies this store; it stays the same if a secret is renewed."""
         reported = [(name, str(value)) for name, value in _leaves(self._given) if not _RENEWED.search(name)]
         return hashlib.sha256(repr(sorted(reported)).encode()).hexdigest()[:16]
 
@@ -94,7 +94,7 @@ class StorageOptions(Mapping[str, Any]):
     def __repr__(self) -> str:
         return "StorageOptions(***)"
 
-    def __reduce__(self) -> tuple[Any, ...]:  # other processes hide its secrets too
+    def __reduce__(self) -> tuple[Any, ...]:  # so that other processes hide the secrets too
         return StorageOptions, (self._given,)
 
 
@@ -108,12 +108,12 @@ def _hidden(match: re.Match[str]) -> str:
 
 
 def redact_url(url: str) -> str:
-    """As ``redact``, for what is a path or a URL as a whole, spaces and quotes included."""
+    """Redact a text that is one path or URL, including its spaces and quotes."""
     if "://" not in url:
         return url
     url = _USER.sub("://***@", url)
     begin = 0
-    for part in url.split("*"):  # what lies beyond a "*" is not a query, or was hidden already
+    for part in url.split("*"):  # text after a "*" is not a query, or is hidden already
         query = part.find("?")
         if query >= 0 and part.find("=", query) >= 0:
             return f"{url[: begin + query]}?***"
@@ -126,11 +126,11 @@ def _plain(match: re.Match[str]) -> str:
 
 
 class RedactedError(Exception):
-    """Stands for an error whose own text shows credentials, whatever one does to it; says its type and the rest."""
+    """Replaces an error whose text shows credentials that cannot be removed; has the error's type and redacted text."""
 
 
 def redacted(error: BaseException) -> BaseException:
-    """The error, to be the cause of another: its text and that of its own causes redacted, in place if possible.
+    """Return the error with its text, and those of its causes, redacted; in place if possible.
 
     Examples:
         >>> redacted(OSError("no answer from https://host/x?token=abc"))
@@ -150,7 +150,7 @@ def redacted(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """What is printed with an error."""
+    """Yield the errors that Python prints with an error."""
     current: BaseException | None = error
     for _ in range(_DEPTH):
         if current is None:

@@ -1,4 +1,4 @@
-"""References: what the code of a function names outside itself."""
+"""References: the names outside of a function that its code uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Unloaded:
 
 
 def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
-    """What the code of a function, nested functions included, names outside itself; and what cannot be found."""
+    """Return the outside values that a function and its nested functions use, and the names that cannot be found."""
     values: dict[str, Any] = {}
     unknown: list[str] = []
     codes = list(_nested(fn.__code__))
@@ -41,7 +41,7 @@ def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
                 name, value = step.argval, fn.__globals__.get(step.argval, step)
                 if value is step:
                     value = getattr(builtins, name, step)
-                    if value is step and step.opname == "LOAD_GLOBAL":  # other loads may find it in a class's body
+                    if value is step and step.opname == "LOAD_GLOBAL":  # other opcodes may find it in a class body
                         unknown.append(f"global.{name}: nothing has that name yet")
                     known = issubclass(type(value), (BuiltinFunctionType, type)) and is_library(value.__module__)
                     if value is step or (known and f"builtins.{name}" not in DYNAMIC):
@@ -51,7 +51,7 @@ def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
                         break
                     found = vars(value).get(after.argval, step)
                     if found is step or (is_library(value.__name__) and not isinstance(found, ModuleType)):
-                        break  # as a whole: an installed package, or a module that makes its attributes when asked
+                        break  # use the module as a whole: it belongs to a package, or makes its attributes on access
                     name, value = f"{name}.{after.argval}", found
                 values[f"global {name}"] = value
             elif step.opname == "IMPORT_NAME":
@@ -71,7 +71,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _imported(fn: FunctionType, name: str, level: int, wanted: Iterable[str]) -> dict[str, Any]:
-    """What an import inside a function brings: values of loaded modules, the source of others."""
+    """Return the values that an import statement inside a function binds; Unloaded for modules not loaded yet."""
     name = importlib.util.resolve_name("." * level + name, fn.__globals__.get("__package__")) if level else name
     if is_library(name) or name not in sys.modules:
         return {f"import {name}": sys.modules.get(name, Unloaded(name))}

@@ -1,4 +1,4 @@
-"""Storage that is not a local file: every request goes through one account, which tries again what may pass."""
+"""Storage other than local files. Every request goes through ``RequestStats``, which retries temporary failures."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.requests import RequestPatience, RequestStats
 
 _T = TypeVar("_T")
-_LEAST = 64 << 10  # bytes that a small read asks for,
-_PIECE = 16 << 20  # bytes of one request; larger ranges are fetched in pieces
-_MOST = 8 << 20  # and what a file that is read from its beginning to its end asks for in time
+_LEAST = 64 << 10  # bytes that the first read of a file requests
+_PIECE = 16 << 20  # bytes per request; larger ranges are fetched in pieces
+_MOST = 8 << 20  # bytes per read after a file has been read sequentially for a while
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A filesystem of fsspec, and the account of the source that reads it.
+    """An fsspec filesystem, and the request statistics of the source that reads it.
 
     Args:
-        fs: the filesystem; pickled, its credentials travel with it.
-        account: of requests.
-        store: tells it from stores that other storage options lead to.
+        fs: the filesystem; pickling it includes its credentials.
+        account: the statistics and retry budget of its requests.
+        store: distinguishes it from the stores of other storage options.
     """
 
     fs: Any
@@ -37,7 +37,7 @@ class Remote:
 
     @staticmethod
     def at(url: str, options: StorageOptions | None, account: RequestStats | None = None) -> tuple[Remote, str]:
-        """The storage of a URL, and the path there."""
+        """Return the storage of a URL, and the path in it."""
         import fsspec
 
         fs, path = fsspec.url_to_fs(url, **dict(options or {}))
@@ -46,18 +46,18 @@ class Remote:
         ), path
 
     def url(self, path: str) -> str:
-        """What users see of a path: no credentials."""
+        """Return the URL of a path without credentials, for users."""
         return redact_url(str(self.fs.unstrip_protocol(path)).replace("memory:///", "memory://"))
 
     def call(self, path: str, request: Callable[[], _T]) -> _T:
-        """A call of the filesystem that may be made twice, such as one that lists."""
+        """Call the filesystem with retries; the call must be safe to repeat, such as a listing."""
         return self.account.ask(self.url(path), lambda _: request())
 
     def fetch(self, path: str, start: int, stop: int | None, size: int | None, on: RequestOwner | None = None) -> bytes:
-        """Bytes ``start`` to ``stop``; cut short only where the file of ``size`` bytes ends.
+        """Return bytes ``start`` to ``stop``; fewer only at the end of a file of ``size`` bytes.
 
         Raises:
-            SourceError: the storage fails, or continues giving fewer bytes.
+            SourceError: the storage fails, or sends fewer bytes repeatedly.
         """
         if size is not None:
             stop = size if stop is None else min(stop, size)
@@ -67,7 +67,7 @@ class Remote:
         return b"".join(self._piece(path, at, min(at + _PIECE, stop), size, on) for at in starts)
 
     def _piece(self, path: str, start: int, stop: int | None, size: int | None, on: RequestOwner | None) -> bytes:
-        """One request, of which each attempt has a quarter of the time that all of them have."""
+        """Send one request; each attempt may take a quarter of the time for all attempts."""
         most = self.account.patience.seconds / 4
 
         def request(left: float) -> bytes:
@@ -84,18 +84,18 @@ class Remote:
 
         from fsspec.asyn import sync
 
-        async def bounded() -> bytes:  # cancelled, not only given up, when the time is over
+        async def bounded() -> bytes:  # cancels the request at the timeout, instead of only abandoning it
             return bytes(await asyncio.wait_for(self.fs._cat_file(path, **arguments), seconds))
 
         return bytes(sync(self.fs.loop, bounded))
 
     def open(self, path: str, size: int | None) -> RemoteFile:
-        """A file to read from."""
+        """Open a file for reading."""
         return RemoteFile(self, path, size)
 
 
 def _checked(data: bytes, start: int, stop: int | None, size: int | None) -> bytes:
-    """The bytes asked for. Some servers know no ranges and send all of a file."""
+    """Check the length of the bytes received. Some servers ignore ranges and send the whole file."""
     if size is None or stop is None:
         return data
     if len(data) == size and len(data) > stop - start:
@@ -108,20 +108,20 @@ def _checked(data: bytes, start: int, stop: int | None, size: int | None) -> byt
 
 
 class RemoteFile(io.RawIOBase):
-    """A file on other storage, for reading; a read returns all bytes asked for, up to the end.
+    """A file on remote storage, for reading; a read returns all bytes asked for, up to the end of the file.
 
-    Filesystems that answer ranges are asked for ranges, which grow while a file is read on. Of others, such as members
-    of archives, a handle is kept, and opened again after a fault.
+    If the filesystem supports ranges, the file requests ranges that grow while it is read sequentially. Otherwise, as
+    for members of archives, it keeps an open handle, and opens a new one after a fault.
     """
 
     def __init__(self, remote: Remote, path: str, size: int | None) -> None:
         super().__init__()
-        if size is None:  # not all listings tell, but a file alone mostly does
+        if size is None:  # some listings leave out sizes that ``info`` returns
             size = remote.call(path, lambda: remote.fs.info(path)).get("size")
         self._remote, self._path, self._size = remote, path, size
         self._on = asker()
         self._position = 0
-        self._held, self._start = b"", 0  # what was fetched, and where it begins
+        self._held, self._start = b"", 0  # fetched bytes, and their position
         self._block = _LEAST
         self._handle: Any = None
         self._ranges = size is not None and is_asynchronous(remote.fs)
@@ -149,7 +149,7 @@ class RemoteFile(io.RawIOBase):
         return len(data)
 
     def read(self, size: int | None = -1) -> bytes:
-        """``size`` bytes, fewer at the end of the file only; all that are left for -1."""
+        """Read ``size`` bytes, or fewer at the end of the file; -1 reads to the end."""
         if size is None or size < 0:
             return self.readall()
         if self._size is None:
@@ -170,7 +170,7 @@ class RemoteFile(io.RawIOBase):
         return data
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Out of what is held, and the rest from the storage."""
+        """Return bytes from the buffer, and the rest from the storage."""
         end = self._start + len(self._held)
         head = b""
         if self._start <= start < end:
@@ -183,20 +183,20 @@ class RemoteFile(io.RawIOBase):
         upto = min(max(stop, start + self._block), self._size or stop)
         fetch = self._remote.fetch
         data = fetch(self._path, start, upto, self._size, self._on) if self._ranges else self._kept(start, upto)
-        # What is read at once is not read again; of the rest the tail, or what came along, may be.
+        # Bytes that were asked for are not read again; bytes fetched beyond them may be.
         self._held, self._start = (data, start) if len(data) <= _MOST else (b"", upto)
         return head + data[: stop - start]
 
     def _kept(self, start: int, stop: int) -> bytes:
-        """From the handle."""
+        """Read a range through the handle."""
         return self._by_handle(lambda handle: _exactly(handle, start, stop, self._size))
 
     def _through(self, size: int) -> bytes:
-        """The next bytes of a file whose size is unknown: a short one is its end."""
+        """Read the next bytes of a file of unknown size; fewer bytes mean its end."""
         return self._by_handle(lambda handle: _next(handle, self._position, size))
 
     def _by_handle(self, work: Callable[[Any], bytes]) -> bytes:
-        """``work`` on the handle, which does not outlive a failure."""
+        """Call ``work`` with the handle, which is closed after a failure."""
 
         def request(_: float) -> bytes:
             try:
@@ -233,7 +233,7 @@ def _exactly(handle: Any, start: int, stop: int, size: int | None) -> bytes:
 
 
 def _next(handle: Any, position: int, size: int) -> bytes:
-    """Read on at ``position``; a new handle is read up to there first."""
+    """Read at ``position``; a new handle first reads and discards the bytes before."""
     at = handle.tell()
     while at < position:
         part = handle.read(min(_MOST, position - at))
@@ -244,10 +244,10 @@ def _next(handle: Any, position: int, size: int) -> bytes:
 
 
 def as_options(given: Mapping[str, Any] | None) -> StorageOptions | None:
-    """Options of a filesystem as given; None if there are none.
+    """Wrap the options of a filesystem; None if there are none.
 
     Raises:
-        PipelineError: they are something else than a dict with names.
+        PipelineError: they are not a dict with names as keys.
     """
     if not isinstance(given, Mapping | None) or not all(isinstance(name, str) for name in given or ()):
         raise PipelineError(
@@ -257,33 +257,33 @@ def as_options(given: Mapping[str, Any] | None) -> StorageOptions | None:
 
 
 def is_remote(path: str) -> bool:
-    """Whether other storage than this machine's files is meant."""
+    """Whether a path is not a local file."""
     return "://" in path and not path.startswith(("file://", "local://"))
 
 
 def local_path(path: str) -> str:
-    """The absolute path of a local one."""
+    """Return the absolute path of a local path or URL."""
     return os.path.abspath(os.path.expanduser(path.split("://", 1)[-1]))
 
 
 def is_asynchronous(fs: Any) -> bool:
-    """The filesystem is, and so is the one inside it, if there is one: ``dir`` calls itself so around any."""
+    """Whether a filesystem and the one that it wraps are asynchronous; fsspec's ``dir`` always says that it is."""
     inside = getattr(fs, "fs", None)
     return bool(getattr(fs, "async_impl", False)) and (inside is None or is_asynchronous(inside))
 
 
 def kind_of(fs: Any, path: str) -> str | None:
-    """What a path is, "file" or "directory"; None if it is not there. (``exists`` takes every failure for a no.)"""
+    """Return "file" or "directory"; None if the path does not exist. (``exists`` returns False on any failure.)"""
     try:
         return str(fs.info(path)["type"])
     except FileNotFoundError as error:
-        if fault_of(error) is not None:  # some filesystems call all failures so
+        if fault_of(error) is not None:  # some filesystems raise it for all failures
             raise
         return None
 
 
 def upload(remote: Remote, local: str, path: str) -> None:
-    """A local file as a new one on the storage; rebuilt from its beginning after a fault.
+    """Upload a local file under a new name; after a fault, the upload starts again from the beginning.
 
     Raises:
         SourceError: the storage fails.
@@ -292,7 +292,7 @@ def upload(remote: Remote, local: str, path: str) -> None:
 
 
 def rename(remote: Remote, old: str, new: str) -> None:
-    """Give a file another name; where the storage has no renames it is copied and removed, each tried by itself.
+    """Rename a file. If the storage cannot rename, copy it and remove the old one, with separate retries.
 
     Raises:
         SourceError: the storage fails.
@@ -302,7 +302,7 @@ def rename(remote: Remote, old: str, new: str) -> None:
     fs = remote.fs
     if type(fs).mv is AbstractFileSystem.mv:
         remote.call(new, lambda: fs.cp_file(old, new))
-        with contextlib.suppress(FileNotFoundError):  # it was removed, but the answer was lost
+        with contextlib.suppress(FileNotFoundError):  # it was removed, but the response was lost
             remote.call(old, lambda: fs.rm_file(old))
         return
     attempts = 0
@@ -311,7 +311,7 @@ def rename(remote: Remote, old: str, new: str) -> None:
         nonlocal attempts
         attempts += 1
         if attempts > 1 and kind_of(fs, old) is None and kind_of(fs, new) is not None:
-            return  # it was done, but the answer was lost
+            return  # it was renamed, but the response was lost
         fs.mv(old, new)
 
     remote.call(new, move)

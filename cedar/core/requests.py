@@ -1,6 +1,6 @@
-"""Requests to storage: how often one is retried, and a budget that all share.
+"""Requests to storage: retries with a time limit, and a retry budget that the requests of a source share.
 
-Every request to storage other than local files goes through ``Account.ask``, whatever reads or writes.
+Every request to storage other than local files, to read or to write, goes through ``RequestStats.ask``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cedar.core.faults import Fault, fault_of
 from cedar.core.redact import redacted
 
 _T = TypeVar("_T")
-_jitter = random.Random()  # the global generator is the user's
+_jitter = random.Random()  # the global generator belongs to the user
 
-FLOOR = 50.0  # retries that need no earlier requests,
-SHARE = 0.5  # and those that each request earns
-_MOST = 200.0  # unused ones are kept up to here
-_REFILL = 0.5  # a second, up to the floor: a job that starts after an outage is not punished for it
+FLOOR = 50.0  # retries available without earlier requests
+SHARE = 0.5  # retries that each request earns
+_MOST = 200.0  # upper bound of unused retries
+_REFILL = 0.5  # retries per second, up to FLOOR, so that a job can start after an outage
 
 ATTEMPTS = "CEDAR_STORAGE_ATTEMPTS"
 SECONDS = "CEDAR_STORAGE_SECONDS"
@@ -32,13 +32,13 @@ SECONDS = "CEDAR_STORAGE_SECONDS"
 
 @dataclass(frozen=True)
 class RequestPatience:
-    """How long a request is tried.
+    """How often and how long a request is retried.
 
     Args:
-        attempts: of one request, the first one among them.
-        seconds: for all of them together, waits included.
-        first, most: seconds; before attempt n + 1 it waits a random time between 0 and first * 2^(n - 1), at most
-            ``most``. That is "full jitter" (M. Brooker, "Exponential backoff and jitter", AWS Architecture Blog, 2015).
+        attempts: number of attempts of one request, including the first.
+        seconds: time for all attempts together, including waits.
+        first, most: seconds; the wait after attempt n is random between 0 and first * 2^(n - 1), and at most ``most``:
+            "full jitter" (M. Brooker, "Exponential backoff and jitter", AWS Architecture Blog, 2015).
     """
 
     attempts: int = 12
@@ -48,16 +48,16 @@ class RequestPatience:
 
     @staticmethod
     def of_environment() -> RequestPatience:
-        """As CEDAR_STORAGE_ATTEMPTS and CEDAR_STORAGE_SECONDS say.
+        """Read CEDAR_STORAGE_ATTEMPTS and CEDAR_STORAGE_SECONDS.
 
         Raises:
-            PipelineError: one of them is not a number above 0.
+            PipelineError: one of them is not a number of at least 1.
         """
         default = RequestPatience()
         return RequestPatience(int(_number(ATTEMPTS, default.attempts)), _number(SECONDS, default.seconds))
 
     def wait(self, attempt: int, asked: float | None) -> float:
-        """Seconds until the attempt after number ``attempt``; at least what the storage asks for."""
+        """Return the seconds to wait after attempt number ``attempt``; at least those that the storage asks for."""
         drawn = _jitter.uniform(0.0, min(self.most, self.first * 2.0 ** min(attempt - 1, 30)))
         return drawn if asked is None else asked + drawn
 
@@ -78,10 +78,10 @@ def _number(name: str, default: float) -> float:
 
 @dataclass
 class RequestStats:
-    """The requests of one source in one process, and its budget of retries.
+    """The requests of one source in one process, and its retry budget.
 
-    A request earns ``SHARE`` of a retry, and ``FLOOR`` are there from the start: a storage that is down gets few
-    requests more than one that works. Where nothing else counts, ``metadata`` does: listings and footers.
+    Each request earns ``SHARE`` of a retry, and ``FLOOR`` retries are available from the start, so a storage that is
+    down gets few extra requests. Requests without a counter, such as listings, are counted in ``metadata``.
     """
 
     patience: RequestPatience = field(default_factory=RequestPatience)
@@ -90,20 +90,20 @@ class RequestStats:
     _seen: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # each process has its own budget, and counts its own requests
+    def __reduce__(self) -> tuple[Any, ...]:  # each process has its own budget and counts
         return RequestStats, (self.patience,)
 
     def ask(self, url: str, request: Callable[[float], _T], on: RequestOwner | None = None) -> _T:
-        """What a request returns, rebuilt while it fails in a way that passes.
+        """Send a request, retry it after temporary failures, and return its result.
 
         Args:
-            url: the one that is asked, without credentials, for errors.
-            request: is given the seconds that are left for it.
-            on: on whose behalf; this thread's by default.
+            url: the URL without credentials, for errors.
+            request: a function that receives the seconds that are left for it.
+            on: the owner of the request; this thread's by default.
 
         Raises:
-            SourceError: it failed too often, for too long, or no retry is left.
-            Exception: what it raises that does not pass, such as FileNotFoundError.
+            SourceError: it failed too often or for too long, or the retry budget is used up.
+            Exception: a lasting failure, such as FileNotFoundError, is raised as it is.
         """
         on = on or asker()
         use = on.use or self.metadata
@@ -154,7 +154,7 @@ class RequestStats:
             use.add(Use(1, int(attempt > 1)))
 
     def _pause(self, use: Use, stop: Stop | None, seconds: float) -> bool:
-        """Wait; False if the wait was ended."""
+        """Wait; return False if the run was stopped."""
         began = time.monotonic()
         try:
             return not (stop or Stop()).wait(seconds)

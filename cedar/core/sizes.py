@@ -13,7 +13,7 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def as_int(value: Any) -> Any:
-    """Integers of NumPy and torch as an int; anything else, such as True, as it is.
+    """Convert integers of NumPy and torch to int; return anything else, such as True, unchanged.
 
     Examples:
         >>> import numpy as np
@@ -29,7 +29,7 @@ def as_int(value: Any) -> Any:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes for people.
+    """Format a number of bytes for people.
 
     Examples:
         >>> size_text(3 << 40), size_text(3 << 29), size_text(512)
@@ -43,7 +43,7 @@ def size_text(size: float) -> str:
 
 
 def parse_bytes(text: str, argument: str) -> int:
-    """The number of bytes in a size such as "256MiB".
+    """Return the number of bytes of a size such as "256MiB".
 
     Raises:
         PipelineError: the text is not a size.

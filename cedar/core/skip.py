@@ -9,20 +9,20 @@ from cedar.core.errors import PipelineError, user_site
 
 @dataclass(frozen=True)
 class Skip:
-    """Drop a row that fails, record it, and stop beyond the budget.
+    """Drop rows that fail, record them, and stop the run if too many fail.
 
     Args:
-        max_rate: the largest share of rows that may be skipped, 0 to 1. Judged on the epoch's rows where their number
-            is known, else on the rows seen so far (at least 1,000 until the epoch ends).
+        max_rate: the largest share of rows that may be skipped, 0 to 1. It is compared with the epoch's rows if their
+            number is known, else with the rows seen so far (at least 1,000 until the epoch ends).
         max_count: the largest number of rows that may be skipped in an epoch.
-        quarantine: a directory or URL; a JSONL file per rank there gets (epoch, source, row, operator, error) of each
-            skipped row.
-        refill: True lets the next row take the place of a skipped one, so batches stay full. The number of rows is
-            then unknown before the run. False leaves the batch short and shifts no other batch.
-        files: True skips what cannot be read of a damaged file, too: cut short, of another format, gone or without
-            permission. What was read before the damage is delivered. The rest counts as its rows where metadata tell
-            how many there are, else as one row. All columns of a file are read then, as damage in any counts. Without
-            it, a damaged file ends the run. Only a policy of the loader (or of ``write``) asks for that.
+        quarantine: a directory or URL. Each rank writes a JSONL file there with (epoch, source, row, operator, error)
+            of each skipped row.
+        refill: True lets the next row take the place of a skipped one, so batches stay full. The number of rows is then
+            unknown before the run. False leaves the batch short and does not shift other batches.
+        files: True also skips the unreadable parts of a damaged file: truncated, of another format, missing or without
+            permission. Rows read before the damage are delivered. The rest counts as its rows if metadata have their
+            number, else as one row. All columns of a file are then read, as damage in any of them counts. False ends
+            the run at a damaged file. Only set it in the policy of the loader or of ``write``.
         blocks: True also drops a block of rows that crashes worker processes although none of its rows does so alone;
             each of its rows counts as skipped. False ends the run with an error that names the block.
 

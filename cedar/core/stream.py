@@ -1,8 +1,8 @@
-"""What flows between operators: pieces of rows with a position, pulled in order.
+"""Data that flow between operators: pieces of rows with a position, pulled in order.
 
-A *stream* can be opened at a position; an open stream is a *flow*, from which pieces are pulled. A position is
-``[at, skip]`` in coordinates of the logical pipeline: open at ``at`` (plain JSON, the operator's own), drop ``skip``
-units. Rows are index plans into blocks, gathered once, when an operator needs their values.
+A *stream* can be opened at a position. An open stream is a *flow*, from which pieces are pulled. A position is
+``[at, skip]``: open the stream at ``at`` (plain JSON that the operator defines), then drop ``skip`` units (rows or
+batches). Rows are index plans into blocks, gathered once an operator needs their values.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cedar.core.cursor import Keys, concat_keys
 
 At: TypeAlias = Any
 Position: TypeAlias = list[Any]  # [At, int]
-Count: TypeAlias = "int | float | None"  # units; math.inf without end; None when only a run can tell
+Count: TypeAlias = "int | float | None"  # units; math.inf for endless streams; None if only known after a run
 
 
 class Pending(Enum):
-    """The next piece is not there yet."""
+    """The next piece is not available yet."""
 
     PENDING = "pending"
 
@@ -38,7 +38,7 @@ PENDING = Pending.PENDING
 class Rows:
     """An index plan: slot ``row[i]`` of ``blocks[part[i]]``, in order.
 
-    ``row`` may be a range where all slots come from one block; ``part`` is None there.
+    If all slots come from one block, ``part`` is None, and ``row`` may be a range.
     """
 
     blocks: tuple[Block, ...]
@@ -64,11 +64,11 @@ class Rows:
         return Rows(self.blocks, row, None if self.part is None else self.part[index])
 
     def compact(self) -> Rows:
-        """The same without blocks that no row is of."""
+        """Return the same rows without blocks that no row uses."""
         return self if self.part is None else _compact(self.blocks, self.row, self.part)  # type: ignore[arg-type]
 
     def keys(self) -> Keys:
-        """The keys of the planned rows, without gathering their columns."""
+        """Return the keys of the planned rows without gathering their columns."""
         if self.part is None:
             index = slice(self.row.start, self.row.stop) if isinstance(self.row, range) else self.row
             return self.blocks[0].keys.take(index)
@@ -76,7 +76,7 @@ class Rows:
         return concat_keys([b.keys for b in self.blocks]).take(starts[self.part] + _indices(self.row))
 
     def counted(self) -> npt.NDArray[np.bool_] | None:
-        """Which slots count in a batch: all but the dead ones that the next row replaces; None if all do."""
+        """Return which slots count in a batch: all but the dead ones that the next row replaces. None means all."""
         refilled = [np.array([s for s, why in b.dead.items() if why.refill], dtype=np.int64) for b in self.blocks]
         if not any(len(slots) for slots in refilled):
             return None
@@ -92,7 +92,7 @@ class Rows:
         return replace(self, blocks=tuple(b.within(index) for b in self.blocks))
 
     def gather(self) -> Block:
-        """The rows as one block; contiguous runs cost no copy of their own."""
+        """Gather the rows into one block; contiguous runs are not copied separately."""
         if self.part is None:
             whole = isinstance(self.row, range) and len(self.row) == len(self.blocks[0].keys.row)
             return self.blocks[0] if whole else _pick(self.blocks[0], self.row)
@@ -116,7 +116,7 @@ class Rows:
 
 
 def _indices(row: range | Index) -> Index:
-    """As an array; NumPy itself would go through a range item by item."""
+    """Return an array; NumPy itself would convert a range item by item."""
     return np.arange(row.start, row.stop, dtype=np.int64) if isinstance(row, range) else row
 
 
@@ -138,7 +138,7 @@ def _compact(blocks: tuple[Block, ...], row: Index, part: Index) -> Rows:
 
 
 def concat_rows(runs: Sequence[Rows]) -> Rows:
-    """Several index plans, one after the other."""
+    """Concatenate several index plans."""
     runs = [r for r in runs if len(r)] or list(runs[:1])
     if len(runs) == 1:
         return runs[0]
@@ -159,18 +159,18 @@ def concat_rows(runs: Sequence[Rows]) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of units of a flow.
+    """A run of units (rows or batches) of a flow.
 
     Args:
-        rows: the units' rows; one batch is one piece.
-        at: where to open the stream so that, after dropping ``skip`` units, this piece's first unit comes next.
+        rows: the rows of the units; one batch is one piece.
+        at: where to open the stream so that, after dropping ``skip`` units, the first unit of this piece comes next.
         batch: True when the piece is one batch rather than a run of rows.
         ends_window: True on the last piece of a window.
-        key: of a batch, where it is not that of its first row: ranks hold other slices of one batch.
-        keeps: how many splits a lane has begun with it, to the end of their window; None if that is not known.
-        joined: it was made of several: ``at`` is the first one's, and says nothing of where a later row is from.
-        end: the position after its last unit, where that is not ``skip`` and its units from ``at``: what comes next
-            depends on what is done first.
+        key: the key of a batch, if it is not that of its first row, since ranks hold different slices of one batch.
+        keeps: number of splits that a lane has started, with this one, to the end of their window; None if unknown.
+        joined: True if it was made from several pieces: ``at`` belongs to the first one, not to later rows.
+        end: the position after its last unit, if it is not ``skip`` plus its units from ``at``, because what comes next
+            depends on which task finishes first.
     """
 
     rows: Rows
@@ -196,7 +196,7 @@ class Piece:
         return [self.at, self.skip + unit]
 
     def slice(self, start: int, stop: int) -> Piece:
-        """Units ``start`` to ``stop``; the window's end stays with the last unit."""
+        """Return units ``start`` to ``stop``; the last unit keeps the mark of the window's end."""
         whole = stop >= self.units
         if start == 0 and whole:
             return self
@@ -205,11 +205,11 @@ class Piece:
         return Piece(rows, self.at, self.skip + start, self.batch, ends, keeps=self.keeps, joined=self.joined, end=end)
 
 
-Pulled: TypeAlias = "Piece | Pending | None"  # None: the end
+Pulled: TypeAlias = "Piece | Pending | None"  # None at the end
 
 
 class Fenced(Exception):
-    """The window is at its end, and the next one belongs to another plan: open that where this one stands."""
+    """Raised at the end of a window if the next one belongs to another plan, which must be opened at this position."""
 
 
 class Flow(ABC):
@@ -217,60 +217,60 @@ class Flow(ABC):
 
     @abstractmethod
     def pull(self, wait: bool) -> Pulled:
-        """The next piece; None at the end; PENDING only if ``wait`` is False and it is not there yet.
+        """Return the next piece; None at the end; PENDING only if ``wait`` is False and the piece is not available yet.
 
-        A piece may have no units (a window's end after everything was filtered out).
+        A piece may have no units, such as the end of a window whose rows were all filtered out.
         """
 
     def limit(self, units: int) -> None:
-        """No more than so many units will be asked for, so more need not be read ahead; they come if asked for."""
+        """Announce that at most ``units`` more are needed, so more need not be read ahead; pulling more still works."""
 
     def close(self) -> None:
-        """Release what is in flight."""
+        """Cancel tasks in flight and release their memory."""
 
 
 class Stream(ABC):
-    """An operator of the plan, ready to be opened at any position and any number of times."""
+    """An operator of a plan. It can be opened at any position, any number of times."""
 
     count: Count = None
 
     @abstractmethod
     def start(self) -> At:
-        """Where the epoch begins."""
+        """Return where the epoch begins."""
 
     @abstractmethod
     def open_at(self, at: At, lap: int) -> Flow:
-        """A flow from ``at``; ``lap`` numbers the passes of the ``repeat`` operators above."""
+        """Open a flow at ``at``; ``lap`` numbers the passes of the ``repeat`` operators above."""
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        """The position of a unit: found at once where ``count`` is known, else by dropping the units before it."""
+        """Return the position of a unit: directly if ``count`` is known, else by dropping the units before it."""
         return [self.start(), unit]
 
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
-        """Where the window that holds ``unit`` begins, and the number of its first unit; ``count`` is known."""
+        """Return the start of the window that has ``unit``, and its first unit's number; ``count`` must be known."""
         raise TypeError(f"{type(self).__name__} has no windows")
 
     def rows_of(self, unit: int) -> range | None:
-        """Which rows of the stream below a batch has; None if only a run can tell."""
+        """Return which rows of the input stream a batch has; None if only known after a run."""
         return None
 
     def cut(self, rows: range) -> Flow:
-        """One batch, of these rows of the stream below."""
+        """Open a flow of one batch, made of these rows of the input stream."""
         raise TypeError(f"{type(self).__name__} makes no batches")
 
     def rebase(self, piece: Piece) -> At | None:
-        """Where to open this stream so that ``piece`` comes first, under any plan; None if only counting tells."""
+        """Return where to open this stream, under any plan, so that ``piece`` is first; None if that needs counting."""
         return None
 
     def fits(self, at: At) -> bool:
-        """Whether ``open_at`` can take ``at``, which may come from a state that someone changed.
+        """Whether ``open_at`` accepts ``at``, which may come from a state that someone has edited.
 
-        By default what looks as ``start()`` does; streams whose positions hold those of others ask them.
+        By default, ``at`` must have the form of ``start()``. Streams that contain positions of others check these too.
         """
         return _alike(at, self.start())
 
     def fits_position(self, position: Any) -> bool:
-        """Whether ``open`` can take it."""
+        """Whether ``open`` accepts a position."""
         return is_list(position, 2) and is_count(position[1]) and self.fits(position[0])
 
     def open(self, position: Position, lap: int = 0) -> Flow:
@@ -280,12 +280,12 @@ class Stream(ABC):
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value of a position is a count: whole, not negative, and of 62 bits."""
+    """Whether a value of a position is a count: an integer, not negative, and below 2^62."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
 def is_list(value: Any, length: int) -> bool:
-    """Whether a value of a position is a list of so many."""
+    """Whether a value of a position is a list of this length."""
     return isinstance(value, (list, tuple)) and len(value) == length
 
 
@@ -296,7 +296,7 @@ def _alike(value: Any, example: Any) -> bool:
 
 
 class DropFlow(Flow):
-    """A flow without its first units."""
+    """A flow that drops its first units."""
 
     def __init__(self, inner: Flow, skip: int) -> None:
         self._inner = inner
@@ -309,7 +309,7 @@ class DropFlow(Flow):
                 return piece
             dropped = min(self._left, piece.units)
             self._left -= dropped
-            if (gone := _gone(piece)) is not None and gone <= dropped:  # how many there were is unknown
+            if (gone := _gone(piece)) is not None and gone <= dropped:  # the number of lost rows is unknown
                 dropped, self._left = gone + 1, 0
             if dropped < piece.units or piece.ends_window:
                 return piece.slice(dropped, piece.units) if dropped < piece.units else _empty_of(piece)
@@ -322,12 +322,12 @@ class DropFlow(Flow):
 
 
 def _gone(piece: Piece) -> int | None:
-    """The slot that stands for the rows of a file that was taken out."""
+    """Return the slot that stands for the rows of a file that disappeared, or None."""
     dead = piece.rows.blocks[0].dead
     return next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None) if dead else None
 
 
 def _empty_of(piece: Piece) -> Piece:
-    """The rest of a wholly dropped piece: the mark of its window's end."""
+    """Return the remainder of a dropped piece: no units, only the mark of its window's end."""
     rows = piece.rows.slice(0, 0) if not piece.batch else piece.rows
     return Piece(rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)

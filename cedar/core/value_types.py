@@ -1,4 +1,4 @@
-"""The type of the column that a sample of Python values fits into."""
+"""Inference of a column type from a sample of Python values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.core.values import ValueMismatch, describe, nanoseconds, plain
 
-# The first match decides, so a subclass is before its base (bool before int, datetime before date, np.float64
+# The first match decides, so a subclass comes before its base (bool before int, datetime before date, np.float64
 # before float).
 _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("bool", (bool, np.bool_)),
@@ -36,14 +36,14 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
 
 
 def infer_type(values: Sequence[Any]) -> ColumnType:
-    """The column type of up to 64 Python values.
+    """Return the column type for up to 64 Python values.
 
-    Numbers, strings, times, lists and dicts become Arrow types; ndarrays (and tensors) of one shape a fixed-shape
-    tensor, of one dimension and different lengths a list; anything else an object. None is null and says nothing about
-    the type. Whole and broken numbers together are float64.
+    Numbers, strings, times, lists and dicts become Arrow types. ndarrays (and tensors) of one shape become a
+    fixed-shape tensor, one-dimensional ones of different lengths a list. Anything else becomes an object. None is a
+    null and does not affect the type. Integers and floats together become float64.
 
     Raises:
-        ValueMismatch: kinds that no column holds together.
+        ValueMismatch: the values have kinds that cannot share a column.
 
     Examples:
         >>> print(infer_type([1, None, 2.5]), infer_type([[1], []]))
@@ -87,7 +87,7 @@ def _scalars(present: list[Any], family: str) -> ColumnType:
         return _ints(present)
     if family == "float":
         return _floats(present)
-    if family == "decimal":  # more digits than the sample shows must still fit
+    if family == "decimal":  # decimals with more digits than those of the sample must still fit
         scale = max(max(0, -int(v.as_tuple().exponent)) if v.is_finite() else 0 for v in present)
         digits = scale + max(v.adjusted() + 1 if v.is_finite() and v else 0 for v in present)
         return pa.decimal128(38, scale) if max(digits, scale) <= 38 else pa.decimal256(76, min(scale, 76))
@@ -142,7 +142,7 @@ def _arrays(values: Sequence[Any], present: list[Any]) -> ColumnType:
     if not whole and len(shapes) == 1:
         index = next(i for i, v in enumerate(values) if v is None)
         raise ValueMismatch(index, f"None and {describe(present[0])} do not fit into one column: arrays have no nulls")
-    return OBJECT  # images of different sizes, say
+    return OBJECT  # such as images of different sizes
 
 
 def _list_of(dtype: np.dtype[Any]) -> ColumnType:

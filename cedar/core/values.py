@@ -1,7 +1,7 @@
-"""Python values as a column of a type that is already fixed, strictly.
+"""Strict conversion of Python values to a column of a fixed type.
 
-Arrow is lenient: it truncates ``1.0`` to an int64, drops unknown keys of a struct and the time of day of a date. Here a
-value either keeps its meaning or is a ``ValueMismatch``.
+Arrow is lenient: it truncates ``1.0`` to an int64, and drops unknown keys of a struct and the time of day of a date.
+Here a value either keeps its meaning or raises ``ValueMismatch``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeE
 
 
 class ValueMismatch(Exception):
-    """A value that does not fit the type of its column; ``index`` is its place among the values."""
+    """A value does not fit the type of its column; ``index`` is its position among the values."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(index, message)
@@ -38,14 +38,14 @@ class ValueMismatch(Exception):
 
 
 class _SomeMismatch(Exception):
-    """Some value does not fit; which one is computed later."""
+    """Some value does not fit; a second pass finds which one."""
 
 
 def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] | None = None) -> Column:
-    """``values`` as a column of type ``kind``: an Arrow array, an ndarray (len(values), ...), or objects.
+    """Build a column of type ``kind`` from ``values``: an Arrow array, an ndarray (len(values), ...), or objects.
 
-    Ints widen to floats where that is exact and floats round to the float type; None is null in Arrow types. ``out`` is
-    where an ndarray is to be written.
+    Ints widen to floats if that is exact, and floats round to the float type. None is a null in Arrow types. An ndarray
+    is written to ``out`` if it is given.
 
     Raises:
         ValueMismatch: the first value that does not fit.
@@ -64,7 +64,7 @@ def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] 
 
 
 def misfits(values: Sequence[Any], kind: ColumnType) -> dict[int, str]:
-    """What is wrong with each value that does not fit, by its index."""
+    """Describe what is wrong with each value that does not fit, by its index."""
     return dict(_misfits(values, kind))
 
 
@@ -78,7 +78,7 @@ def _misfits(values: Sequence[Any], kind: ColumnType) -> Iterator[tuple[int, str
 
 
 def describe(value: Any) -> str:
-    """A value and its type, in a few words."""
+    """Describe a value and its type in a few words."""
     if value is None:
         return "None"
     if hasattr(value, "dtype") and hasattr(value, "shape") and len(value.shape):
@@ -86,13 +86,13 @@ def describe(value: Any) -> str:
         return f"{kind} {str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
     try:
         text = reprlib.repr(value)
-    except Exception:  # noqa: BLE001 - a user's __repr__ must not hide the error that we are here to report
+    except Exception:  # noqa: BLE001 - a failing __repr__ must not hide the reported error
         text = "..."
     return f"{text} ({type(value).__name__})"
 
 
 def type_name(kind: ColumnType) -> str:
-    """A type as NumPy users know it: float64 for Arrow's double."""
+    """Return the name of a type as NumPy users know it: float64 for Arrow's double."""
     text = str(kind)
     for arrow, numpy in (("halffloat", "float16"), ("double", "float64"), ("float", "float32")):
         text = re.sub(rf"\b{arrow}\b", numpy, text)
@@ -100,12 +100,12 @@ def type_name(kind: ColumnType) -> str:
 
 
 def is_tensor(kind: type) -> bool:
-    """Whether ``kind`` is torch.Tensor or derived from it, without importing torch."""
+    """Whether ``kind`` is torch.Tensor or a subclass, without importing torch."""
     return hasattr(kind, "detach") and hasattr(kind, "cpu")
 
 
 def plain(values: Sequence[Any]) -> Sequence[Any]:
-    """Tensors as ndarrays, 0-d arrays as NumPy scalars, Arrow scalars as Python values; the rest as it is."""
+    """Convert tensors to ndarrays, 0-d arrays to NumPy scalars, and Arrow scalars to Python values."""
     foreign = {t for t in set(map(type, values)) if issubclass(t, (np.ndarray, pa.Scalar)) or is_tensor(t)}
     return [_plain(v) if type(v) in foreign else v for v in values] if foreign else values
 
@@ -156,7 +156,7 @@ def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | No
 
 
 def _as_array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One value as an array; Python numbers take ``dtype`` where that keeps their meaning, as in Arrow columns."""
+    """Convert one value to an array; Python numbers get ``dtype`` if that keeps their meaning, as in Arrow columns."""
     if isinstance(value, np.ma.MaskedArray):
         raise _SomeMismatch("masked arrays are not supported: fill them first")
     if isinstance(value, (np.ndarray, np.generic)):
@@ -190,7 +190,7 @@ _BOOLS = (bool, np.bool_)
 
 
 def _accepted(kind: pa.DataType) -> tuple[tuple[type, ...], tuple[type, ...]] | None:
-    """The Python types that a scalar Arrow type takes and, of their subclasses, those it does not."""
+    """Return the Python types that a scalar Arrow type accepts, and their subclasses that it does not accept."""
     if pa.types.is_boolean(kind):
         return _BOOLS, ()
     if pa.types.is_integer(kind):
@@ -215,7 +215,7 @@ def _accepted(kind: pa.DataType) -> tuple[tuple[type, ...], tuple[type, ...]] | 
 
 
 def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of Arrow type ``kind`` from plain values."""
+    """Build a column of Arrow type ``kind`` from plain values."""
     if not len(values):
         return pa.nulls(0, kind)
     if pa.types.is_large_list(kind) or pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -246,7 +246,7 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _numbers(values: Sequence[Any], kind: pa.DataType, some: bool) -> pa.Array:
-    """Numbers of one type; with ``some``, Nones are among them."""
+    """Build a column from numbers of one type; ``some`` says that there are Nones among them."""
     missing = _missing(values) if some else None
     present = (0 if value is None else value for value in values) if some else values
     return of_numbers(np.fromiter(present, NUMBERS[kind.id], len(values)), kind, missing)
@@ -260,7 +260,7 @@ def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         return of_texts(values, kind)
     except UnicodeEncodeError:
-        return pa.array(values, kind)  # which says it as for other values
+        return pa.array(values, kind)  # raises the same error as for other values
 
 
 def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
@@ -270,12 +270,12 @@ def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
 
 
 def nanoseconds(value: Any) -> int:
-    """The nanoseconds of a pandas time, which Python's times do not have."""
+    """Return the nanoseconds of a pandas time, which Python's times do not have."""
     return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) or 0
 
 
 def _check_unit(values: Sequence[Any], unit: str) -> None:
-    """Arrow would truncate times of Python and pandas that are finer than the unit."""
+    """Reject times that are finer than the unit: Arrow would truncate them."""
     step = {"s": 1_000_000, "ms": 1_000}.get(unit, 1)
     for value in values:
         part = value.microseconds if isinstance(value, dt.timedelta) else getattr(value, "microsecond", 0)
@@ -319,7 +319,7 @@ def _has_none(values: Sequence[Any]) -> bool:
 
 
 def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
-    """The items of 1-d arrays, end to end."""
+    """Concatenate the items of one-dimensional arrays."""
     if any(a.ndim != 1 for a in arrays):
         raise _SomeMismatch("an array of one dimension is needed")
     if len({a.dtype for a in arrays}) > 1:

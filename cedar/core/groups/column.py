@@ -1,9 +1,9 @@
-"""The group column: a column of a block whose rows repeat. Each distinct row is held once; an inverse says where.
+"""GroupColumn: a column whose rows repeat. Each distinct row is stored once, and an inverse maps rows to stored rows.
 
-The columns of one group share one ``RowSharing``, by identity. Cutting and taking rows touches the inverse alone; rows
-that nothing refers to any more are let go where they would outweigh the others, and when a block is pickled. Blocks of
-different origin are joined without comparing them; ``canonical`` then holds every distinct row once again, in the order
-of first occurrence, so that how rows were cut into blocks does not show in a batch.
+The columns of a group share one ``RowSharing`` object. Slicing and taking rows only change the inverse. Stored rows
+that no row uses are dropped if there are more stored rows than rows, and when a block is pickled. Blocks of different
+origin are concatenated without comparing their rows. ``grouped`` then stores every distinct row once, in the order of
+first occurrence, so that a batch does not depend on how rows were cut into blocks.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from cedar.core.groups.encode import distinct_rows, firsts, list_offsets, renumb
 from cedar.core.groups.gather import gather
 
 Inverse = npt.NDArray[np.int32]
-Selection: TypeAlias = "Index | slice | None"  # which of the held rows; None is all
+Selection: TypeAlias = "Index | slice | None"  # which of the stored rows; None for all
 
 
 @dataclass(frozen=True, eq=False)
 class RowSharing:
-    """Which of the held rows each row is.
+    """The stored row of each row.
 
     Args:
         inverse: int32[rows], from 0 to ``stored_rows`` - 1.
-        stored_rows: how many rows each column of the group holds.
-        together: so many columns, taken together, differ in each two of the held rows; 0 if that is not known.
-        rows: how many rows the held ones were made of, for estimates of size.
+        stored_rows: the number of rows that each column of the group stores.
+        together: the number of columns whose stored rows, compared together, all differ; 0 if unknown.
+        rows: the number of rows that the stored ones were made from, for estimates of size.
     """
 
     inverse: Inverse
@@ -48,7 +48,7 @@ class RowSharing:
 
     @cached_property
     def narrow(self) -> tuple[RowSharing, Selection]:
-        """The sharing without rows that nothing refers to, and which rows those are that stay; None where all do."""
+        """The sharing without unused stored rows, and the selection of the stored rows that remain; None if all do."""
         if not len(self.inverse):
             return (self, None) if not self.stored_rows else (RowSharing(self.inverse, 0, self.together), slice(0, 0))
         low, high = int(self.inverse.min()), int(self.inverse.max()) + 1
@@ -65,16 +65,16 @@ class RowSharing:
 
     @cached_property
     def first(self) -> Index:
-        """int64[stored_rows]: a row of each of the held ones, the first; 0 for those that nothing refers to."""
+        """int64[stored_rows], the first row that uses each stored row; 0 for those that no row uses."""
         return firsts(self.inverse, self.stored_rows)
 
     def at(self, index: Any) -> tuple[RowSharing, Selection]:
-        """The sharing of the rows at ``index``, as ``narrow`` gives it where it holds more rows than it has."""
+        """Return the sharing of the rows at ``index``, narrowed if it stores more rows than it has."""
         wide = RowSharing(self.inverse[index], self.stored_rows, self.together, max(self.rows, len(self.inverse)))
         return wide.narrow if wide.stored_rows > len(wide) and not isinstance(index, slice) else (wide, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowSharing, (self.inverse, self.stored_rows, self.together, self.rows)  # without what is cached
+        return RowSharing, (self.inverse, self.stored_rows, self.together, self.rows)  # without cached properties
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,9 +82,9 @@ class GroupColumn:
     """A column whose row i is ``values[sharing.inverse[i]]``.
 
     Args:
-        values: an Arrow array of the held rows.
-        sharing: the same object for all columns of a group.
-        fresh: the values are those that the rows were distinguished by.
+        values: an Arrow array of the stored rows.
+        sharing: the inverse; the same object for all columns of a group.
+        fresh: True if the stored rows were compared by these values.
 
     Examples:
         >>> import pyarrow as pa
@@ -104,7 +104,7 @@ class GroupColumn:
 
     @property
     def type(self) -> ColumnType:
-        """The type of the values, so that a schema is the same with and without groups."""
+        """The type of the values, so that a schema does not depend on grouping."""
         return self.values.type
 
     @property
@@ -113,7 +113,7 @@ class GroupColumn:
         return int(nbytes(self.values) * share) + self.sharing.inverse.nbytes
 
     def plain(self) -> pa.Array:
-        """Every row by itself."""
+        """Return every row as a plain Arrow array."""
         return take_lists(self.values, self.sharing.inverse)
 
     to_arrow = plain
@@ -125,12 +125,12 @@ class GroupColumn:
         return _kept(self, *self.sharing.at(slice(start, stop)))
 
     def narrow(self) -> GroupColumn:
-        """Without the held rows that nothing refers to."""
+        """Return the column without stored rows that no row uses."""
         return _kept(self, *self.sharing.narrow)
 
     def __reduce__(self) -> tuple[Any, ...]:
         sharing, rows = self.sharing.narrow
-        if isinstance(rows, slice):  # of a slice, what is next to it would be pickled too
+        if isinstance(rows, slice):  # a slice would pickle its whole buffers
             rows = np.arange(rows.start, rows.stop)
         small = _kept(self, sharing, rows)
         return GroupColumn, (small.values, small.sharing, small.fresh)
@@ -144,7 +144,7 @@ def _kept(column: GroupColumn, sharing: RowSharing, rows: Selection) -> GroupCol
 
 
 def take_lists(values: pa.Array, index: npt.NDArray[Any] | slice) -> pa.Array:
-    """``values.take(index)``, several times as fast for lists of numbers without nulls; without a copy of a slice."""
+    """Return ``values.take(index)``, several times faster for lists of numbers without nulls; slices are not copied."""
     if isinstance(index, slice):
         return values.slice(index.start, index.stop - index.start)
     kind = values.type
@@ -163,10 +163,10 @@ def take_lists(values: pa.Array, index: npt.NDArray[Any] | slice) -> pa.Array:
 
 
 def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
-    """The columns as one group: every distinct row once, in the order of first occurrence.
+    """Make the columns one group that stores every distinct row once, in the order of first occurrence.
 
-    Columns that are a group already, and nothing else, are brought into that order without comparing lists where their
-    held rows are known to differ.
+    If the columns are already exactly one group, they are brought into that order. Lists are then compared only if the
+    stored rows may be equal.
     """
     members = list(columns.values())
     one = members[0].sharing if isinstance(members[0], GroupColumn) else None
@@ -189,11 +189,11 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
 
 
 def _in_order(sharing: RowSharing) -> tuple[Inverse, Selection]:
-    """The inverse that numbers rows in the order in which they first occur, and which of the held rows those are."""
+    """Return the inverse for stored rows in the order of first occurrence, and the selection of these rows."""
     inverse = sharing.inverse
     if (
         len(inverse) and int(np.diff(inverse).view(np.uint32).max(initial=0)) <= 1
-    ):  # each as the one before, or the next
+    ):  # each is the one before, or the next
         low, high = int(inverse[0]), int(inverse[-1]) + 1
         return (inverse, None) if high - low == sharing.stored_rows else (inverse - np.int32(low), slice(low, high))
     inverse, order = renumber(inverse)
@@ -202,7 +202,7 @@ def _in_order(sharing: RowSharing) -> tuple[Inverse, Selection]:
 
 
 def plain(column: Column) -> Column:
-    """Every row by itself, where the column is of a group."""
+    """Return a GroupColumn as a plain Arrow array; other columns unchanged."""
     return column.plain() if isinstance(column, GroupColumn) else column
 
 
@@ -210,7 +210,7 @@ def plain(column: Column) -> Column:
 
 
 def take_each(columns: Mapping[str, Column], index: Index) -> dict[str, Column]:
-    """The rows at ``index`` of every column; those of a group continue sharing."""
+    """Return the rows at ``index`` of every column; the columns of a group still share one inverse."""
     arrays = [column for column in columns.values() if isinstance(column, pa.Array)]
     if len(arrays) == len(columns):
         return dict(zip(columns, take_arrays(arrays, index), strict=True))
@@ -218,7 +218,7 @@ def take_each(columns: Mapping[str, Column], index: Index) -> dict[str, Column]:
 
 
 def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, Column]:
-    """Rows ``start`` to ``stop`` of every column, without a copy; those of a group continue sharing."""
+    """Return rows ``start`` to ``stop`` of every column without a copy; columns of a group still share an inverse."""
 
     def together(arrays: list[pa.Array]) -> list[pa.Array]:
         return [array.slice(start, stop - start) for array in arrays]
@@ -227,7 +227,7 @@ def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, 
 
 
 def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> dict[str, Column]:
-    """``arrow`` for all columns of Arrow at once, ``alone`` for one of others."""
+    """Apply ``arrow`` to all Arrow columns together, and ``alone`` to each ndarray."""
     known: dict[int, tuple[RowSharing, Selection]] = {}
     chosen = dict(columns)
     arrays = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
@@ -249,7 +249,7 @@ def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> 
 
 
 def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> dict[str, Column]:
-    """A copy of every column, made by ``own``; of a group without what no row refers to, and sharing as before."""
+    """Copy every column by ``own``. Groups lose unused stored rows and still share one inverse."""
     known: dict[int, RowSharing] = {}
     copies: dict[str, Column] = {}
     for name, column in columns.items():
@@ -267,7 +267,7 @@ def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> 
 
 
 def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """The columns of several blocks, one after the other; what shares in all of them continues sharing."""
+    """Concatenate the columns of several blocks; columns that share an inverse in all of them still share one."""
     known: dict[tuple[int, ...], RowSharing] = {}
     joined: dict[str, Column] = {}
     for name in parts[0]:
@@ -285,7 +285,7 @@ def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
 
 
 def _joined(columns: Sequence[Column]) -> RowSharing:
-    """A group column's inverse, or that of a plain one, each counted on from the ones before."""
+    """Concatenate the inverses of columns; a plain column has one stored row per row."""
     inverses, offset = [], 0
     for column in columns:
         if isinstance(column, GroupColumn):

@@ -1,9 +1,9 @@
-"""Encode: number the distinct rows of columns, in the order in which they first occur.
+"""Number the distinct rows of columns in the order of their first occurrence.
 
-Two rows are the same where their bits are: a NaN equals the NaN of the same bits, 0.0 and -0.0 differ, a null list is
-not an empty one. A list of numbers is inspected as one binary value over the same memory, which Arrow's
-``dictionary_encode`` numbers without a copy, without a sort and without collisions. Where most rows are the one before
-them, only those that are not are numbered.
+Rows are equal if their bits are equal: a NaN equals a NaN of the same bits, 0.0 differs from -0.0, and a null list from
+an empty one. A list of numbers is encoded as one binary value over the same memory. Arrow's ``dictionary_encode``
+numbers these without a copy, a sort or collisions. If most rows equal the row before them, only the others are
+numbered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Codes = npt.NDArray[np.int64]
 
 
 def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]:
-    """The number of each row's tuple of values, and the row where each number first occurs.
+    """Return the number of each row's tuple of values, and the row where each number first occurs.
 
     Args:
         columns: Arrow arrays of equal length, at least one.
@@ -42,10 +42,10 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
 
 
 def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes, list[pa.Array | None]]:
-    """``distinct``, and for each column its values in the rows ``first``, where numbering them has gathered them.
+    """Return ``distinct`` and, for each column, its values in the rows ``first`` if numbering has produced them.
 
-    That is so for lists of numbers without nulls which differ in each two of the distinct rows, such as those that
-    change together; None for others, and where all rows are distinct.
+    This is the case for lists of numbers without nulls whose distinct values are as many as the distinct rows. It is
+    None for other columns, and for all columns if all rows are distinct.
 
     Examples:
         >>> import pyarrow as pa
@@ -66,13 +66,13 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
         codes, first = codes[np.cumsum(begins) - 1], heads[first]
     if count == len(codes):
         return codes.astype(np.int32), first, [None] * len(columns)
-    # As many distinct values as distinct rows: both are in the order of first occurrence, so they are the same rows.
+    # As many distinct values as distinct rows, both in order of first occurrence, so they are the same rows.
     values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, dictionaries, strict=True)]
     return codes.astype(np.int32), first, values
 
 
 def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes] | None:
-    """``distinct`` of rows that mostly differ: None if all do, which the first columns often tell.
+    """Return ``distinct`` of rows that mostly differ; None if all differ, which is often known after a few columns.
 
     Examples:
         >>> import pyarrow as pa
@@ -91,11 +91,11 @@ def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
 
 
 def _heads(views: Sequence[pa.Array]) -> Codes | None:
-    """The rows that differ from the one before them; None if nearly all do, and looking for them does not pay."""
+    """Return the rows that differ from the row before; None if nearly all do, so that skipping repeats does not pay."""
     rows = len(views[0])
     if rows < 2:
         return None
-    import pyarrow.compute as pc  # a tenth of the start of a worker, of which few number rows
+    import pyarrow.compute as pc  # a tenth of a worker's start, and few workers need it
 
     same = np.full((rows + 6) // 8, 255, dtype=np.uint8)
     for view in views:
@@ -108,7 +108,7 @@ def _heads(views: Sequence[pa.Array]) -> Codes | None:
 
 
 def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
-    """A number per row, how many there are, and the distinct values of each view."""
+    """Return a number per row, the count of numbers, and the distinct values of each view."""
     codes, count = np.zeros(len(views[0]), dtype=np.int64), 1
     dictionaries: list[pa.Array] = []
     for view in views:
@@ -121,43 +121,43 @@ def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
 
 
 def _further(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
-    """The numbers of rows distinguished by one more view too, how many there are, and its distinct values."""
+    """Return the numbers of rows when one more view is compared too, their count, and the view's distinct values."""
     encoded = view.dictionary_encode()
     more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
     if count <= 1:
         return more, others, encoded.dictionary
-    if count != others or not np.array_equal(codes, more):  # it changes where the ones before do not
+    if count != others or not np.array_equal(codes, more):  # the view splits rows that were equal before
         codes, count = _numbered(of_numbers(codes * others + more))
     return codes, count, encoded.dictionary
 
 
 def firsts(codes: npt.NDArray[Any], count: int) -> Codes:
-    """int64[count]: the row where each number first occurs; 0 for one that does not."""
+    """Return int64[count], the row where each number first occurs; 0 for a number that does not occur."""
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return first
 
 
 def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """(numbers in the order in which they first occur, what each of them was): none is left out."""
+    """Return (numbers in the order of first occurrence, the old number of each); every number that occurs is kept."""
     encoded = pa.array(inverse).dictionary_encode()
     return as_ints(encoded.indices, np.int32), as_ints(encoded.dictionary, np.int32)
 
 
 def _codes(array: pa.Array) -> tuple[Codes, int]:
-    """A number per row, equal for equal rows, in order of first occurrence; and how many there are."""
+    """Return a number per row, equal for equal rows and in order of first occurrence, and the count of numbers."""
     return _numbered(_flat(array))
 
 
 def _alike(view: pa.Array) -> pa.Array:
-    """A view of values that Arrow compares, none of them null: binary ones or integers, else their numbers."""
+    """Return a view without nulls that Arrow can compare: binary values or integers, else their numbers."""
     kind = view.type
     plain = pt.is_large_binary(kind) or pt.is_integer(kind)
     return view if plain and not view.null_count else pa.array(_numbered(view)[0])
 
 
 def _lists(column: pa.Array, rows: pa.Array) -> pa.Array | None:
-    """Rows of a view as the lists that they are; None for lists of other things than numbers, and for nulls."""
+    """Convert rows of a view back to lists; None for nulls, and for lists that do not hold numbers."""
     kind = column.type
     number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
     if not number or column.null_count or column.values.null_count or not len(rows):
@@ -174,7 +174,7 @@ def _numbered(array: pa.Array) -> tuple[Codes, int]:
 
 
 def _flat(array: pa.Array) -> pa.Array:
-    """An array that ``dictionary_encode`` takes, equal where ``array`` has the same bits."""
+    """Return an array for ``dictionary_encode`` whose values are equal if those of ``array`` have equal bits."""
     kind = array.type
     if pt.is_large_list(kind) or pt.is_list(kind):
         offsets = list_offsets(array)
@@ -195,7 +195,7 @@ def _flat(array: pa.Array) -> pa.Array:
 
 
 def _as_binary(array: pa.Array, offsets: Codes, items: pa.Array) -> pa.Array:
-    """Lists as binary values over the memory of their items."""
+    """Return lists as binary values over the memory of their items."""
     width, data = _memory(items)
     valid = None
     if array.null_count:
@@ -204,7 +204,7 @@ def _as_binary(array: pa.Array, offsets: Codes, items: pa.Array) -> pa.Array:
 
 
 def _memory(items: pa.Array) -> tuple[int, pa.Buffer]:
-    """Bytes per item, and the items one after the other; what has no fixed width stands as its number."""
+    """Return the bytes per item and the items' memory; items without a fixed width are replaced by numbers."""
     kind = items.type
     if not len(items):
         return 8, pa.py_buffer(b"")
@@ -223,7 +223,7 @@ def _struct(array: pa.Array) -> pa.Array:
 
 
 def list_offsets(array: pa.Array) -> Codes:
-    """int64[rows + 1]: where the lists of a column begin and end in its values."""
+    """Return int64[rows + 1], the offsets of the lists of a column in its values."""
     if not len(array):
         return np.zeros(1, dtype=np.int64)
     width = 8 if pt.is_large_list(array.type) else 4
@@ -233,7 +233,7 @@ def list_offsets(array: pa.Array) -> Codes:
 
 
 def as_ints(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Numbers as they are in memory, taken for those of a dtype of the same width; nulls may be anything."""
+    """Read the memory of an array as integers of a dtype of the same width; the values at nulls are undefined."""
     data = array.buffers()[1]
     if data is None or not len(array):
         return np.empty(0, dtype=dtype)

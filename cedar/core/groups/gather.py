@@ -1,4 +1,4 @@
-"""Gather: rows of jagged values, in NumPy or torch, by their numbers."""
+"""Gather rows of jagged values by their numbers, in NumPy or torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cedar.core.jagged import JaggedTensor
 
 
 def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
-    """(values, offsets) of the rows ``rows``, in that order; a row may be asked for several times.
+    """Return (values, offsets) of the rows ``rows``, in that order; a row may occur several times.
 
     Args:
-        values: as of a JaggedTensor: an array or tensor (total, ...), a list, a dict of such, or a JaggedTensor.
+        values: those of a JaggedTensor: an array or tensor (total, ...), a list, a dict of these, or a JaggedTensor.
         offsets: int64[rows + 1].
-        rows: integers [n], of the framework of ``offsets``.
+        rows: integers [n], of the same framework as ``offsets``.
 
     Examples:
         >>> import numpy as np
@@ -41,7 +41,7 @@ def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
 
 
 def stretches(starts: Any, lengths: Any) -> tuple[Any, Any]:
-    """Where values stand that are in stretches, in NumPy: (places int64[total], offsets int64[stretches + 1]).
+    """Return the positions of the values of ranges, in NumPy: (positions int64[total], offsets int64[ranges + 1]).
 
     Examples:
         >>> places, offsets = stretches(np.array([7, 2]), np.array([2, 1]))
@@ -56,7 +56,7 @@ def stretches(starts: Any, lengths: Any) -> tuple[Any, Any]:
 
 
 def pick(values: Any, places: Any) -> Any:
-    """The values at ``places``."""
+    """Return the values at ``places``."""
     if isinstance(values, dict):
         return {name: pick(child, places) for name, child in values.items()}
     if isinstance(values, JaggedTensor):
@@ -67,7 +67,7 @@ def pick(values: Any, places: Any) -> Any:
 
 
 def join(parts: list[Any]) -> Any:
-    """Values one after the other."""
+    """Concatenate values."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -85,7 +85,7 @@ def join(parts: list[Any]) -> Any:
 
 
 def join_jagged(parts: list[JaggedTensor]) -> JaggedTensor:
-    """Jagged tensors one after the other, row-wise."""
+    """Concatenate jagged tensors row by row."""
     offsets = [parts[0].offsets]
     end = parts[0].offsets[-1]
     for part in parts[1:]:

@@ -1,8 +1,8 @@
-"""Slices: lists that slide, such as histories of events, held as pieces of shared values.
+"""Slices: sliding lists, such as event histories, stored as slices of shared values.
 
-Where [a, b, c] is followed by [b, c, d], no row equals another, but their values overlap: [a, b, c, d] and the pieces
-(0, 3) and (1, 3) hold both. What looks at each value by itself (a hash, a lookup in a table) needs to see the shared
-values alone; what looks at a whole row (the first x, n-grams, attention) needs the rows.
+If [b, c, d] follows [a, b, c], the rows differ but their values overlap. The values [a, b, c, d] with the slices (0, 3)
+and (1, 3) represent both. A function of single values (a hash, a table lookup) can process the shared values only. A
+function of whole rows (the first x, n-grams, attention) needs the rows.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Slices:
 
     @property
     def factor(self) -> float:
-        """Values of all rows over those held; 1.0 without values."""
+        """Number of values in all rows divided by the number of stored values; 1.0 without values."""
         return int(self.lengths.sum()) / len(self.values) if len(self.values) else 1.0
 
     def mapped(self, change: Callable[[pa.Array], pa.Array]) -> Slices:
-        """Other values: ``change`` sees each shared value once, as an Arrow array, and gives one for each.
+        """Replace the values: ``change`` receives each shared value once, as an Arrow array, and returns one for each.
 
-        For functions of one value by itself (a hash, a table), such as ``SigridHash(...).columns``; one that looks at
-        whole rows, or at a value's place in its row, would see the wrong ones.
+        Use it for functions of single values (a hash, a table), such as ``SigridHash(...).columns``. A function of
+        whole rows, or of a value's place in its row, would give wrong results.
 
         Raises:
-            ValueError: another number of values came back, or nulls.
+            ValueError: ``change`` returned another number of values, or nulls.
 
         Examples:
             >>> import pyarrow as pa, pyarrow.compute as pc
@@ -65,20 +65,20 @@ class Slices:
         return Slices(numbers(made), self.starts, self.lengths)
 
     def plain(self) -> pa.Array:
-        """Every row by itself."""
+        """Return every row as a list of its own."""
         places, offsets = stretches(self.starts, self.lengths)
         return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(self.values[places]))
 
 
 def slices_of(lists: pa.Array, most: int = 8) -> Slices:
-    """Lists of numbers as slices: a row that continues the one before it shares its values.
+    """Convert lists of numbers to slices: a row that continues the row before shares its values.
 
-    A row continues the one before where, without that one's first m values, it begins like it, and ends no earlier;
-    m is the least such, up to ``most``. Values are compared by their bits.
+    A row continues the row before if it begins with that row's values after the first m, and does not end earlier. m is
+    the smallest such shift, up to ``most``. Values are compared by their bits.
 
     Args:
-        lists: a column of lists of numbers; no nulls.
-        most: the largest shift that is looked for; each one that is tried costs a pass over the rows left.
+        lists: a column of lists of numbers without nulls.
+        most: the largest shift to try; each one costs a pass over the rows not yet matched.
 
     Examples:
         >>> import pyarrow as pa
@@ -91,17 +91,17 @@ def slices_of(lists: pa.Array, most: int = 8) -> Slices:
 
 
 def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
-    """``slices_of``, of values and offsets: lists of numbers that lie one after the other.
+    """Apply ``slices_of`` to the values and offsets of lists that follow each other.
 
-    ``starts``, and ``starts + lengths``, ascend.
+    ``starts`` and ``starts + lengths`` ascend.
     """
     lengths = np.diff(offsets)
     shifts = _shifts(values.view(f"u{values.dtype.itemsize}"), offsets, most)
-    alone = shifts < 0  # the row begins its own run
+    alone = shifts < 0  # the row continues no other
     before = np.concatenate([[0], lengths[:-1]]) if len(lengths) else lengths
-    new = np.where(alone, lengths, lengths - (before - shifts))  # values that a row adds to the end
+    new = np.where(alone, lengths, lengths - (before - shifts))  # the number of values that each row appends
     ends = np.cumsum(new)
-    if len(lengths) and ends[-1] == len(values):  # nothing slides
+    if len(lengths) and ends[-1] == len(values):  # no rows overlap
         return Slices(values, offsets[:-1], lengths)
     rows = np.arange(len(lengths))
     added, _ = gather(values, np.stack([offsets[1:] - new, offsets[1:]], axis=1).reshape(-1), 2 * rows)
@@ -109,7 +109,7 @@ def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
 
 
 def _shifts(bits: npt.NDArray[Any], offsets: Ints, most: int) -> Ints:
-    """By how much each row slid from the one before; -1 if it did not."""
+    """Return by how many values each row has moved on from the row before; -1 if it does not continue it."""
     lengths = np.diff(offsets)
     shifts = np.full(len(lengths), -1, dtype=np.int64)
     left = np.arange(1, len(lengths))
