@@ -1,7 +1,7 @@
-"""cache(): keeps the blocks of splits behind the deterministic operators below, in memory or as Arrow files.
+"""cache(): stores the blocks of splits after the deterministic operators below it, in memory or as Arrow files.
 
-An entry is keyed by the operators as the user wrote them, the code of their functions, the identity of the data, and
-the split; not by how a plan orders or places the work. It carries the keys of its rows, and those that were skipped.
+The key of an entry consists of the operators as the user wrote them, the code of their functions, the identity of the
+data, and the split. It does not depend on how a plan orders or places the work. An entry has its rows' keys and skips.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["Fingerprint", "KeptReader", "Store", "fingerprint", "load_seconds_pe
 
 @dataclass(frozen=True)
 class KeptReader:
-    """A reader and the program whose results are kept.
+    """A reader and a program whose results are cached.
 
     Args:
-        reader: of the source: a ``Reader``, or a ``ScanReader`` where a plan reads less.
-        program: that the rows go through before they are kept.
-        store: of the loader.
-        where: as ``cache(where)`` takes it.
-        fingerprint: of the last of the kept nodes.
-        branches: of the concats in between, which the keys of the kept rows tell.
-        version: stands for the functions, where the user says so.
+        reader: the reader of the source: a ``Reader``, or a ``ScanReader`` if a plan reads less.
+        program: the program that the rows pass before they are cached.
+        store: the store of the loader.
+        where: the argument of ``cache(where)``.
+        fingerprint: the fingerprint of the last cached node.
+        branches: the branch numbers of the concats in between, which are part of the row keys.
+        version: replaces the digests of the functions if the user set it.
     """
 
     reader: Any
@@ -55,22 +55,22 @@ class KeptReader:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "record", self.store.described(self.fingerprint, self.version))
-        if self.record.unknown:  # another run cannot know that it is the same work
+        if self.record.unknown:  # no other run could know that it does the same work
             object.__setattr__(self, "where", "memory")
 
     def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
-        """The blocks of a split behind the program, from the store if they are there.
+        """Yield the blocks of a split after the program, from the store if it has them.
 
         Args:
-            timing: receives what was read and computed to make an entry, or how many rows a hit saved.
+            timing: receives what was read and computed to make an entry, or the number of rows that a hit saved.
 
         Raises:
-            PipelineError: the place is a directory that others can write.
+            PipelineError: the store is a directory that others can write to.
         """
         identity, where = self._identity(), self.where
         given: list[Block] | None = None
         contents: str | None = ""
-        if identity is None:  # an entry outlives the run, so it must know its data
+        if identity is None:  # an entry outlives the run, so its key must identify the data
             given = list(self._plain.blocks(split, 0))
             contents = _contents(given)
             where = "memory" if contents is None else where
@@ -86,7 +86,7 @@ class KeptReader:
         yield from relabeled(blocks, self._plain.ordinal, lap)
 
     def _made(self, split: Split, env: Env, given: list[Block] | None, timing: Timing) -> list[Block]:
-        """What the program makes of a split; rows that were read already are not read again."""
+        """Run the program on a split; blocks that were already read are not read again."""
         if given is not None and self.reader is self._plain:
             timing.rows_read += sum(block.slots for block in given)
             return [run_program(self.program, block, env, timing) for block in given]
@@ -96,15 +96,15 @@ class KeptReader:
 
     @property
     def _plain(self) -> Reader:
-        """The reader of the source as the pipeline has it."""
+        """The reader of the source, without the plan's changes."""
         plain: Reader = getattr(self.reader, "plain", self.reader)
         return plain
 
     def describe(self, splits: Sequence[Split]) -> str:
-        """Whether the entries of the splits are there, and if not, why; runs no function and reads no row.
+        """Describe whether the entries of the splits exist, and if not, why; runs no function and reads no row.
 
         Raises:
-            PipelineError: the place is a directory that others can write.
+            PipelineError: the store is a directory that others can write to.
         """
         if self.record.unknown:
             reported = "; ".join(self.record.unknown)
@@ -124,14 +124,14 @@ class KeptReader:
         return f"miss: {why_missing(self.store.records(self.where), self._as_json(identity))}"
 
     def _identity(self) -> str | None:
-        """Stands for the data; in memory they are those of this loader."""
+        """Return what identifies the data; in memory, entries belong to this loader only."""
         if kind_of(self.where) == "memory":
             return "this loader"
         reported: str | None = self._plain.source.identity()
         return reported
 
     def _policy(self) -> str:
-        """An entry with skipped rows must not serve a run in which a bad row is an error."""
+        """Return the policy for bad rows: entries with skipped rows must not serve runs in which these are errors."""
         policy = self._plain.on_error
         return "raise" if policy is None else f"skip, refill={policy.refill}, files={policy.files}"
 
@@ -152,7 +152,7 @@ class KeptReader:
 
 
 def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
-    """What the store returns."""
+    """Call a function, add its time to the timing as cache time, and return its result."""
     start = time.perf_counter(), time.thread_time()
     returned = call(*args)
     timing.parts.append((("cache", ()), time.perf_counter() - start[0], time.thread_time() - start[1]))
@@ -160,7 +160,7 @@ def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
 
 
 def _contents(blocks: Sequence[Block]) -> str | None:
-    """Stands for rows that only reading can tell apart; None if they have no Arrow form."""
+    """Return a digest of rows that only their contents identify; None if they have no Arrow form."""
     if storable(blocks):
         return None
     sink = pa.BufferOutputStream()

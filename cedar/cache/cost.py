@@ -1,18 +1,18 @@
-"""What reading an entry costs, for the optimizer."""
+"""The cost of reading cache entries, for the optimizer."""
 
 from __future__ import annotations
 
 from cedar.core import forks
 
-SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # to read files: 1 and 0.05 GB/s
-_ENOUGH = 64 << 20  # bytes that were read before the average is believed
-_EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # until then: 10 GB/s, and what files take
+SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # for files: 1 and 0.05 GB/s
+_ENOUGH = 64 << 20  # bytes that must have been read before the measured average is used
+_EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # before that: 10 GB/s, and the times for files
 _seen: dict[str, tuple[int, float]] = {}
 _lock = forks.Lock()
 
 
 def kind_of(where: str) -> str:
-    """``memory``, ``disk`` or ``url``: what an argument of ``cache()`` names.
+    """Return the kind of a ``cache()`` argument: ``memory``, ``disk`` or ``url``.
 
     Examples:
         >>> [kind_of(w) for w in ("auto", "kept", "file:///tmp/kept", "s3://bucket/kept")]
@@ -24,17 +24,17 @@ def kind_of(where: str) -> str:
 
 
 def note_load(kind: str, nbytes: int, seconds: float) -> None:
-    """An entry was read."""
+    """Record that an entry was read."""
     with _lock:
         known_bytes, known_seconds = _seen.get(kind, (0, 0.0))
         _seen[kind] = (known_bytes + nbytes, known_seconds + seconds)
 
 
 def load_seconds_per_byte(where: str) -> float:
-    """Seconds per byte to read an entry back: as this process measured it, before that an estimate per kind of place.
+    """Return the seconds per byte to read an entry: the average measured by this process, or an estimate until then.
 
     Args:
-        where: as ``cache(where)`` takes it.
+        where: the argument of ``cache(where)``.
 
     Examples:
         >>> load_seconds_per_byte("memory") < load_seconds_per_byte("s3://bucket/kept")

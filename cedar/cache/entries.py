@@ -1,7 +1,7 @@
-"""Blocks as the body of an entry. See ``entry_reader`` for how they come back.
+"""Writes blocks as the body of an entry. See ``entry_reader`` for reading them.
 
-For each block there is an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose
-rows repeat (the held rows, and the inverse). JSON says where they are, and what Arrow cannot.
+Each block has an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose rows repeat
+(the stored rows and the inverse). JSON has their positions, and what Arrow cannot represent.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CONSTANT = ("file", "sub", "repeat", "branch", "source")
 
 
 def versions() -> dict[str, str]:
-    """What decides what the bytes of an entry, and the results of operators, look like."""
+    """Return the versions that affect the bytes of an entry and the results of operators."""
     packages = {name: version_of(name) for name in ("cedar", "pyarrow", "numpy", "polars")}
     return {"format": str(FORMAT), "python": version_of("sys"), **packages, **_decoders()}
 
 
 @functools.cache
 def _decoders() -> dict[str, str]:
-    """Those of images and sound that are installed: another version may make other values."""
+    """Return the versions of installed image and sound decoders: another version may decode to other values."""
     found = {}
     for name in ("pillow", "simplejpeg", "imagecodecs", "soxr", "miniaudio", "soundfile"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -44,7 +44,7 @@ def _decoders() -> dict[str, str]:
 
 
 def storable(blocks: Sequence[Block]) -> str:
-    """Why the blocks cannot be written; empty if they can."""
+    """Return why the blocks cannot be written; empty if they can."""
     for block in blocks:
         if not block.aligned:
             return "its batches have no row keys"
@@ -58,12 +58,12 @@ def storable(blocks: Sequence[Block]) -> str:
 
 
 def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> dict[str, Any]:
-    """Write the Arrow parts into ``sink``; returns what describes them.
+    """Write the Arrow parts to ``sink``, and return their description.
 
     Args:
-        blocks: that are ``storable``.
+        blocks: blocks that are ``storable``.
         sink: a pyarrow output stream at its beginning.
-        ordinals: of the kept operators; an entry names them by their place here, so it serves other pipelines too.
+        ordinals: the cached operators. An entry stores their index in this list, so that it can serve other pipelines.
     """
     places = {ordinal: place for place, ordinal in enumerate(ordinals)}
     described = []
@@ -91,7 +91,7 @@ def _as_arrays(block: Block) -> tuple[dict[str, pa.Array], dict[str, Any]]:
     arrays: dict[str, pa.Array] = {}
     tensors: dict[str, Any] = {}
     for number, (name, column) in enumerate(block.columns.items()):
-        if not isinstance(column, np.ndarray):  # of a group, which is written apart, only its place
+        if not isinstance(column, np.ndarray):  # a GroupColumn is written separately
             arrays[str(number)] = column if isinstance(column, pa.Array) else pa.nulls(len(column))
             continue
         kind = type_of(column)
@@ -102,7 +102,7 @@ def _as_arrays(block: Block) -> tuple[dict[str, pa.Array], dict[str, Any]]:
 
 
 def _bytes_of(column: Any) -> pa.Array:
-    """One fixed-size binary per row, without a copy of a contiguous array."""
+    """Return one fixed-size binary per row, without a copy if the array is contiguous."""
     width = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     if not width or not len(column):
         return pa.nulls(len(column))
@@ -123,5 +123,5 @@ def _keys(keys: Keys) -> tuple[dict[str, pa.Array], dict[str, int]]:
 
 
 def relabeled(blocks: list[Block], source: int, lap: int) -> list[Block]:
-    """The blocks as rows of source number ``source`` in repetition ``lap``."""
+    """Return the blocks as rows of source ``source`` in repetition ``lap``."""
     return [Block(b.columns, replace(b.keys, repeat=lap, source=source), b.dead, b.aligned) for b in blocks]

@@ -1,5 +1,5 @@
-"""Reading an entry back. Anyone who can write where entries lie can write anything: all that an entry says of itself is
-compared with what is there, and whatever is wrong is damage, which is computed again.
+"""Reads cache entries. Anyone who can write to the store can write anything, so every statement of an entry is compared
+with its contents. A mismatch is treated as damage, and the blocks are computed again.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from cedar.core.cursor import Keys
 from cedar.store.arrow import PAGE, read_batch
 from cedar.store.entry import Damaged, Entry
 
-_NUMBERS = "biufcmMSU"  # kinds of dtypes whose bytes are values, whatever they are
+_NUMBERS = "biufcmMSU"  # kinds of dtypes for which all bytes are valid values
 
 
 def read_blocks(entry: Entry, ordinals: Sequence[int]) -> list[Block]:
-    """The blocks of an entry, without a copy: their arrays are views of its body.
+    """Return the blocks of an entry without a copy: their arrays are views of its body.
 
     Args:
-        entry: where its bytes can be written, so can the ndarrays.
-        ordinals: of the kept operators, as when it was written.
+        entry: the entry; if its bytes are writable, so are the ndarrays.
+        ordinals: the cached operators, in the order in which the entry was written.
 
     Raises:
-        Damaged: it is not what an entry can be.
+        Damaged: the contents do not match the description.
     """
     buffer = pa.py_buffer(entry.body)
     try:
@@ -109,12 +109,12 @@ def _tensor(array: pa.Array, base: int, view: memoryview, shape: Any, dtype: Any
         _hold(not width or not len(array), "an array without its values")
         return np.zeros((len(array), *shape), dtype=kind)
     _hold(pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == width, "an array of another width")
-    start = array.buffers()[1].address - base + array.offset * width  # through the view: it knows if it can be written
+    start = array.buffers()[1].address - base + array.offset * width  # the view decides whether it is writable
     flat = np.frombuffer(view, np.uint8, len(array) * width, start)
     return flat.view(kind).reshape(len(array), *shape)
 
 
-# ---- what is there is what was said ----------------------------------------------------------------------------------
+# ---- checks of an entry's description --------------------------------------------------------------------------------
 
 
 def _hold(true: bool, problem: str) -> None:

@@ -1,7 +1,7 @@
-"""Fingerprints: what a kept sub-plan computes, whatever the plan that computes it.
+"""Fingerprints: identify what a cached part of a pipeline computes, independent of the plan that computes it.
 
-A fingerprint is made of the operators of the pipeline as written whose work is done below the cache, in the order in
-which they were written, and of the columns that come out. How a plan orders, fuses or places that work is left out.
+A fingerprint consists of the operators below the cache, in the order in which the user wrote them, and of the resulting
+columns. It leaves out how a plan orders, fuses or places the work.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 
-# The identity of the data has the files; policies are apart.
+# The identity of the data includes the files; the policy is a separate part of the key.
 _KNOBS = frozenset({"paths", "manifest", "split_bytes", "on_error", "storage_options", "survey"})
 
 
 @dataclass(frozen=True)
 class OperatorDigests:
-    """What an operator does: digests of its parameters, and of each part of its functions.
+    """Digests of an operator's parameters, and of each part of its functions.
 
-    Where these do not stand for all of it (``unknown``), they are this loader's alone.
+    If they do not identify the operator completely (``unknown``), they are only valid in this loader.
     """
 
     label: str
@@ -42,66 +42,64 @@ class OperatorDigests:
 
 @dataclass(frozen=True)
 class Record:
-    """The parts of a key that all splits of a cache share, kept next to the entries to tell why a later one differs."""
+    """The parts of a key that all splits of a cache share. It is saved with the entries, to explain later misses."""
 
     operators: tuple[OperatorDigests, ...]
     columns: tuple[str, ...] | None
     physical: str
     versions: dict[str, str]
-    several: bool  # several sources are below, which number their rows
-    unknown: tuple[
-        str, ...
-    ] = ()  # objects whose state cannot be read: another run cannot know that its own are the same
+    several: bool  # there are several sources below, which number their rows
+    unknown: tuple[str, ...] = ()  # objects whose state cannot be read, so that another run cannot recognize them
 
     def key(self) -> list[Any]:
-        """What is hashed; columns are no part of it: an entry serves any code that needs some of its columns."""
+        """Return the hashed parts, without columns: an entry serves any run that needs a subset of its columns."""
         operators = [[m.parameters, m.code] for m in self.operators]
         return [self.versions, operators, self.physical]
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The nodes below a cache, to be described when they are first needed."""
+    """The nodes below a cache, which are described when first needed."""
 
-    nodes: tuple[Node, ...]  # as written, inputs first
+    nodes: tuple[Node, ...]  # as the user wrote them, inputs first
     columns: tuple[str, ...] | None
     physical: tuple[Operator, ...] = field(repr=False, default=())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fingerprint, ((), self.columns)  # a worker gets the record that was made of it
+        return Fingerprint, ((), self.columns)  # a worker receives the record instead
 
 
 def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
-    """What comes out of ``node``, a node of the pipeline or of a plan for it.
+    """Return the fingerprint of the output of ``node``, a node of the pipeline or of a plan for it.
 
     Args:
-        node: the last operator whose results are kept.
-        root: of the pipeline as written; tells what a plan inserted from what the user wrote.
+        node: the last cached operator.
+        root: the root of the pipeline as written, which distinguishes the plan's operators from the user's.
     """
     written = {id(n) for n in graph.walk(root)} if root is not None else None
     logical: dict[int, Node] = {}
     physical: list[Operator] = []
     for current in _working(node):
         if written is not None and id(current.logical) not in written and _drops(current.operator):
-            continue  # the columns that come out tell as much
+            continue  # the resulting columns already tell this
         logical.setdefault(id(current.logical), current.logical)
         operator = current.operator
         if operator is not current.logical.operator and not isinstance(operator, Scan):
             physical.append(operator)  # it may do more than the work of its own node
     columns = _columns(node)
-    if columns is None:  # then only the plan itself can tell what comes out
+    if columns is None:  # then only the plan itself determines the output
         physical += [n.operator for n in _working(node)]
     ordered = sorted(logical.values(), key=lambda n: sum(1 for _ in graph.walk(n)))
     return Fingerprint(tuple(ordered), columns, tuple(physical))
 
 
 def _drops(operator: Operator) -> bool:
-    """It does no more than to leave columns out, or to put them in another order."""
+    """Whether the operator only drops or reorders columns."""
     return operator.projection is not None
 
 
 def _working(node: Node) -> Iterator[Node]:
-    """The nodes that do something to rows, those inside a scan too."""
+    """Yield the nodes that process rows, including those inside a scan."""
     for current in graph.walk(node):
         if current.operator.storage is None:
             yield current
@@ -115,10 +113,10 @@ def _columns(node: Node) -> tuple[str, ...] | None:
 
 
 class Describer:
-    """Describes each operator once: a function that counts its calls in a list it closes over stays what it was."""
+    """Describes each operator once, so that the digest of a function that changes its closure stays the same."""
 
     def __init__(self) -> None:
-        # The operator is held, so that no other gets its id.
+        # Holds the operator, so that no other object gets its id.
         self._known: dict[tuple[int, str | None], tuple[Operator, OperatorDigests]] = {}
 
     def __call__(self, given: Fingerprint, version: str | None = None) -> Record:
@@ -137,7 +135,7 @@ class Describer:
 
 
 def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
-    """Identifies the rows of a node under a policy, and what is asked of them; None if a part cannot be identified."""
+    """Identify the rows of a node under a policy, with the other arguments; None if a part cannot be identified."""
     record = Describer()(fingerprint(node, node))
     sources = [each.operator.source for each in graph.sources(node) if isinstance(each.operator, Read)]
     identities = [source.identity() if hasattr(source, "identity") else None for source in sources]
@@ -147,7 +145,7 @@ def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
 
 
 def describe(operator: Operator, version: str | None = None) -> OperatorDigests:
-    """What an operator does; ``version`` stands for its functions, and for whatever in them cannot be read."""
+    """Describe what an operator does; ``version`` replaces the digests of its functions."""
     code: dict[str, str] = {}
     unknown: list[str] = []
     functions = () if isinstance(operator, Read) else operator.code()
@@ -183,7 +181,7 @@ def _fields(item: Any) -> dict[str, Any]:
 
 
 def _reading(source: Any) -> Any:
-    """How a source reads: the options of one over files, the code of a user's own."""
+    """Return how a source reads: its options if it reads files, the class of a user's source."""
     if isinstance(source, FileSource):
         return [source.reader, _fields(source)]
     kind = type(getattr(source, "inner", source))

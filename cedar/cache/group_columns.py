@@ -1,4 +1,4 @@
-"""Groups in an entry: the rows that they hold, and apart from them the inverse, which is of another length."""
+"""Groups in a cache entry: their stored rows and, separately, the inverse, which has another length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = list[int] | None
 
 
 def write_groups(columns: Mapping[str, Column], write: Callable[[dict[str, pa.Array]], Place]) -> list[dict[str, Any]]:
-    """Write the groups among the columns; returns what ``read_groups`` needs, as JSON."""
+    """Write the groups among the columns, and return the JSON that ``read_groups`` needs."""
     sharing: dict[int, dict[str, GroupColumn]] = {}
     for name, column in columns.items():
         if isinstance(column, GroupColumn):
@@ -33,15 +33,15 @@ def write_groups(columns: Mapping[str, Column], write: Callable[[dict[str, pa.Ar
 
 
 def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: int) -> dict[str, GroupColumn]:
-    """The columns of groups, by name; those of one group share again.
+    """Return the columns of the groups by name; the columns of one group share one inverse again.
 
     Args:
         described: the description that ``write_groups`` returned.
-        read: the arrays of a part, by name.
-        rows: that each column has.
+        read: returns the arrays of a part by name.
+        rows: the number of rows of each column.
 
     Raises:
-        ValueError, KeyError, TypeError: what it tells is not so.
+        ValueError, KeyError, TypeError: the description is wrong.
     """
     columns: dict[str, GroupColumn] = {}
     for one in described:

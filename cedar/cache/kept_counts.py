@@ -1,7 +1,7 @@
-"""Kept counts: how many rows filters leave of each row group of files, for ranks and later runs.
+"""Kept counts: how many rows of each row group pass the filters, saved for other ranks and later runs.
 
-Those of one source under some filters are an entry: a row for each file, with what the file is known by (its URL, size
-and stamp), and the rest of its row groups. A run that reads finds the same.
+The counts of one source under some filters are one entry. It has a row per file, with the file's identity (URL, size
+and stamp) and the counts of its row groups. A run that reads all of the data would find the same counts.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from cedar.store.keep import load, place_beside, save, user_place
 from cedar.store.place import Place, name_of
 
 _SCHEMA = pa.schema([("file", pa.large_string()), ("left", pa.large_list(pa.int64()))])
-_BUDGET = 256 << 20  # bytes, next to a manifest
+_BUDGET = 256 << 20  # bytes of a store next to a manifest
 
 Counts: TypeAlias = dict[str, tuple[int, ...]]
 """The rest of the row groups of files, by what these are known by."""
 
 
 class CountKey(NamedTuple):
-    """The counts of a source under some filters."""
+    """Store and entry name of the counts of a source under some filters."""
 
     place: Place
     name: str
 
 
 def file_mark(file: File) -> str | None:
-    """What a file is known by; None if nothing tells it from another of its name and size."""
+    """Return a digest of a file's identity; None if it has no stamp that would reveal a change."""
     if file.stamp is None:
         return None
     return hashlib.sha256(json.dumps(file.known_by).encode()).hexdigest()[:32]
 
 
 def place_of(source: Any, filters: str) -> CountKey | None:
-    """Where the counts of a source over files are kept: next to its manifest, else with the user's."""
+    """Return where the counts of a file source are saved: next to its manifest, else in the user's store."""
     manifest = getattr(source, "manifest", None)
     if manifest is not None and source.storage_options is None:
         return CountKey(place_beside(f"{manifest}.counts", _BUDGET), name_of("counts", filters))
@@ -49,12 +49,12 @@ def place_of(source: Any, filters: str) -> CountKey | None:
 
 
 def load_counts(key: CountKey) -> Counts:
-    """What is kept; nothing if it cannot be used, which is logged."""
+    """Return the saved counts; empty if they cannot be used, which is logged."""
     return load(*key, _counts) or {}
 
 
 def save_counts(key: CountKey, counts: Counts) -> None:
-    """Keep counts; if that cannot be, it is logged."""
+    """Save counts; a failure is logged."""
     rows = [list(counts), [list(left) for left in counts.values()]]
     save(*key, table_body(pa.table(rows, schema=_SCHEMA)))
 

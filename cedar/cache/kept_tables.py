@@ -1,7 +1,7 @@
 """Kept tables: the results of passes over data, in files that workers, ranks and later runs share.
 
-Each is an entry of the user's store, named by everything that it depends on. A table that cannot be identified is in a
-temporary folder until the process ends.
+Each table is an entry of the user's store, and its name is a digest of everything that it depends on. If that cannot be
+identified, the table is in a temporary folder until the process ends.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _KIND = "tables"
 
 
 def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:
-    """The table of this key. One process makes it if it does not exist; others on the machine wait for that.
+    """Return the table of this key. One process computes it if it does not exist; others on the machine wait for it.
 
     Raises:
-        WorkerError: it can be written nowhere.
+        WorkerError: the table cannot be written anywhere.
     """
     name, table = name_of(_KIND, key or os.urandom(16).hex()), None
     for place in (None if key is None else user_place(), _of_process(os.getpid())):
@@ -53,5 +53,5 @@ def _of_process(pid: int) -> Folder:
 
 
 def _remove(folder: str, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child leaves what is the parent's
+    if os.getpid() == pid:  # a forked child leaves the parent's folder
         remove_tree(folder, _KIND)

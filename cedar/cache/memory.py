@@ -1,4 +1,4 @@
-"""Entries in memory. Nothing writes into them: a run gets read-only views of their arrays, and copies of the rest."""
+"""Cache entries in memory. They never change: a run gets read-only views of arrays, and copies of other columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cedar.store.eviction import EntryInfo, PassTimes, leaving
 
 
 class Memory:
-    """Entries up to ``budget`` bytes; the least recently used go first, where they may (see ``leaving``)."""
+    """Entries of at most ``budget`` bytes; the least recently used are evicted first, if allowed (see ``leaving``)."""
 
     def __init__(self, budget: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
@@ -26,11 +26,11 @@ class Memory:
         self._entries: dict[str, tuple[EntryInfo, list[Block]]] = {}
         self._passes = PassTimes()
         self._lock = threading.Lock()
-        self._room = budget  # bytes at the moment, where less than the budget may be had
+        self._room = budget  # the current limit in bytes, at most the budget
         self.evicted = 0
 
     def get(self, group: str, name: str) -> list[Block] | None:
-        """The blocks of an entry; those of their arrays that can be written are the caller's."""
+        """Return the blocks of an entry; those of their arrays that are writable belong to the caller."""
         with self._lock:
             now = self._clock()
             self._passes.visit(group, name, now)
@@ -46,14 +46,14 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all entries."""
+        """Return the bytes of all entries."""
         with self._lock:
             return sum(entry.nbytes for entry, _ in self._entries.values())
 
     def limit(self, room: int) -> None:
-        """Hold so many bytes at most from now on, and never more than the budget.
+        """Limit the entries to ``room`` bytes from now on, and never more than the budget.
 
-        Those used last go first: in a loop over more than fits, they are needed last.
+        The most recently used are evicted first: in a cyclic pass over more data than fit, they are needed last.
         """
         with self._lock:
             self._room = min(room, self._budget)
@@ -67,18 +67,18 @@ class Memory:
                 over -= entry.nbytes
 
     def put(self, group: str, name: str, blocks: list[Block]) -> int:
-        """Bytes kept; 0 if there is no room, or an object cannot be copied."""
+        """Save an entry and return its bytes; 0 if there is no room, or an object cannot be copied."""
         size = sum(b.nbytes for b in blocks)
         with self._lock:
             if self._leaving(group, name, size) is None:
                 return 0
         try:
             kept = _copied(blocks)
-        except Exception:  # noqa: BLE001 - whatever the copy of a user's object raises
+        except Exception:  # noqa: BLE001 - copying a user's object may raise anything
             return 0
         with self._lock:
             gone = self._leaving(group, name, size)
-            if gone is None:  # others took the room meanwhile
+            if gone is None:  # other threads have used the room in the meantime
                 return 0
             for entry in gone:
                 del self._entries[entry.name]
@@ -96,9 +96,9 @@ def _copied(blocks: list[Block]) -> list[Block]:
 
 
 def _given(blocks: list[Block]) -> list[Block]:
-    """Views of arrays, and copies of the rest: a tensor made of Arrow's memory could be written into.
+    """Return read-only views of ndarrays, and copies of other columns, since a tensor over Arrow's memory is writable.
 
-    What is delivered of a view is a copy, see ``writeable``.
+    When a view is delivered, it is copied (see ``writeable``).
     """
     given = []
     for block in blocks:
@@ -114,9 +114,9 @@ def _is_plain(column: Column) -> bool:
 
 
 def _own(column: Column) -> Column:
-    """A copy of the rows alone."""
+    """Copy only the rows of the column."""
     if isinstance(column, pa.Array):
-        return pa.concat_arrays([column, column.slice(0, 0)])  # two, for one alone is not copied
+        return pa.concat_arrays([column, column.slice(0, 0)])  # two arrays, since a single one is not copied
     if _is_plain(column):
         return copied(column)
     own = np.empty_like(column)

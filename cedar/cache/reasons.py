@@ -1,4 +1,4 @@
-"""Records of what the entries of a place were made from, so that a miss can be explained."""
+"""Records of what the entries of a store were computed from, which explain a miss."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from cedar.cache.fingerprints import Record
 from cedar.store.entry import Damaged
 from cedar.store.place import Place
 
-RECORD = "-" + "0" * 16  # in the name of a group's record
+RECORD = "-" + "0" * 16  # the end of the name of a group's record
 _MOST = 64  # records that are compared
-_LONG = 2000  # characters that are stored
+_LONG = 2000  # maximum characters of an explanation
 
 
 def as_json(record: Record, group: str, data: str, policy: str) -> dict[str, Any]:
-    """A record and the rest of what its entries are keyed by."""
+    """Return a record and the other parts of its entries' key as JSON."""
     return asdict(record) | {"group": group, "data": data, "policy": policy}
 
 
 def remember(place: Place, record: dict[str, Any]) -> None:
-    """Keep a record with the entries of its group. Raises OSError."""
+    """Save a record with the entries of its group. Raises OSError."""
     place.put(record["group"] + RECORD, lambda _: record, {})
 
 
 def recall(place: Place) -> list[dict[str, Any]]:
-    """The latest records, newest last; those that are damaged are left out."""
+    """Return the latest records, newest last, without damaged ones."""
     found = sorted((each for each in place.entries() if each.name.endswith(RECORD)), key=lambda each: each.used)
     records = []
     for each in found[-_MOST:]:
@@ -38,7 +38,7 @@ def recall(place: Place) -> list[dict[str, Any]]:
 
 
 def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
-    """Why the entries of a place do not serve: what differs from the nearest of its records."""
+    """Explain why the entries of a store do not match: by the differences from the most similar record."""
     record = json.loads(json.dumps(record))
     if not records:
         return "nothing is kept there yet"
@@ -48,7 +48,7 @@ def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
     nearest = min(reversed(differences), key=len)
     if len(nearest) > max(3, len(record["operators"])):
         return "what is kept there comes from other pipelines"
-    return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it is a record's
+    return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it comes from a record
 
 
 def _differences(known: dict[str, Any], record: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Store: the entries of one loader, in memory and in the places that its ``cache()`` name."""
+"""Store: the cache entries of one loader, in memory and in the directories and URLs that its ``cache()`` calls name."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cedar.store.folder import Folder
 from cedar.store.place import Place
 
 _log = logging.getLogger("cedar")
-MEMORY_BYTES = 2 << 30  # that a loader keeps
+MEMORY_BYTES = 2 << 30  # default maximum per loader
 
 
 @dataclass(frozen=True)
 class Key:
-    """An entry: what was computed (the group) from which split.
+    """Identifies an entry: the computation (the group) and the split.
 
     Args:
-        group: of all entries of one sub-plan on one state of the data.
-        split: which of them.
-        ordinals: of the kept operators in this pipeline, ascending.
-        columns: that are needed, in this order; None takes what is there.
+        group: identifies a part of a pipeline on one state of the data.
+        split: identifies the split.
+        ordinals: the cached operators in this pipeline, ascending.
+        columns: the required columns, in this order; None for all columns of the entry.
     """
 
     group: str
@@ -49,38 +49,38 @@ class Key:
 
 
 class Store:
-    """Keeps entries up to a budget of bytes. Safe for threads; a directory serves several processes at a time.
+    """Stores entries up to a limit of bytes. Safe for threads; several processes may share a directory.
 
-    What cannot be kept is computed again: a place that cannot be written (read-only, full) is said once in the log and
-    in ``notes``, and the run continues.
+    Entries that cannot be stored are computed again. A directory that cannot be written to (read-only, full) is
+    reported once in the log and in ``notes``, and the run continues.
 
     Args:
         budget: bytes in memory.
-        disk: bytes per directory or URL; None for 16 GiB or 80% of what is free, whichever is less.
+        disk: bytes per directory or URL; None for the smaller of 16 GiB and 80% of the free space.
     """
 
     def __init__(self, budget: int = MEMORY_BYTES, disk: int | None = None) -> None:
         self._budget, self._disk = budget, disk
-        self.sharers = 1  # processes that keep their own entries, where all of them share the budget
+        self.sharers = 1  # processes with entries of their own that share the budget
         self.memory = Memory(budget)
         self.described = Describer()
         self._places: dict[str, Place] = {}
-        self._closed: set[str] = set()  # places that could not be written
+        self._closed: set[str] = set()  # places that could not be written to
         self._remembered: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self.notes: list[str] = []
         self.hits = 0
         self.misses = 0
         self.stored_bytes = 0
-        self.rejected = 0  # damaged entries, and those of other versions
+        self.rejected = 0  # entries that are damaged or of other versions
 
     @staticmethod
     def within(most: int | None, memory: int | None = None, sharers: int = 1) -> Store:
-        """A store that keeps at most so many bytes in each place; None leaves it to the defaults.
+        """Return a store with at most ``most`` bytes in each place; None uses the defaults.
 
         Args:
-            memory: of all processes together, of which half may be kept.
-            sharers: how many they are.
+            memory: the memory of all processes together; at most half of it is used for entries.
+            sharers: the number of these processes.
         """
         kept = [MEMORY_BYTES, *([] if most is None else [most]), *([] if memory is None else [memory // 2])]
         store = Store(min(kept), most)
@@ -88,10 +88,10 @@ class Store:
         return store
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self._budget // self.sharers, self._disk)  # another process keeps its own
+        return Store, (self._budget // self.sharers, self._disk)  # another process has entries of its own
 
     def describe(self) -> list[str]:
-        """What a report says of the cache: nothing if there is none."""
+        """Return the lines of a report about the cache; empty if it was not used."""
         if not self.hits and not self.misses:
             return list(self.notes)
         counts = f"cache: {self.hits} hit(s), {self.misses} miss(es), {self.stored_bytes:,} bytes stored"
@@ -105,10 +105,10 @@ class Store:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def get(self, key: Key, where: str) -> list[Block] | None:
-        """The blocks of an entry, whose arrays are the caller's; None if it is not kept.
+        """Return the blocks of an entry, whose arrays belong to the caller; None if there is no entry.
 
         Raises:
-            PipelineError: ``where`` is a directory that others can write.
+            PipelineError: ``where`` is a directory that others can write to.
         """
         start = time.perf_counter()
         kind = kind_of(where)
@@ -139,13 +139,13 @@ class Store:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def put(self, key: Key, where: str, blocks: list[Block], record: dict[str, Any] | None = None) -> None:
-        """Keep the blocks of a split, if there is room.
+        """Store the blocks of a split if there is room.
 
         Args:
-            key: its columns are those of the blocks.
-            where: as ``cache(where)`` takes it.
-            blocks: stay the caller's.
-            record: what the entry was made from.
+            key: the key; its columns must be those of the blocks.
+            where: the argument of ``cache(where)``.
+            blocks: the blocks, which still belong to the caller.
+            record: what the entry was computed from.
         """
         if any(b.columns and key.columns is not None and tuple(b.columns) != key.columns for b in blocks):
             self._note(f"cache({where!r}) keeps nothing: other columns came out than the operators declare")
@@ -181,13 +181,13 @@ class Store:
             self._closed.add(where)
             self._note(f"cache({where!r}) cannot be written, so nothing more is kept there: {error}")
 
-    # ---- what is there -----------------------------------------------------------------------------------------------
+    # ---- contents ----------------------------------------------------------------------------------------------------
 
     def place(self, where: str) -> Place:
-        """The directory or URL, which may be read.
+        """Return the store of a directory or URL, after checking that it may be read.
 
         Raises:
-            PipelineError: others can write the directory, or no filesystem is there for the URL.
+            PipelineError: others can write to the directory, or there is no filesystem for the URL.
         """
         place = self._places.get(where)
         if place is None:
@@ -199,18 +199,18 @@ class Store:
         return place
 
     def kept(self, names: Sequence[str], where: str) -> int:
-        """How many of the entries are there."""
+        """Return how many of the entries exist."""
         if kind_of(where) == "memory":
             return sum(self.memory.holds(name) for name in names)
         present = {entry.name for entry in self.place(where).entries()}
         return sum(name in present for name in names)
 
     def records(self, where: str) -> list[dict[str, Any]]:
-        """What the entries of a place were made from."""
+        """Return the records of what the entries of a place were computed from."""
         return recall(self.place(where))
 
     def _note(self, text: str, once: str = "") -> None:
-        """Say something once in the log, and keep it for reports; ``once`` is what makes it another message."""
+        """Log a message once and keep it for reports; messages that contain the same ``once`` count as equal."""
         text = redact(text)
         with self._lock:
             if text in self.notes or (once and any(once in note for note in self.notes)):
@@ -220,7 +220,7 @@ class Store:
 
 
 def _narrowed(blocks: list[Block], columns: tuple[str, ...] | None) -> list[Block] | None:
-    """The blocks with these columns; None if one of them was not kept."""
+    """Return the blocks with only these columns; None if the entry lacks one of them."""
     if columns is None:
         return blocks
     if any(b.columns and not set(columns) <= b.columns.keys() for b in blocks):

@@ -1,8 +1,8 @@
-"""Arrow in entries: written in pieces that can be mapped, and checked in full when it is read.
+"""Arrow data in store entries, written so that they can be memory-mapped, and checked completely when they are read.
 
-A stranger may have written it. pyarrow checks how messages are built, but believes offsets, lengths and sizes within
-them: an array whose offsets are beyond its data shows whatever is after it in memory, and a few bytes can ask for any
-amount of it.
+Another user may have written an entry. pyarrow checks how IPC messages are built, but trusts the offsets, lengths and
+sizes in them. Offsets beyond an array's data would expose other memory, and a few bytes can request any amount of
+memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HEADERS = {2: "dictionary batch", 3: "record batch"}
 
 
 def write_batch(sink: Any, batch: pa.RecordBatch) -> list[int]:
-    """Write a stream of one batch at the next multiple of ``PAGE``; where it begins and ends."""
+    """Write a stream of one batch at the next multiple of ``PAGE``, and return its start and end."""
     start = -(-sink.tell() // PAGE) * PAGE
     sink.write(b"\0" * (start - sink.tell()))
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -28,7 +28,7 @@ def write_batch(sink: Any, batch: pa.RecordBatch) -> list[int]:
 
 
 def table_body(table: pa.Table) -> Write:
-    """Writes a table whose columns come back in one piece each."""
+    """Return a function that writes a table so that each column is read back as one chunk."""
 
     def write(sink: Any) -> dict[str, Any]:
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -39,10 +39,10 @@ def table_body(table: pa.Table) -> Write:
 
 
 def table_of(entry: Entry) -> pa.Table:
-    """The table of an entry; its arrays are views of the body.
+    """Return the table of an entry; its arrays are views of the body.
 
     Raises:
-        Damaged: it is not a table.
+        Damaged: the body is not a valid table.
     """
     try:
         buffer = pa.py_buffer(entry.body)
@@ -54,11 +54,11 @@ def table_of(entry: Entry) -> pa.Table:
 
 
 def read_batch(buffer: pa.Buffer) -> pa.RecordBatch:
-    """The one record batch of an IPC stream; its arrays are views of ``buffer``.
+    """Return the only record batch of an IPC stream; its arrays are views of ``buffer``.
 
     Raises:
-        ValueError: there is none, or another; its buffers are compressed (a stream that is kept never is, and a few
-            bytes could become any number); offsets, lengths or strings in it are wrong.
+        ValueError: the number of batches is not 1; buffers are compressed (cedar never writes these, and a few bytes
+            could decompress to any size); or offsets, lengths or strings are invalid.
     """
     refuse_compressed(buffer)
     with pa.ipc.open_stream(buffer) as reader:
@@ -69,24 +69,24 @@ def read_batch(buffer: pa.Buffer) -> pa.RecordBatch:
 
 
 def refuse_compressed(stream: pa.Buffer) -> None:
-    """Raises ValueError if buffers of an IPC stream are compressed."""
+    """Raise ValueError if buffers of an IPC stream are compressed."""
     for message in pa.ipc.MessageReader.open_stream(stream):
         if _compressed(message.metadata):
             raise ValueError("its buffers are compressed")
 
 
 def checked(batch: Any) -> Any:
-    """A batch, a table or an array in which every offset, length, index and text is right.
+    """Return a batch, table or array after checking all of its offsets, lengths, indices and strings.
 
     Raises:
-        ValueError: some are not.
+        ValueError: some of them are invalid.
     """
     batch.validate(full=True)
     return batch
 
 
 def _compressed(metadata: pa.Buffer) -> bool:
-    """Whether a message says how its buffers are compressed: a field of its flatbuffer (Arrow's Message.fbs)."""
+    """Whether a message declares compressed buffers, in a field of its flatbuffer (see Arrow's Message.fbs)."""
     raw = memoryview(metadata)
     try:
         message = _u32(raw, 0)
@@ -105,7 +105,7 @@ def _compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(raw: memoryview, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer's table lies; None if it has its default."""
+    """Return the position of a field of a flatbuffer's table; None if it has its default value."""
     vtable = table - struct.unpack_from("<i", raw, table)[0]
     place = 4 + 2 * number
     if vtable < 0 or place >= struct.unpack_from("<H", raw, vtable)[0]:

@@ -1,4 +1,4 @@
-"""Entries as objects below a URL, in a marked folder of their own."""
+"""Store entries as objects below a URL, in a folder that cedar has marked as its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 
 
 class Bucket(Place):
-    """A URL of any filesystem that fsspec knows. The least recently written entries go first: few storages tell more.
+    """A URL of any fsspec filesystem. The oldest entries are evicted first, since few storages report the last use.
 
-    Who can write there is the storage's affair: entries may be a stranger's, and are checked in all their parts.
+    cedar cannot know who else may write there, so every part of an entry is checked when it is read.
     """
 
     def __init__(self, fs: Any, path: str, limit: int | None = None) -> None:
@@ -32,7 +32,7 @@ class Bucket(Place):
         self._marked = False
 
     def check(self) -> None:
-        """Nothing can be asked."""
+        """Do nothing: fsspec cannot report who may write to a URL."""
 
     def entries(self) -> list[EntryInfo]:
         try:
@@ -54,7 +54,7 @@ class Bucket(Place):
                 self._ask("rm_file", self._file(name))
 
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # few storages have locks: each makes its own, and the last one stays
+        return contextlib.nullcontext()  # few storages have locks, so the last write wins
 
     def _budget(self, taken: int) -> int:
         return BYTES
@@ -93,7 +93,7 @@ class Bucket(Place):
         return self._marked
 
     def _ask(self, operation: str, path: str, **arguments: Any) -> Any:
-        """What an operation of the filesystem returns, retried while it fails in a way that passes."""
+        """Call a method of the filesystem, retry it after temporary failures, and return its result."""
         return self._remote.call(path, lambda: getattr(self._remote.fs, operation)(path, **arguments))
 
     def _file(self, name: str) -> str:
@@ -102,7 +102,7 @@ class Bucket(Place):
 
 @contextlib.contextmanager
 def _oserrors() -> Iterator[None]:
-    """Whatever a storage's library raises, as an OSError."""
+    """Convert all errors of a storage library to OSError."""
     try:
         yield
     except (OSError, Damaged):
@@ -114,7 +114,7 @@ def _oserrors() -> Iterator[None]:
 
 
 def _written(info: dict[str, Any]) -> float:
-    """Seconds since 1970, 0 if the storage does not tell."""
+    """Return the time of the last write in seconds since 1970; 0 if the storage does not report it."""
     for name in _TIMES:
         given = info.get(name)
         if isinstance(given, (int, float)):

@@ -1,8 +1,8 @@
-"""An entry: one value that is kept, as bytes. A body, JSON that describes it, and checksums of both.
+"""A store entry: one value as bytes. It has a body, JSON that describes it, and checksums of both.
 
-The body comes first, so that it can be mapped. The JSON holds the entry's name, the versions it was written by, the
-size and CRC-32 of the body, and what its kind says about it. Then come the length and CRC-32 of that JSON, and a magic
-number. Checksums find damage; they do not authenticate. Readers check everything that an entry says of itself.
+The body comes first, so that it can be memory-mapped. The JSON has the entry's name, the versions that wrote it, the
+size and CRC-32 of the body, and a description of the body. The length and CRC-32 of the JSON and a magic number follow.
+Checksums detect damage but do not authenticate, so readers check every statement of an entry.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ Write: TypeAlias = Callable[[Any], dict[str, Any]]
 
 
 class Damaged(ValueError):
-    """An entry that cannot be used, and why."""
+    """An entry cannot be used; the message says why."""
 
 
 class OtherVersion(Damaged):
-    """An entry of other versions of code, libraries or formats."""
+    """An entry was written by other versions of the code, of libraries or of the format."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry that was read: its body, and what its kind says about it."""
+    """An entry that was read: its body and the description of the body."""
 
     body: memoryview
     about: dict[str, Any]
 
 
 def tail(name: str, about: Mapping[str, Any], versions: Versions, size: int, checksum: int) -> bytes:
-    """What follows a body of ``size`` bytes with this CRC-32."""
+    """Return the bytes that follow a body of ``size`` bytes with this CRC-32."""
     described = {"name": name, "versions": dict(versions), "size": size, "crc": checksum, "about": about}
     text = json.dumps(described).encode()
     return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
 
 
 def sealed(name: str, write: Write, versions: Versions) -> bytes:
-    """An entry as bytes."""
+    """Return an entry as bytes."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -57,16 +57,16 @@ def sealed(name: str, write: Write, versions: Versions) -> bytes:
 
 
 def opened(raw: Any, name: str, versions: Versions, checked: bool = False) -> Entry:
-    """An entry, whose body is a view of ``raw``.
+    """Check and return an entry, whose body is a view of ``raw``.
 
     Args:
         raw: bytes, or a memory map.
-        name: that it must have.
-        versions: that it must have been written by.
-        checked: the checksum of the body was found right before.
+        name: the name that the entry must have.
+        versions: the versions that must have written it.
+        checked: True if this process has already verified the checksum of the body.
 
     Raises:
-        Damaged: it is torn, changed, of other versions, or another entry.
+        Damaged: the entry is truncated, changed, of other versions, or stored under a wrong name.
     """
     view = memoryview(raw)
     length, checksum, magic = TAIL.unpack(view[-TAIL.size :]) if len(view) >= TAIL.size else (0, 0, b"")

@@ -1,4 +1,4 @@
-"""Which entries make room for a new one."""
+"""Which entries to evict to make room for a new one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """An entry that is there: its name, its group (one plan on one state of the data), bytes, and last use."""
+    """An existing entry: its name, its group (one plan on one state of the data), its bytes, and its last use."""
 
     name: str
     group: str
@@ -18,24 +18,24 @@ class EntryInfo:
 
 
 def leaving(entries: Iterable[EntryInfo], need: int, budget: int, group: str, since: float) -> list[EntryInfo] | None:
-    """The entries to remove so that ``need`` more bytes fit; None if there are too few that may go.
+    """Return the entries to remove so that ``need`` more bytes fit; None if too few entries may be removed.
 
-    The least recently used go first. An entry never drives out one of its own group, nor one that was used after
-    ``since``: an epoch reads its splits round and round, and in a loop over more than fits, the least recently used
-    entry is the very one that is needed next.
+    The least recently used entries are removed first, but never one of the new entry's group, nor one that was used
+    after ``since``. An epoch reads its splits cyclically. If not all of them fit, the least recently used entry is the
+    one that the epoch needs next.
 
     Args:
-        entries: all that are there.
+        entries: all existing entries.
         need: bytes of the new entry.
-        budget: bytes that all may have.
-        group: of the new entry.
-        since: when the pass before the present one began.
+        budget: the largest total of bytes.
+        group: the group of the new entry.
+        since: the start of the group's previous pass over its splits.
     """
     return _oldest([e for e in entries if e.group != group and e.used < since], _over(entries, budget) + need)
 
 
 def surplus(entries: Iterable[EntryInfo], budget: int) -> list[EntryInfo]:
-    """The least recently used entries beyond a budget, which may have been lowered."""
+    """Return the least recently used entries beyond a budget, which may have been lowered."""
     return _oldest(entries, _over(entries, budget)) or []
 
 
@@ -44,7 +44,7 @@ def _over(entries: Iterable[EntryInfo], budget: int) -> int:
 
 
 def _oldest(entries: Iterable[EntryInfo], over: int) -> list[EntryInfo] | None:
-    """Entries of so many bytes; None if all have fewer."""
+    """Return the least recently used entries that have at least ``over`` bytes together; None if all have fewer."""
     gone: list[EntryInfo] = []
     for entry in sorted(entries, key=lambda e: e.used):
         if over <= 0:
@@ -55,14 +55,14 @@ def _oldest(entries: Iterable[EntryInfo], over: int) -> list[EntryInfo] | None:
 
 
 class PassTimes:
-    """When the passes of each group over its splits began; a pass ends where a split comes again."""
+    """The start times of each group's passes over its splits. A new pass starts when a split is visited again."""
 
     def __init__(self) -> None:
         self._seen: dict[str, set[str]] = {}
-        self._starts: dict[str, tuple[float, float]] = {}  # the pass before, and the present one
+        self._starts: dict[str, tuple[float, float]] = {}  # the previous pass, and the current one
 
     def visit(self, group: str, name: str, now: float) -> None:
-        """An entry is looked for."""
+        """Record that an entry is looked up."""
         seen = self._seen.setdefault(group, set())
         if group not in self._starts:
             self._starts[group] = (now, now)
@@ -72,5 +72,5 @@ class PassTimes:
         seen.add(name)
 
     def since(self, group: str) -> float:
-        """When the pass before the present one of a group began; infinity for a group that makes no passes."""
+        """Return when the previous pass of a group started; infinity for a group that was never visited."""
         return self._starts.get(group, (math.inf, math.inf))[0]

@@ -1,4 +1,4 @@
-"""Entries as files of a directory that this user alone can write, in a marked folder of their own."""
+"""Store entries as files of a directory that only this user can write to, in a folder marked by cedar."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from cedar.store.private_folder import why_not_ours
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FREE_SHARE = 0.8
-_ABANDONED = 3600.0  # seconds after which a temporary file is not a worker's
-_SMALL = 4 << 20  # bytes: up to that, entries are read; a map holds a file descriptor until nothing has its rows
+_ABANDONED = 3600.0  # seconds after which no worker still writes a temporary file
+_SMALL = 4 << 20  # bytes; smaller entries are read, as each map holds a file descriptor until its rows are released
 _MOST_MAPS = 128
 
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 class Folder(Place):
-    """A directory. Files appear whole, by a rename; large ones are read through maps. Removing one hurts no reader.
+    """A directory. Files are renamed into place when complete; large ones are memory-mapped. Readers survive a removal.
 
-    Entries are in a folder of their own in it, which is marked. Only files with an entry's name there are ever
-    removed; whatever else the directory holds, the data themselves among it, is left alone.
+    Entries are in a marked folder of their own inside the directory. Only files there that have an entry's name are
+    ever removed. All other files of the directory, such as the user's data, are never touched.
 
     Args:
-        path: of the directory; made with the first entry.
-        shown: what messages call it.
-        limit: bytes of all entries; None for 16 GiB or 80% of what is free, whichever is less.
-        least: as of a place.
-        shared: others may read it, and write it where the directory above lets them, as code or data are shared.
+        path: the directory; created with the first entry.
+        shown: how messages name it.
+        limit: bytes of all entries; None for the smaller of 16 GiB and 80% of the free space.
+        least: as for ``Place``.
+        shared: True if others may read it, and write to it if the parent directory allows, as with shared code or data.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Folder(Place):
         self._shared = shared
 
     def path(self, name: str) -> str:
-        """The file of an entry."""
+        """Return the file of an entry."""
         return os.path.join(self._path, name + SUFFIX)
 
-    # ---- whose it is -------------------------------------------------------------------------------------------------
+    # ---- ownership ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a directory into which another user could have put entries.
+        """Refuse a directory to which another user could have written entries.
 
         Raises:
-            PipelineError: another user owns it or can write it, it is not a directory, or there is something else
-                where entries would be.
+            PipelineError: another user owns it or can write to it, it is not a directory, or the folder for entries
+                exists but cedar did not make it.
         """
         for path, look in () if self._shared else ((self._given, os.stat), (self._path, os.lstat)):
             try:
@@ -92,14 +92,14 @@ class Folder(Place):
         try:
             make_owned(self._path, KIND, 0o777 if self._shared else 0o700)
         except ForeignFile:
-            self.check()  # which says it, unless it is gone
+            self.check()  # raises the user's error, unless the folder is gone
             raise
         self.check()
 
     # ---- entries -----------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[EntryInfo]:
-        """What is there; temporary files that were left behind are removed."""
+        """Return the existing entries, and remove temporary files that were left behind."""
         entries: list[EntryInfo] = []
         if not is_owned(self._path, KIND):
             return entries
@@ -108,7 +108,7 @@ class Folder(Place):
         except OSError:
             return entries
         for file in files:
-            with contextlib.suppress(OSError):  # removed meanwhile
+            with contextlib.suppress(OSError):  # removed in the meantime
                 info = file.stat(follow_symlinks=False)
                 if not stat.S_ISREG(info.st_mode):
                     continue
@@ -137,7 +137,7 @@ class Folder(Place):
         return min(BYTES, int(_FREE_SHARE * (shutil.disk_usage(at).free + taken)))
 
     def _load(self, name: str) -> tuple[Any, Any] | None:
-        """The bytes are private: what a function writes into its arrays stays with it."""
+        """Read or map the bytes privately: a function that writes to its arrays does not change the entry."""
         try:
             with open(self.path(name), "rb", opener=_plainly) as file:
                 status = os.fstat(file.fileno())
@@ -148,7 +148,7 @@ class Folder(Place):
         except FileNotFoundError:
             return None
         mark = (self._path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        with contextlib.suppress(OSError):  # a directory that can only be read
+        with contextlib.suppress(OSError):  # a read-only directory
             os.utime(self.path(name), ns=(time.time_ns(), status.st_mtime_ns))  # the access time is the last use
         return raw, mark
 
@@ -170,18 +170,18 @@ class Folder(Place):
 
 
 def open_entry(path: str) -> Entry:
-    """The entry in a file, which other processes may share: it is mapped, and its checksum is not computed.
+    """Map the entry in a file, so that processes share its memory; its checksum is not verified.
 
     Raises:
-        Damaged: it is not an entry of this name.
-        OSError: it cannot be read.
+        Damaged: the file is not an entry of this name.
+        OSError: the file cannot be read.
     """
     with pa.memory_map(path) as source:
         return opened(source.read_buffer(), os.path.basename(path).removesuffix(SUFFIX), {}, checked=True)
 
 
 def _plainly(path: str, flags: int) -> int:
-    """Opens a file, follows no link, and does not wait for the other end of a pipe."""
+    """Open a file without following links, and without waiting for the other end of a pipe."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -198,11 +198,11 @@ def _read(file: BinaryIO, size: int) -> bytearray:
 
 
 def _seal(path: str, name: str, about: dict[str, Any], versions: Versions, size: int) -> int:
-    """Append what makes a body of ``size`` bytes the entry ``name``; returns the size of the file."""
+    """Append the description and checksums that make a body of ``size`` bytes an entry; return the size of the file."""
     with open(path, "r+b") as file:
         checksum = 0
         if size:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # mounts may have no shared maps
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # some mounts have no shared maps
                 checksum = zlib.crc32(body)
         file.seek(0, os.SEEK_END)
         file.write(tail(name, about, versions, size, checksum))

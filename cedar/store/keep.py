@@ -1,4 +1,4 @@
-"""What runs keep for later ones: in a folder of the user, or next to data. What cannot be kept is rebuilt."""
+"""Results that runs keep for later runs, in a folder of the user or next to data. Missing ones are recomputed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cedar.store.private_folder import private_folder
 from cedar.store.whole_files import write_whole
 
 T = TypeVar("T")
-_LEAST = 1 << 20  # bytes that an entry of the user counts for: there are 16,384 at most
+_LEAST = 1 << 20  # bytes that a user's entry counts for at least, so there are at most 16,384 entries
 _log = logging.getLogger("cedar")
 
 
 def user_place() -> Folder | None:
-    """The place of this user; None if there is no folder that is this user's alone."""
+    """Return the store of this user; None if there is no folder that only this user can write to."""
     folder = private_folder()
     return None if folder is None else _folder(folder)
 
@@ -36,7 +36,7 @@ def _folder(path: str) -> Folder:
 
 
 def place_beside(where: str, limit: int) -> Place:
-    """A place next to data, which those who may write the data share: a path or URL."""
+    """Return a store next to data, at a path or URL; everyone who may write the data shares it."""
     if is_remote(where):
         remote, path = Remote.at(where, None)
         return Bucket(remote.fs, path, limit)
@@ -44,13 +44,13 @@ def place_beside(where: str, limit: int) -> Place:
 
 
 def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: Versions | None = None) -> T | None:
-    """What ``read`` makes of an entry; None if there is none, or it cannot be used, which is logged.
+    """Return ``read(entry)``; None if the entry is missing or cannot be used, which is logged.
 
     Args:
-        place: None is a place if nothing is.
-        name: as ``name_of`` makes them.
-        read: raises ValueError, TypeError or KeyError if the entry is not what it should be.
-        versions: that it must have been written by.
+        place: the store; None if nothing is kept.
+        name: a name from ``name_of``.
+        read: converts an entry; raises ValueError, TypeError or KeyError if the entry is invalid.
+        versions: the versions that must have written it.
     """
     if place is None:
         return None
@@ -68,11 +68,11 @@ def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: V
 
 
 def save(place: Place | None, name: str, write: Write, versions: Versions | None = None, expected: int = 0) -> bool:
-    """Keep an entry; False if there is no room, or the place cannot be written, of which one warning is logged.
+    """Save an entry and return True; False if there is no room, or if writing fails, which is logged once.
 
     Args:
-        place: None is a place if nothing is kept.
-        name, write, versions, expected: as ``Place.put`` takes them.
+        place: the store; None if nothing is kept.
+        name, write, versions, expected: as for ``Place.put``.
     """
     if place is None:
         return False
@@ -86,7 +86,7 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
 
 
 def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """JSON that is kept, or made by one process while others wait for it; None is a place if nothing is kept."""
+    """Return saved JSON, or compute and save it in one process while others wait; ``place`` None saves nothing."""
     with contextlib.nullcontext() if place is None else place.alone(name):
         known = load(place, name, lambda entry: entry.about)
         if known is None:
@@ -99,17 +99,17 @@ def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> 
 
 
 def alone_at(where: str) -> contextlib.AbstractContextManager[None]:
-    """One process of those that see the folder of a local file makes it, and the others wait."""
+    """Let one process at a time create a local file, while others that share its folder wait."""
     return contextlib.nullcontext() if is_remote(where) else alone(local_path(where))
 
 
 def storage_of(path: str, options: StorageOptions | None = None) -> tuple[Remote | None, str]:
-    """The storage of a path, None for local ones, and the path there."""
+    """Return the storage of a path (None for local paths) and the path in it."""
     return Remote.at(path, options) if is_remote(path) else (None, path)
 
 
 def read_file(where: str, options: StorageOptions | None = None) -> bytes | None:
-    """The bytes of a file; None if it does not exist. Raises whatever the storage raises."""
+    """Return the bytes of a file; None if it does not exist. Errors of the storage are raised as they are."""
     remote, path = storage_of(where, options)
     with contextlib.suppress(FileNotFoundError):
         if remote is not None:
@@ -121,7 +121,7 @@ def read_file(where: str, options: StorageOptions | None = None) -> bytes | None
 
 
 def write_file(where: str, data: bytes, options: StorageOptions | None = None) -> None:
-    """Write a file, all of it or nothing."""
+    """Write a file completely or not at all."""
     remote, path = storage_of(where, options)
     if remote is None:
         write_whole(local_path(where), data)

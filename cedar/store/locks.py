@@ -1,4 +1,4 @@
-"""Locks between processes: one makes what several want, and the others wait for it."""
+"""Locks between processes: one computes a result, and the others that need it wait."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import os
 import time
 from collections.abc import Iterator
 
-_WAIT = 600.0  # seconds for another process that makes it; then this one does
+_WAIT = 600.0  # seconds to wait for another process; then this one computes the result itself
 _LOOK = 0.02
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """One process, and one thread of it, at a time is inside for a path; its folder must exist.
+    """Let one process, and one thread in it, run the block for a path at a time; the path's folder must exist.
 
-    The lock is on a file next to the path, which is removed afterward. A process that is killed releases it. Where no
-    file can be written, or the file system has no locks, nothing waits.
+    The lock is on a file next to the path, which is removed afterward. A killed process releases it. If the file cannot
+    be written, or the file system has no locks, there is no waiting.
     """
     folder, base = os.path.split(path)
     name = os.path.join(folder, f".{base}.lock")
@@ -41,15 +41,15 @@ def _acquired(name: str) -> int | None:
             continue
         if handle is None or _is_at(handle, name):
             return handle
-        release(handle)  # any code that had it removed the file meanwhile
+        release(handle)  # the previous holder removed the file in the meantime
     return None
 
 
 def acquire(name: str) -> int | None:
-    """Take the lock on a file, which is created; None if there can be no lock.
+    """Take the lock on a file, which is created if needed; None if locking is impossible.
 
     Raises:
-        BlockingIOError: another has it.
+        BlockingIOError: another process or thread holds the lock.
     """
     try:
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -67,7 +67,7 @@ def acquire(name: str) -> int | None:
 
 
 def release(handle: int | None) -> None:
-    """Release a lock, also where a forked process has the handle too; None is not a lock."""
+    """Release a lock, even if a forked process has inherited the handle; None does nothing."""
     if handle is None:
         return
     with contextlib.suppress(OSError):

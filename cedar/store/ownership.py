@@ -1,7 +1,7 @@
-"""What may be removed: files that this format wrote, in folders that it made and marked. Nothing else ever is.
+"""Safe removal: only files that cedar wrote, in folders that it made and marked, are ever removed.
 
-A folder is marked by a small file when it is created. Before anything in it is removed the mark is read again, and
-names are those of the format; so a folder of the user's that gets into a path by mistake stays unchanged.
+cedar marks a folder by a small file when it makes it. Before it removes anything there, it reads the mark again and
+checks that names have the format's pattern. So a user's folder whose path was given by mistake stays unchanged.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import tempfile
 from cedar.store.whole_files import write_whole
 
 MARK = ".cedar-owned"
-_MOST = 4096  # bytes of a mark
+_MOST = 4096  # bytes read of a mark
 
 
 class ForeignFile(OSError):
-    """A folder, or a file, that cedar did not make."""
+    """A folder or file that cedar did not make."""
 
 
 def mark_of(kind: str) -> bytes:
-    """What the mark of a folder says."""
+    """Return the content of the mark of a folder."""
     return f"cedar made this folder, and removes what it wrote here: {kind}\n".encode()
 
 
 def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
-    """Make a folder, for this user alone if not set otherwise, with its mark; one that is there must bear it.
+    """Make a folder with its mark, by default accessible to this user only; an existing folder must have the mark.
 
     Args:
-        path: of the folder; those above it are made too.
-        kind: of what is kept in it, and the version of its format, such as ``cache 5``.
-        mode: as ``os.mkdir`` takes it.
+        path: the folder; its parents are made too.
+        kind: the kind of its contents and their format version, such as ``cache 5``.
+        mode: as for ``os.mkdir``.
 
     Raises:
-        ForeignFile: a folder that is there is not ours.
-        OSError: it cannot be made.
+        ForeignFile: the folder exists and cedar did not make it.
+        OSError: the folder cannot be made.
     """
     os.makedirs(os.path.dirname(path) or ".", mode=mode, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -53,9 +53,9 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
 
 
 def holds_foreign(path: str, kind: str) -> str:
-    """A name in a folder that does not bear the mark of this kind; "" if there is none, or the folder is ours."""
+    """Return a name in a folder without the mark of this kind; "" if the folder is empty or has the mark."""
     names = sorted(name for name in os.listdir(path) if not name.startswith((f"{MARK}-", f".{MARK}.tmp-")))
-    return names[0] if names and not is_owned(path, kind) else ""  # another thread may have marked it meanwhile
+    return names[0] if names and not is_owned(path, kind) else ""  # another thread may have marked it in the meantime
 
 
 def _write_mark(path: str, kind: str) -> None:
@@ -63,7 +63,7 @@ def _write_mark(path: str, kind: str) -> None:
 
 
 def is_owned(path: str, kind: str) -> bool:
-    """Whether a folder is there, is not a link, and bears the mark of this kind."""
+    """Whether a folder exists, is not a link, and has the mark of this kind."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             return False
@@ -74,9 +74,9 @@ def is_owned(path: str, kind: str) -> bool:
 
 
 def remove_file(folder: str, name: str, kind: str, names: re.Pattern[str]) -> bool:
-    """Remove a regular file that bears a name of the format, from a folder of the kind; whether it was.
+    """Remove a regular file whose name matches the pattern, from a folder with the mark; return whether it was removed.
 
-    A name may lie in a folder below, which is not a link.
+    The file may be in a subfolder that is not a link.
     """
     path = os.path.join(folder, name)
     if not names.fullmatch(name) or not is_owned(folder, kind):
@@ -94,7 +94,7 @@ def remove_file(folder: str, name: str, kind: str, names: re.Pattern[str]) -> bo
 
 
 def remove_tree(path: str, kind: str) -> bool:
-    """Remove a marked folder with all that is in it; whether it was there, and ours."""
+    """Remove a marked folder and its contents; return whether it existed and had the mark."""
     if not is_owned(path, kind):
         return False
     shutil.rmtree(path, ignore_errors=True)
@@ -102,7 +102,7 @@ def remove_tree(path: str, kind: str) -> bool:
 
 
 def temporary_folder(kind: str) -> str:
-    """A new folder among the system's temporary ones, marked, for this user alone."""
+    """Make a new marked folder among the system's temporary folders, accessible to this user only."""
     path = tempfile.mkdtemp(prefix=f"cedar-{kind}-")
     _write_mark(path, kind)
     return path

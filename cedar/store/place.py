@@ -1,4 +1,4 @@
-"""A place where entries are: a folder, or a URL. What is common to both: checks, room, locks, and the last use."""
+"""The base class of stores, in a folder or at a URL: checks, eviction, locks, and the last use of entries."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cedar.store.entry import FORMAT, Damaged, Entry, OtherVersion, Versions, Wr
 from cedar.store.eviction import EntryInfo, PassTimes, leaving, surplus
 
 KIND = f"store {FORMAT}"
-INSIDE = f".cedar-store-{FORMAT}"  # hidden: no reader takes what is in it for data
+INSIDE = f".cedar-store-{FORMAT}"  # hidden, so that readers do not take its contents for data
 SUFFIX = ".arrow"
 NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.arrow")
-BYTES = 16 << 30  # of all entries of a place, at most, if no limit is given
-_LISTING = 5.0  # seconds that a listing of a place is good for
-_checked: dict[str, Any] = {}  # name to the mark of the bytes whose checksum this process has found right
+BYTES = 16 << 30  # default maximum of the bytes of all entries
+_LISTING = 5.0  # seconds for which a listing of a store is reused
+_checked: dict[str, Any] = {}  # by name: the mark of the bytes whose checksum this process has verified
 
 
 def name_of(group: Any, entry: Any) -> str:
-    """The name of an entry: digests of what it has in common with others, and of what is its own; both as JSON.
+    """Return the name of an entry: a digest of what its group shares and one of its own parameters, both given as JSON.
 
     Examples:
         >>> name_of("machine", ["x86"]).partition("-")[0] == name_of("machine", ["arm"]).partition("-")[0]
@@ -36,12 +36,12 @@ def name_of(group: Any, entry: Any) -> str:
 
 
 class Place(ABC):
-    """Entries in a marked folder of their own. Safe for threads; several processes may use it at a time.
+    """A store whose entries are in a marked folder. Safe for threads, and for several processes at a time.
 
     Args:
-        shown: what messages call it.
-        limit: bytes of all entries; None leaves it to the place.
-        least: bytes that an entry counts for at least, so that small ones do not become too many.
+        shown: how messages name it.
+        limit: bytes of all entries; None for the default of the subclass.
+        least: bytes that each entry counts for at least, so that small entries do not become too many.
     """
 
     def __init__(self, shown: str, limit: int | None = None, least: int = 0) -> None:
@@ -52,46 +52,46 @@ class Place(ABC):
         self._listed_at = -_LISTING
         self._lock = Lock()
         self.evicted = 0
-        self.refuses = False  # it could not be written, which was logged
+        self.refuses = False  # it could not be written, and the failure was logged
 
-    # ---- what a place can do -----------------------------------------------------------------------------------------
+    # ---- defined by subclasses ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def check(self) -> None:
-        """Raises PipelineError if the place must not be used."""
+        """Raise PipelineError if the store must not be used."""
 
     @abstractmethod
     def entries(self) -> list[EntryInfo]:
-        """What is there."""
+        """Return the existing entries."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove an entry that cedar wrote; those who read it continue."""
+        """Remove an entry that cedar wrote; processes that have it open can still read it."""
 
     @abstractmethod
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """One process at a time makes an entry, as far as the place has locks."""
+        """Let one process at a time compute an entry, if the store has locks."""
 
     @abstractmethod
     def _load(self, name: str) -> tuple[Any, Any] | None:
-        """The bytes of an entry, and a mark that differs after every change of them; None if it does not exist."""
+        """Return the bytes of an entry and a mark that changes with them; None if the entry does not exist."""
 
     @abstractmethod
     def _save(self, name: str, write: Write, versions: Versions, room: Callable[[int], bool]) -> int:
-        """Write an entry if there is room for its bytes, and return them; else 0. Raises OSError."""
+        """Write an entry if ``room`` accepts its size, and return the size; else 0. Raises OSError."""
 
     @abstractmethod
     def _budget(self, taken: int) -> int:
-        """The bytes that entries may have when the user gave no number; ``taken`` are in use already."""
+        """Return the default limit of the bytes of all entries, of which ``taken`` are in use."""
 
-    # ---- what all places do ------------------------------------------------------------------------------------------
+    # ---- common to all stores ----------------------------------------------------------------------------------------
 
     def get(self, name: str, versions: Versions) -> Entry | None:
-        """An entry; None if it does not exist. Its checksum is computed once per process.
+        """Return an entry; None if it does not exist. Its checksum is verified once per process.
 
         Raises:
-            Damaged: it cannot be used, and was removed, unless another version wrote it.
-            OSError: it cannot be read.
+            Damaged: the entry cannot be used; it was removed, unless another version wrote it.
+            OSError: the entry cannot be read.
         """
         loaded = self._load(name)
         if loaded is None:
@@ -114,21 +114,21 @@ class Place(ABC):
         return EntryInfo(name, _group(name), max(size, self._least), used)
 
     def visit(self, name: str) -> None:
-        """A pass over the entries of a group looks for this one; entries of the pass are not evicted for each other."""
+        """Record that a pass over a group's entries looks this one up; entries of one pass do not evict each other."""
         with self._lock:
             self._passes.visit(_group(name), name, time.time())
 
     def put(self, name: str, write: Write, versions: Versions, expected: int = 0) -> int:
-        """Keep an entry if there is room; the bytes that it has, or 0.
+        """Save an entry if there is room; return its bytes, or 0.
 
         Args:
-            name: as ``name_of`` makes them.
-            write: the body.
-            versions: that it can be read by.
-            expected: bytes; if there is no room for so many, nothing is written.
+            name: a name from ``name_of``.
+            write: writes the body.
+            versions: the versions that may read it.
+            expected: estimated bytes; nothing is written if there is no room for them.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the entry cannot be written.
         """
         room = partial(self._make_room, name)
         size = self._save(name, write, versions, room) if room(expected) else 0
@@ -139,7 +139,7 @@ class Place(ABC):
 
     def _make_room(self, name: str, size: int) -> bool:
         with self._lock:
-            for fresh in (False, True):  # others may have made room, or used an entry, since it was listed
+            for fresh in (False, True):  # since the listing, others may have made room or used an entry
                 if fresh or time.monotonic() - self._listed_at > _LISTING:
                     self._listed = {entry.name: entry for entry in self.entries()}
                     self._listed_at = time.monotonic()

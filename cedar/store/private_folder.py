@@ -1,4 +1,4 @@
-"""The folder of this user that no other user may write to: what is kept between runs, keys of services."""
+"""The folder that only this user can write to, for data kept between runs and for keys of services."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import tempfile
 
 
 def private_folder(name: str = "") -> str | None:
-    """``$XDG_CACHE_HOME/cedar`` or ``~/.cache/cedar``, or a folder in it, if it is ours alone; None otherwise.
+    """Return ``$XDG_CACHE_HOME/cedar`` or ``~/.cache/cedar``, or a folder in it; None if others can write to it.
 
-    It is made if it is missing, for this user alone; where that cannot be, among the temporary folders.
+    A missing folder is made, accessible to this user only; if that fails, one among the temporary folders is used.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
@@ -32,7 +32,7 @@ def private_folder(name: str = "") -> str | None:
 
 
 def ours(folder: str) -> bool:
-    """The folder, which is made where it is missing, is this user's, and no other user may write to it."""
+    """Make a folder if it is missing; return whether it belongs to this user and no other user may write to it."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
@@ -42,7 +42,7 @@ def ours(folder: str) -> bool:
 
 
 def why_not_ours(status: os.stat_result) -> str:
-    """Why something is not a folder that this user alone can write to; empty if it is."""
+    """Return why something is not a folder that only this user can write to; empty if it is."""
     if not stat.S_ISDIR(status.st_mode):
         return "is not a directory"
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():

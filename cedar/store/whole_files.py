@@ -1,4 +1,4 @@
-"""Local files that appear whole, under names that others may want, too; on mounts without hard links as well."""
+"""Atomic writes of local files by competing processes, even on mounts without hard links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 def temporary_name(path: str, owner: str = "") -> str:
-    """A hidden name next to a file that no other process gives, for as long as the file is not whole.
+    """Return a hidden, unique name next to a file, for use until the file is complete.
 
     Examples:
         >>> len(temporary_name("a", "job1")), temporary_name("out/a.json", "job1")[:20]
@@ -23,17 +23,17 @@ def temporary_name(path: str, owner: str = "") -> str:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file, or replace it: all of it, or nothing."""
+    """Write or replace a file atomically."""
     with _written(path, data) as temporary:
         os.replace(temporary, path)
 
 
 def write_first(path: str, data: bytes) -> None:
-    """Write a file unless there is one of that name; of several at once, one does.
+    """Write a file unless the name exists; if several processes try at once, one of them succeeds.
 
-    A folder decides, since many mounts have no hard links: it is renamed over an empty folder, and over no other. Each
-    puts the name of its file into a folder, and whose folder becomes the claim has the name. Any code that meets a
-    claim renames for it, so one that is killed holds nothing up.
+    Many mounts have no hard links, so a folder decides: it can only be renamed onto an empty or missing folder. Each
+    process puts the name of its temporary file into a folder of its own. The one whose folder becomes the claim gets
+    the name. Any process that finds a claim completes its rename, so a killed process blocks nobody else.
     """
     folder, base = os.path.split(path)
     claim = os.path.join(folder, f".{base}.claim")
@@ -52,7 +52,7 @@ def write_first(path: str, data: bytes) -> None:
 
 
 def settle_claims(folder: str) -> None:
-    """Finish what processes that were killed in ``write_first`` had begun in a folder."""
+    """Complete the ``write_first`` calls of killed processes in a folder."""
     for name in os.listdir(folder):
         if name.startswith(".") and name.endswith(".claim"):
             _settle(os.path.join(folder, name))
@@ -60,7 +60,7 @@ def settle_claims(folder: str) -> None:
 
 def _settle(claim: str) -> None:
     folder, base = os.path.dirname(claim), os.path.basename(claim)[1 : -len(".claim")]
-    with contextlib.suppress(OSError):  # another one was quicker, or is at it
+    with contextlib.suppress(OSError):  # another process has completed it, or is doing so
         for name in os.listdir(claim):
             if name.startswith(f".{base}.tmp-") and not os.path.exists(os.path.join(folder, base)):
                 with contextlib.suppress(FileNotFoundError):
@@ -71,7 +71,7 @@ def _settle(claim: str) -> None:
 
 @contextlib.contextmanager
 def _written(path: str, data: bytes) -> Iterator[str]:
-    """A temporary file that is on the disk; it goes, unless it was renamed."""
+    """Yield a temporary file whose data are on the disk; it is removed unless it was renamed."""
     temporary = temporary_name(path)
     try:
         with open(temporary, "xb") as file:
