@@ -1,6 +1,6 @@
 """cedar: input pipelines for machine-learning training.
 
-The public names are imported when first used, so ``import cedar`` costs milliseconds.
+Public names are imported when first used, so ``import cedar`` only takes milliseconds.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "preprocessing":  # for cedar.preprocessing.StandardScaler without another import
+    if name == "preprocessing":  # so that cedar.preprocessing.StandardScaler works without another import
         return importlib.import_module("cedar.preprocessing")
     home = _HOME_OF.get(name)
     if home is None:

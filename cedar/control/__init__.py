@@ -1,1 +1,1 @@
-"""Which plan runs: decided from what a run shows of itself, by a pure function."""
+"""The controller, a pure function that chooses the plan of a run from the run's measurements."""

@@ -1,27 +1,28 @@
-"""The controller: which plan a run should have, as a pure function of what the run shows of itself.
+"""The controller: decides which plan a run should use, as a pure function of what the run has measured.
 
-It measures plans, not locks. The plan that stays is measured as it runs; a look proposes others, with what the cost
-model expects of them; each may have a slot of the real run, and stays only if it measured better there.
+It measures plans and does not predict GIL contention. The current plan is measured while it runs. A search proposes
+other plans, with estimates from the cost model. Each may get a trial in the real run, and stays only if it measured
+better.
 
 Invariants, tested on random runs:
 
-1. ``step`` is pure: equal states and observations give equal results; there is no clock but ``Observation.now``.
-2. One switch in flight at most: from ``Switch`` until the plan stays, or the one before it is back, no other begins.
+1. ``step`` is pure: equal states and observations give equal results; the only clock is ``Observation.now``.
+2. At most one switch is in progress: from ``Switch`` until the plan stays or the one before is back, no other begins.
 3. A plan that is not ready, or that was refused, is never switched to.
-4. A plan stays only where its slot showed at most ``1 - better`` of the seconds per row of the plan before it, unless
-   what it saves comes in later epochs alone.
-5. A slot begins only where at least ``least_gain`` seconds, and what the start that it needs takes from the run, are
-   expected to be saved, and while what slots and looks have cost is no more than ``regret`` of the time so far and of
-   what it should save. One plan is got ready at a time, the one that should save most: checks cost the run, too.
-6. A slot that costs more than it may ends at once: the plan that stays comes back.
-7. What is known of plans is known against the one that stays: where its rows take longer, theirs are taken to, too.
-   What a slot has cost is known once the plan that stays was measured after it; nothing else is tried before. What
-   is measured while processes start is not a plan's pace.
-8. A plan that failed is not retried before the run is twice as long, then three times, and so on. What is expected
-   of it then is between what it showed and what the cost model says, the nearer to the latter the longer ago that
-   was: no plan is retried and again, and none is given up permanently.
-9. Looks become rarer as the run continues, but for the one after a change of its pace, and take no more than ``regret``
-   of the time.
+4. A plan stays only if its trial took at most ``1 - better`` of the seconds per row of the plan before it, unless it
+   only saves time in later epochs.
+5. A trial begins only if the plan should save at least ``least_gain`` seconds and the time that its start takes from
+the run, and while trials and searches have cost at most ``regret`` of the time so far plus the expected gain. One plan
+is prepared at a time, the one that should save most: checks also cost time of the run.
+6. A trial that costs more than its limit ends at once, and the plan before it comes back.
+7. Results of other plans are relative to the current plan: if its rows take longer, theirs are scaled too. The cost of
+a trial is known once the current plan was measured after it, and no other trial begins before. Measurements while
+processes start are discarded.
+8. A plan that failed is not retried before the run has taken twice as long, then three times, and so on. Its estimate
+   is then between its trial's result and the cost model's value, and moves toward the latter over time: plans are not
+   retried all the time, and none is given up permanently.
+9. Searches become rarer as the run continues, except after a change of its speed, and take at most ``regret`` of the
+   time.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Candidate:
     """A plan that may be better.
 
     Args:
-        key: names it: equal for plans that do the same in the same places with as many workers.
-        seconds: expected per row; measured ones take their place.
-        start: seconds until it can take over, in which the run continues as it is.
-        later: what it saves comes in later epochs: it need not be faster now.
-        alike: in the same places as the plan that runs: what is expected of both is wrong alike.
+        key: identifies the plan: equal for plans that do the same work in the same places with as many workers.
+        seconds: expected seconds per row; measurements replace them.
+        start: seconds until the plan can take over, during which the run continues with the current plan.
+        later: True if it saves time in later epochs: it need not be faster now.
+        alike: True if its work is in the same places as the current plan's: estimates of both have the same error.
     """
 
     key: str
@@ -55,12 +56,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PlanTrial:
-    """What a plan showed when it was tried, or left.
+    """The result of a plan that was tried or replaced.
 
     Args:
-        seconds: per row.
-        at: the time of that.
-        failed: how often it was tried without success.
+        seconds: seconds per row.
+        at: the time of the result.
+        failed: number of trials that it has failed.
     """
 
     seconds: float
@@ -70,21 +71,21 @@ class PlanTrial:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a run shows, at a moment between two deliveries.
+    """The measurements of a run at a moment between two deliveries.
 
     Args:
-        now: seconds that the run has taken.
-        plan: the key of the one that runs.
-        since: when that took over, as ``now``.
-        delivered: rows since then.
-        rows, seconds, waited, deliveries: since its first delivery: rows delivered, the wall time of that, the part of
-            it in which the trainer waited, and how many deliveries there were. They never fall under one plan.
-        rest: rows that are still to come; None if unknown: then as many as there were.
-        informed: enough was seen of the operators for a look.
-        looked: CPU seconds that looks have taken so far, with their checks.
-        candidates: what the look in progress proposes, and expects of the plan that runs; None until it has ended.
+        now: seconds since the start of the run.
+        plan: the key of the running plan.
+        since: the time at which it took over.
+        delivered: rows delivered since then.
+        rows, seconds, waited, deliveries: since its first delivery: rows delivered, wall time, the part of it in which
+            the trainer waited, and the number of deliveries. They never decrease under one plan.
+        rest: rows still to come; None if unknown, which counts as the number of rows so far.
+        informed: True if the operators were measured enough for a search.
+        looked: CPU seconds that searches, with their checks, have taken so far.
+        candidates: plans that the current search proposes, with the running plan; None until the search has ended.
         ready, refused: proposed plans that can take over at once, and those that never may.
-        opening: seconds that the first delivery of an iteration took: so long may that of another plan take.
+        opening: seconds until the first delivery of an iteration; another plan's first delivery may take as long.
     """
 
     now: float
@@ -106,19 +107,19 @@ class Observation:
 
 @dataclass(frozen=True)
 class Look:
-    """Ask the cost model for plans, next to the run."""
+    """Search for plans with the cost model, concurrently with the run."""
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Check a plan and start what it needs, next to the run."""
+    """Check a plan and start its workers, concurrently with the run."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Switch:
-    """Go over to a plan at the next window's end."""
+    """Switch to a plan at the end of the next window."""
 
     key: str
     why: str
@@ -130,7 +131,7 @@ Phase: TypeAlias = Literal["runs", "looks", "tries", "returns"]
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds per row of a plan, and of those the trainer's own; and seconds per delivery."""
+    """Seconds per row of a plan, the part of these that the trainer took, and seconds per delivery."""
 
     row: float
     trainer: float = 0.0
@@ -138,7 +139,7 @@ class Pace:
 
     @staticmethod
     def between(early: Observation, late: Observation) -> Pace:
-        """Of what was delivered from one observation to the other, under one plan."""
+        """Return the pace between two observations under one plan."""
         rows, deliveries = late.rows - early.rows, late.deliveries - early.deliveries
         taken, waited = late.seconds - early.seconds, late.waited - early.waited
         if rows <= 0:
@@ -147,31 +148,30 @@ class Pace:
 
     @staticmethod
     def of(seen: Observation) -> Pace:
-        """Of all that a plan delivered since it took over."""
+        """Return the pace since the plan took over."""
         return Pace.between(replace(seen, rows=0.0, seconds=0.0, waited=0.0, deliveries=0), seen)
 
 
 @dataclass(frozen=True)
 class State:
-    """What the controller remembers.
+    """The state of the controller.
 
     Args:
-        stays: the key of the plan that runs unless another one measures better.
+        stays: the key of the current plan, which runs unless another one measures better.
         phase: what is in progress.
-        mark: where the measurement of the plan that stays began.
-        pace: what it showed last; None until it has shown something.
-        judged: its seconds per row when it was last judged, or looked at; 0 until then.
+        mark: the observation at which the measurement of the current plan began.
+        pace: its last measured pace; None before the first measurement.
+        judged: its seconds per row at the last comparison or search; 0 before that.
         known: proposed plans by key.
-        tried: what some of them showed, which is known better than what was expected of them.
-        prepared: until when plans that are got ready are waited for, by key.
-        trial: the key of the plan that is tried or left.
-        slot: the last plan that was tried without success, its seconds and its rows, until it is known how long rows
-        take now.
-        spent: seconds that slots of worse plans, and looks after the first, have cost.
-        looked, cost: CPU seconds of all looks so far, and of the last one.
-        asked: the time of the last one.
-        changed: the pace is another one since.
-        looks: how many there were.
+        tried: the results of plans by key, which are more reliable than estimates.
+        prepared: by key, the time until which the controller waits for a plan in preparation.
+        trial: the key of the plan that is being tried or has just failed.
+        slot: the key, seconds and rows of the last failed trial, until the current plan has been measured again.
+        spent: seconds that trials of worse plans, and searches after the first, have cost.
+        looked, cost: CPU seconds of all searches so far, and of the last one.
+        asked: the time of the last search.
+        changed: True if the speed has changed since.
+        looks: number of searches.
     """
 
     stays: str
@@ -196,7 +196,7 @@ _SETTINGS = ControllerSettings()
 
 
 def step(state: State, seen: Observation, settings: ControllerSettings = _SETTINGS) -> tuple[State, tuple[Action, ...]]:
-    """What to do now: see this module. ``seen`` never goes back in time."""
+    """Return the next state and the actions to take (see this module). ``seen`` never goes back in time."""
     if state.phase in ("tries", "returns"):
         return _in_flight(state, seen, settings)
     state = _measured(state, seen, settings)
@@ -207,11 +207,11 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
     return _chosen(state, seen, settings)
 
 
-# ---- the plan that stays ---------------------------------------------------------------------------------------------
+# ---- the current plan ------------------------------------------------------------------------------------------------
 
 
 def _measured(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """With what the plan that stays has shown of late."""
+    """Update the pace of the current plan."""
     mark = None if _starting(state, seen) else state.mark
     if mark is None or mark.plan != seen.plan or mark.since != seen.since:
         return replace(state, mark=seen)
@@ -230,19 +230,19 @@ def _measured(state: State, seen: Observation, settings: ControllerSettings) -> 
 
 
 def _starting(state: State, seen: Observation) -> bool:
-    """Processes that start share the cores with the run: what it shows meanwhile tells nothing of its plan."""
+    """Whether processes are starting: they share the cores with the run, so its speed says nothing about its plan."""
     under_way = state.prepared.keys() - seen.ready - seen.refused
     return any(seen.now < state.prepared[key] for key in under_way)
 
 
 def _scaled(state: State, pace: Pace) -> State:
-    """What is known of other plans, where rows take longer or shorter than before, as they will under those, too."""
+    """Scale the results of other plans by the change of the current plan's time per row, which affects them too."""
     if state.pace is None or state.pace.row <= 0:
         return state
     times = pace.row / state.pace.row
     tried = {key: replace(each, seconds=each.seconds * times) for key, each in state.tried.items()}
     known = {key: replace(each, seconds=each.seconds * times) for key, each in state.known.items()}
-    if state.slot is not None:  # half of what changed may have changed before it, or in it
+    if state.slot is not None:  # half of the change may have happened before or during the trial
         key, seconds, rows = state.slot
         tried[key] = replace(tried[key], seconds=tried[key].seconds / math.sqrt(times))
         lost = seconds - rows * math.sqrt(pace.row * state.pace.row)
@@ -259,16 +259,16 @@ def _rest(seen: Observation) -> float:
 
 
 def _gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
-    """Seconds that a plan should save yet; what the trainer takes, no plan saves."""
+    """Return the seconds that a plan should still save; no plan saves the trainer's own time."""
     rows = _rest(seen) - candidate.start / max(pace.row, 1e-12)
     return rows * (pace.row - max(candidate.seconds, pace.trainer))
 
 
-# ---- looks -----------------------------------------------------------------------------------------------------------
+# ---- searches --------------------------------------------------------------------------------------------------------
 
 
 def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """With what a look found, and what was tried before."""
+    """Add the plans that a search has proposed, and keep those that were tried."""
     candidates = [_corrected(c, state, seen) for c in seen.candidates or ()]
     candidates = sorted(candidates, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
     known = {**state.known, **{c.key: c for c in candidates}}
@@ -281,7 +281,7 @@ def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> 
 
 
 def _corrected(candidate: Candidate, state: State, seen: Observation) -> Candidate:
-    """By what the plan that runs is mispredicted: all of that holds in the same places, half of it in others."""
+    """Correct an estimate by the running plan's error: fully for plans in the same places, half of it for others."""
     expected = next((c.seconds for c in seen.candidates or () if c.key == state.stays), 0.0)
     if not expected:
         return candidate
@@ -290,7 +290,7 @@ def _corrected(candidate: Candidate, state: State, seen: Observation) -> Candida
 
 
 def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> bool:
-    """A look is affordable, and something may come of it."""
+    """Whether a search is affordable and could find a useful plan."""
     pace = state.pace or Pace.of(seen)
     if not seen.informed or not seen.rows or _rest(seen) * (pace.row - pace.trainer) < settings.least_gain:
         return False
@@ -304,12 +304,12 @@ def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> 
 
 
 def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
-    """Get the best plan ready that is worth it, try it, or look for more."""
+    """Prepare the best plan that is worth a trial, try it, or search for more plans."""
     state = _roughly(state, seen, settings)
     pace = state.pace
     if pace is None:
         return (replace(state, phase="looks"), (Look(),)) if _may_look(state, seen, settings) else (state, ())
-    if state.slot is not None:  # what it has cost is not known before the plan that stays was measured again
+    if state.slot is not None:  # the trial's cost is unknown until the current plan is measured
         return state, ()
     others = [_now_known(c, state, seen, settings) for c in state.known.values() if c.key != state.stays]
     worth = [c for c in others if c.key not in seen.refused and _worth(c, state, seen, settings)]
@@ -322,14 +322,14 @@ def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tu
             why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
             return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
         if seen.now < state.prepared[best.key]:
-            return state, ()  # another one that is tried meanwhile would hold it up for a window or two
+            return state, ()  # a trial of another plan would delay this one by a window or two
     if not worth and _may_look(state, seen, settings):
         return replace(state, phase="looks", judged=pace.row), (Look(),)
     return state, ()
 
 
 def _roughly(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """Where a plan should be faster by far, two deliveries tell enough of the one that runs: each window counts."""
+    """Measure the running plan by only two deliveries if another plan should be much faster: each window counts."""
     if state.pace is not None or not state.known or seen.deliveries < settings.deliveries / 2:
         return state
     pace = Pace.of(seen)
@@ -338,7 +338,7 @@ def _roughly(state: State, seen: Observation, settings: ControllerSettings) -> S
 
 
 def _now_known(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> Candidate:
-    """Between what it showed and what is expected of it, by how long ago that was; once ready, it starts at once."""
+    """Return an estimate between a plan's result and the cost model's, by its age; ready plans start at once."""
     tried = state.tried.get(candidate.key)
     if tried is not None:
         showed = settings.memory * tried.at / seen.now
@@ -349,7 +349,7 @@ def _now_known(candidate: Candidate, state: State, seen: Observation, settings: 
 
 
 def _worth(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> bool:
-    """It should save enough, also of what slots have cost so far; a start takes some of the cores."""
+    """Whether a plan should save enough, compared with the cost of trials so far; its start also takes some cores."""
     assert state.pace is not None
     gain = _gain(candidate, state.pace, seen)
     if state.spent > settings.regret * (seen.now + max(gain, 0.0)):
@@ -359,7 +359,7 @@ def _worth(candidate: Candidate, state: State, seen: Observation, settings: Cont
 
 
 def _in_flight(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
-    """A slot continues, or ends; or the plan that stays is on its way back."""
+    """Continue or end a trial, or wait for the return to the current plan."""
     assert state.pace is not None
     if state.phase == "returns":
         if seen.plan != state.stays:
@@ -387,11 +387,11 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
 
 
 def _stays(state: State, seen: Observation, regret: float) -> State:
-    """The plan that was tried is the one that runs now."""
+    """Make the plan that was tried the current plan."""
     assert state.pace is not None
     key, before, pace = state.trial, state.pace.row, Pace.of(seen)
     known, tried = dict(state.known), {**state.tried, key: PlanTrial(pace.row, seen.now)}
-    if known[key].later:  # what it costs now, the plan before did not: that is not a measure
+    if known[key].later:  # later epochs save what it costs now, so the times do not compare
         known.pop(state.stays, None)
     else:
         known.setdefault(state.stays, Candidate(state.stays, before))

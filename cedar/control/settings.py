@@ -1,4 +1,4 @@
-"""The constants of the controller: each with its unit, and why it has this value."""
+"""The constants of the controller, each with its unit and the reason for its value."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """What decides when plans are looked for, tried and kept.
+    """Decides when the controller searches for plans, tries them and keeps them.
 
     Args:
-        regret: share of the time so far, 0 to 1, that looking for plans and slots of worse ones may cost: a run that
-            gains nothing stays within the 3% that nothing can tell from noise.
-        least_gain: seconds that a plan must be expected to save: less is not felt by anyone.
-        rare: share of the time so far, 0 to 1, that passes between two looks at least: costs that change in the middle
-            of a run are seen before much more than that is lost.
-        candidates: plans that are tried of what one look proposes: one for each kind of place.
-        slot: seconds at least that a plan is measured for: twice the time of the largest task, so that one task more
-            or less is no more than a part of what is compared.
-        growth: share of the time so far, 0 to 1, that a slot lasts where that is longer: a long run can afford to
-            tell plans apart that differ by little.
-        deliveries: pieces of output at least that a speed comes from: one may have been ready before.
-        better: share of the time of a row, 0 to 1, that a plan must save: what less would gain is within the regret.
-        clear: share of the time of a row, 0 to 1, that a plan is expected to take at most to be tried before the one
-            that runs was measured for a slot: no noise makes that much.
-        changed: times as slow, or as fast, as when it was last judged, that make what is known of other plans old.
-        memory: times as much as what the cost model expects of a plan counts what it just showed; half as much once the
-            run has taken twice as long: the machine may have been another's then.
-        hopeless: slots that a plan may lose before it is given up, and times as slow that it is taken to be then: it
-            starts cold, and one that is much slower need not be waited for.
+        regret: share of the time so far, 0 to 1, that searches and trials of worse plans may cost. A run that gains
+            nothing then loses at most 3%, which cannot be distinguished from noise.
+        least_gain: seconds that a plan must be expected to save; users do not notice less.
+        rare: share of the time so far, 0 to 1, that must pass between two searches, so that a change of costs in the
+            middle of a run is noticed before much more than that is lost.
+        candidates: number of plans from one search that are tried: one for each kind of place.
+        slot: minimum seconds of a trial: twice the time of the largest task, so that one task more or less only changes
+            part of the measurement.
+        growth: share of the time so far, 0 to 1, that a trial lasts if that is longer: a long run can afford to
+            distinguish plans that differ by little.
+        deliveries: minimum number of deliveries for a measurement of speed: one may have been ready before.
+        better: share of the time per row, 0 to 1, that a plan must save; smaller gains are within the regret.
+        clear: maximum share of the time per row, 0 to 1, that a plan is expected to take if it is tried before the
+            running plan was measured for a whole trial: noise cannot cause such a difference.
+        changed: factor by which the speed must change, up or down, to make the results of other plans outdated.
+        memory: weight of a fresh trial's result relative to the cost model's estimate. It is half as much once the run
+            has taken twice as long, since other work may have used the machine during the trial.
+        hopeless: maximum loss of a trial, in trial lengths, and the largest slowdown recorded for a failed plan: it
+            starts cold, and a plan that is much slower need not be measured longer.
     """
 
     regret: float = 0.03

@@ -1,8 +1,8 @@
-"""Where the time of a run went: one account, which reports, progress and ``explain()`` show.
+"""Where the time of a run was spent: one account that reports, progress displays and ``explain()`` show.
 
-Each task is measured where it runs, and what it did travels back with its result; the coordinator adds that up, and
-what it sees itself. Two sums hold: the parts of the workers' time are the time that there were workers, and the parts
-of the loader's time are the wall time.
+Each task is measured where it runs, and its times return with its result. The coordinator adds them up, with the times
+that it measures itself. Two sums hold: the parts of the workers' time add up to the capacity of the workers, and the
+parts of the loader's time to the wall time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal[
     "read", "operator", "stream", "gather", "convert", "cache", "ship", "around", "import", "compile"
 ]
-Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators that it is done for
+Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators for which it was done
 
-Ends: TypeAlias = tuple[int, int, int, int, int, int] | tuple[()]  # of a run of rows: the first and the last
+Ends: TypeAlias = tuple[int, int, int, int, int, int] | tuple[()]  # source, file, row of the first and last row
 
 TRAINER, START, DATA, IDLE = "the trainer", "start", "waiting for data", "idle"
 _NAMES: dict[Kind, str] = {
@@ -31,13 +31,13 @@ _NAMES: dict[Kind, str] = {
 }  # fmt: skip
 NO_OPERATORS = frozenset(_NAMES.values())  # parts of the workers' time that belong to no single operator
 AROUND: Part = ("around", ())
-STALLED = 0.1  # of the time: who waits less for data is limited by something else
-_BUSY = 0.75  # of its wall time, what works has a core; of the cores, they are all busy
+STALLED = 0.1  # share of the time: a trainer that waits less for data is not limited by them
+_BUSY = 0.75  # share of the wall time on a core from which a worker, or all cores, count as busy
 
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds by the clock, and of a core."""
+    """Wall seconds and CPU seconds."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -45,14 +45,13 @@ class Spent:
 
 @dataclass
 class TaskTime:
-    """What a task took, measured where it runs; plain data.
+    """The times of a task, measured where it runs; plain data.
 
-    Args:
-        parts: what was done, one by one, with the seconds by the clock and of a core.
-        began: by the clock of its process.
-        took: seconds; in ``crowded`` of them others had the core.
-        process, thread: the ids of those that it ran in.
-        ends: of a task that read, of the rows that it gave, if there is a recording.
+    parts: what was done, one entry each, with wall seconds and CPU seconds.
+        began: start by the clock of its process.
+        took: wall seconds; ``crowded`` is the part of them in which other threads or processes had the core.
+        process, thread: the ids of the process and thread that ran it.
+        ends: for a task that read, if there is a recording: the first and last of its rows.
     """
 
     parts: list[tuple[Part, float, float]] = field(default_factory=list)
@@ -66,7 +65,7 @@ class TaskTime:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the workers' time: a part, or a chain of operators that run as one, with the share of each."""
+    """One line of the workers' time: a part, or a chain of fused operators, with the share of each."""
 
     label: str
     seconds: float
@@ -81,10 +80,9 @@ class Line:
 class Span:
     """A task that ended.
 
-    Args:
-        began, took, process, thread: as of ``TaskTime``.
-        parts: what was done one after the other, and seconds by the clock and of a core.
-        ends: of a task that read, of the rows that it gave.
+    began, took, process, thread: as in ``TaskTime``.
+        parts: what was done in order, with wall seconds and CPU seconds.
+        ends: for a task that read, the first and last of its rows.
     """
 
     began: float
@@ -97,11 +95,11 @@ class Span:
 
 @dataclass(frozen=True)
 class TrainerWait:
-    """The trainer waited.
+    """A time in which the trainer waited.
 
     Args:
         asked, arrived: when it began and ended.
-        ends: of the rows of the batch that came.
+        ends: the first and last row of the batch that arrived.
     """
 
     asked: float
@@ -110,19 +108,19 @@ class TrainerWait:
 
 
 class Recording:
-    """The last tasks and waits one by one, for a trace: as bytes, which the garbage collector does not look at.
+    """The last tasks and waits, for a trace. They are stored as bytes, which the garbage collector does not scan.
 
     Args:
-        most: how many of each are kept.
+        most: maximum number of tasks, and of waits.
     """
 
     def __init__(self, most: int) -> None:
         self._tasks, self._waits = deque[bytes](maxlen=most), deque[bytes](maxlen=most)
         self._numbers: dict[Part, int] = {}
-        self.handed: Ends = ()  # of the batch about to be delivered
+        self.handed: Ends = ()  # first and last row of the batch about to be delivered
 
     def task(self, task: TaskTime) -> None:
-        """One that ended."""
+        """Record a task that ended."""
         numbers = self._numbers
         figures: list[float] = [task.began, task.took, task.process, task.thread, len(task.ends), *task.ends]
         for part, wall, cpu in task.parts:
@@ -131,14 +129,14 @@ class Recording:
         self._tasks.append(pack(f"{len(figures)}d", *figures))
 
     def wait(self, asked: float, now: float) -> None:
-        """One of the trainer, for the current batch."""
+        """Record a wait of the trainer, for the current batch."""
         ends = self.handed
         self.handed = ()
         self._waits.append(pack(f"{2 + len(ends)}d", asked, now, *ends))
 
     def tasks(self) -> list[Span]:
-        """As far as they are kept, in the order in which they ended."""
-        parts = list(self._numbers)  # all that these tasks name, and maybe more
+        """Return the recorded tasks in the order in which they ended."""
+        parts = list(self._numbers)  # all parts that these tasks name, and maybe more
         spans = []
         for began, took, process, thread, size, *rest in _numbers(self._tasks):
             ends, reported = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
@@ -149,29 +147,29 @@ class Recording:
         return spans
 
     def waits(self) -> list[TrainerWait]:
-        """As far as they are kept, in order."""
+        """Return the recorded waits in order."""
         return [TrainerWait(a, b, tuple(map(int, ends))) for a, b, *ends in _numbers(self._waits)]  # type: ignore[arg-type]
 
 
 def _numbers(packed: deque[bytes]) -> Iterator[tuple[float, ...]]:
-    return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # at once: tasks continue to be added
+    return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # a copy, since tasks are added concurrently
 
 
 @dataclass
 class Timeline:
-    """Of one loader; seconds.
+    """The times of one loader, in seconds.
 
     Args:
-        parts: of the workers, in tasks that have ended.
-        capacity: wall time, times how many workers there were.
+        parts: times of the workers in tasks that have ended.
+        capacity: wall time multiplied by the number of workers.
         elapsed: wall time between the first and the last ``next()``.
-        waited: of that, what passed inside ``next()``.
-        start: of that, what passed before the first task of an iteration began; ``compiling`` plans.
-        crowded: seconds in which tasks waited for a core that others had.
-        own: CPU seconds of the loader's thread while a caller waits for a delivery.
-        lanes: how many workers there are now.
-        recording: if the caller asks for a trace; None keeps no single task.
-        asked: when the trainer asked for the next delivery.
+        waited: the part of ``elapsed`` inside ``next()``.
+        start: the part of ``elapsed`` before an iteration's first task, without ``compiling``, which is spent on plans.
+        crowded: seconds in which tasks waited for a core that others used.
+        own: CPU seconds of the loader's thread while the trainer waits for a delivery.
+        lanes: the current number of workers.
+        recording: the recording for a trace; None if there is no trace.
+        asked: when the trainer requested the next delivery.
     """
 
     parts: dict[Part, Spent] = field(default_factory=dict)
@@ -186,19 +184,19 @@ class Timeline:
     recording: Recording | None = None
     asked: float = 0.0
     _given: float = 0.0
-    _compiled: float | None = None  # before the iteration; None once its start is counted
-    _began: float | None = None  # its first task
+    _compiled: float | None = None  # ``compiling`` before the iteration; None once its start is counted
+    _began: float | None = None  # when its first task began
 
-    # ---- what happens, by any clock ----------------------------------------------------------------------------------
+    # ---- events, with the time of any clock --------------------------------------------------------------------------
 
     def begin(self, now: float, lanes: float) -> None:
-        """An iteration begins, with so many workers: a caller asks for its first delivery."""
+        """Start an iteration with ``lanes`` workers: the trainer requests its first delivery."""
         self.lanes = lanes
         self.asked = self._given = now
         self._compiled, self._began = self.compiling, None
 
     def give(self, now: float) -> None:
-        """The delivery is there, or the end."""
+        """Record that a delivery, or the end, has reached the trainer."""
         passed = now - self._given
         if (recording := self.recording) is not None:
             recording.wait(self.asked, now)
@@ -211,7 +209,7 @@ class Timeline:
         self.asked = self._given = now
 
     def add(self, task: TaskTime, extra: bool = False) -> None:
-        """A task has ended; ``extra``: where it ran in this process, no worker did."""
+        """Add a task that has ended; ``extra``: the task ran outside the workers if it ran in this process."""
         if extra and task.process == os.getpid():
             self.capacity += task.took
         self._began = self._began or task.began
@@ -226,11 +224,10 @@ class Timeline:
         if (recording := self.recording) is not None:
             recording.task(task)
 
-    # ---- what is reported
-    # ------------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def rate(self, rows: float) -> float:
-        """Rows per second, of so many that were delivered."""
+        """Return rows per second for ``rows`` delivered rows."""
         return rows / self.elapsed if self.elapsed else 0.0
 
     @property
@@ -240,11 +237,11 @@ class Timeline:
 
     @property
     def around(self) -> float:
-        """CPU seconds of tasks around operators: they gather rows, and convert batches."""
+        """CPU seconds of tasks around operators: gathering rows and converting batches."""
         return self._cpu("gather", "convert")
 
     def _cpu(self, *kinds: Kind) -> float:
-        parts = list(self.parts.items())  # asked by threads next to the run, which may add to them
+        parts = list(self.parts.items())  # a copy, since other threads call this during the run
         return sum(spent.cpu for (kind, _), spent in parts if kind in kinds)
 
     @property
@@ -258,22 +255,22 @@ class Timeline:
         return min(self.waited / self.elapsed, 1.0) if self.elapsed else 0.0
 
     def seconds(self, operator: int) -> float:
-        """Of an operator, in whatever it ran with."""
+        """Return the wall seconds of an operator, including those of chains that it ran in."""
         parts = list(self.parts.items())
         return sum(spent.wall for (_, operators), spent in parts if operator in operators)
 
     def loader(self) -> dict[str, float]:
-        """The loader's time by what it did: the parts of ``elapsed``."""
+        """Return the loader's time by activity: the parts of ``elapsed``."""
         data = max(self.waited - self.start - self.compiling, 0.0)
         return {START: self.start, "compiling": self.compiling, DATA: data, TRAINER: self.trainer}
 
     def workers(self, labels: Mapping[int, str], weights: Mapping[int, float], inline: bool) -> list[Line]:
-        """The workers' time by what they did, most first: the parts of ``capacity``.
+        """Return the workers' time by activity, longest first: the parts of ``capacity``.
 
         Args:
-            labels: of operators.
-            weights: of operators that ran as one, what each took where they were measured one by one.
-            inline: the loader's thread is the only worker.
+            labels: labels of the operators by ordinal.
+            weights: times of operators that ran fused, as measured separately.
+            inline: True if the loader's thread is the only worker.
         """
         lines = [_line(part, spent.wall, labels, weights) for part, spent in self.parts.items()]
         lines.sort(key=lambda line: -line.seconds)
@@ -284,7 +281,7 @@ class Timeline:
         return [*lines, Line(IDLE, left)]
 
     def operators(self, lines: Iterable[Line], labels: Mapping[int, str]) -> dict[str, float]:
-        """The seconds of each operator by its label, most first; of a chain nothing looked into, of all of it."""
+        """Return the seconds of each operator by label, longest first; a chain without shares counts as one."""
         mine = {name_of(part, labels) for part in self.parts if part[1]}
         seconds: dict[str, float] = {}
         for line in lines:
@@ -294,11 +291,11 @@ class Timeline:
         return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
     def bottleneck(self, labels: Mapping[int, str], cores: int, filling: bool = False) -> tuple[str, str]:
-        """What limits the run, and why it does.
+        """Return what limits the run, and why.
 
         Args:
-            cores: of this machine.
-            filling: rows were put into a cache, for later epochs.
+            cores: number of cores of this machine.
+            filling: True if rows were written to a cache for later epochs.
         """
         if not self.elapsed or not self.parts:
             return "none measured", ""
@@ -317,7 +314,7 @@ class Timeline:
         if kind in ("import", "compile"):
             return "once in each process, in the first tasks: nothing in a longer run"
         cpu = sum(spent.cpu for spent in self.parts.values())
-        wanted = 1 + self.crowded / cpu if cpu else 1.0  # times as many seconds of a core as it had
+        wanted = 1 + self.crowded / cpu if cpu else 1.0  # wanted CPU time, relative to the CPU time that tasks had
         busy = cpu * wanted / self.elapsed
         reported = f"{cpu / self.elapsed:.1f} of {cores} core(s) busy"
         if self.crowded > max(cpu, self.elapsed) / 4:
@@ -334,7 +331,7 @@ class Timeline:
 
 
 def name_of(part: Part, labels: Mapping[int, str]) -> str:
-    """What a part is called: its operators, or what was done for all of them."""
+    """Return the name of a part: its operators, or what was done for all of them."""
     kind, operators = part
     return " -> ".join(labels.get(i, str(i)) for i in operators) if operators else _NAMES[kind]
 

@@ -33,7 +33,7 @@ def write_first(path: str, data: bytes) -> None:
 
     Many mounts have no hard links, so a folder decides: it can only be renamed onto an empty or missing folder. Each
     process puts the name of its temporary file into a folder of its own. The one whose folder becomes the claim gets
-    the name. Any process that finds a claim completes its rename, so a killed process blocks nobody else.
+    the name. Any process that finds a claim completes its rename, so a killed process does not block others.
     """
     folder, base = os.path.split(path)
     claim = os.path.join(folder, f".{base}.claim")
