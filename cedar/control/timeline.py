@@ -47,7 +47,8 @@ class Spent:
 class TaskTime:
     """The times of a task, measured where it runs; plain data.
 
-    parts: what was done, one entry each, with wall seconds and CPU seconds.
+    Args:
+        parts: what was done, one entry each, with wall seconds and CPU seconds.
         began: start by the clock of its process.
         took: wall seconds; ``crowded`` is the part of them in which other threads or processes had the core.
         process, thread: the ids of the process and thread that ran it.
@@ -80,7 +81,8 @@ class Line:
 class Span:
     """A task that ended.
 
-    began, took, process, thread: as in ``TaskTime``.
+    Args:
+        began, took, process, thread: as in ``TaskTime``.
         parts: what was done in order, with wall seconds and CPU seconds.
         ends: for a task that read, the first and last of its rows.
     """
