@@ -68,31 +68,31 @@ class KeptReader:
             PipelineError: the store is a directory that others can write to.
         """
         identity, where = self._identity(), self.where
-        given: list[Block] | None = None
+        blocks_read: list[Block] | None = None
         contents: str | None = ""
         if identity is None:  # an entry outlives the run, so its key must identify the data
-            given = list(self._plain.blocks(split, 0))
-            contents = _contents(given)
+            blocks_read = list(self._plain.blocks(split, 0))
+            contents = _contents(blocks_read)
             where = "memory" if contents is None else where
         key = self._key(split, identity, contents)
         timing = Timing() if timing is None else timing
         blocks = _timed(timing, self.store.get, key, where)
         if blocks is None:
-            blocks = self._made(split, env, given, timing)
+            blocks = self._compute(split, env, blocks_read, timing)
             _timed(timing, self.store.put, key, where, blocks, self._as_json(identity))
             timing.rows_cached += sum(block.slots for block in blocks)
-        elif given is None:
+        elif blocks_read is None:
             timing.rows_kept += split.rows if split.rows is not None else sum(block.slots for block in blocks)
         yield from relabeled(blocks, self._plain.ordinal, lap)
 
-    def _made(self, split: Split, env: Env, given: list[Block] | None, timing: Timing) -> list[Block]:
+    def _compute(self, split: Split, env: Env, blocks_read: list[Block] | None, timing: Timing) -> list[Block]:
         """Run the program on a split; blocks that were already read are not read again."""
-        if given is not None and self.reader is self._plain:
-            timing.rows_read += sum(block.slots for block in given)
-            return [run_program(self.program, block, env, timing) for block in given]
-        made = read_split(self.program, self.reader, split, 0, env)
-        timing.take(made.timing)
-        return made.blocks
+        if blocks_read is not None and self.reader is self._plain:
+            timing.rows_read += sum(block.slots for block in blocks_read)
+            return [run_program(self.program, block, env, timing) for block in blocks_read]
+        result = read_split(self.program, self.reader, split, 0, env)
+        timing.take(result.timing)
+        return result.blocks
 
     @property
     def _plain(self) -> Reader:
@@ -136,15 +136,15 @@ class KeptReader:
         return "raise" if policy is None else f"skip, refill={policy.refill}, files={policy.files}"
 
     def _group(self, identity: str | None) -> str:
-        apart = self.record.several or kind_of(self.where) == "memory"
-        ordinal = self._plain.ordinal if apart else 0
+        separate = self.record.several or kind_of(self.where) == "memory"
+        ordinal = self._plain.ordinal if separate else 0
         return graph.digest([self.record.key(), identity, self._policy(), ordinal, *self.branches])
 
     def _key(self, split: Split, identity: str | None, contents: str | None = "") -> Key:
         steps = (*self.program.steps, *(self.program.written or ()), *getattr(self.reader, "steps", ()))
-        own = {self._plain.operator, *(o for step in steps for o in step.operators)}
+        ordinals = {self._plain.operator, *(o for step in steps for o in step.operators)}
         return Key(
-            self._group(identity), graph.digest([repr(split), contents]), tuple(sorted(own)), self.record.columns
+            self._group(identity), graph.digest([repr(split), contents]), tuple(sorted(ordinals)), self.record.columns
         )
 
     def _as_json(self, identity: str | None) -> dict[str, Any]:

@@ -33,27 +33,27 @@ def read_blocks(entry: Entry, ordinals: Sequence[int]) -> list[Block]:
     """
     buffer = pa.py_buffer(entry.body)
     try:
-        return [_block(buffer, entry.body, one, ordinals) for one in _is(entry.about["blocks"], list)]
+        return [_block(buffer, entry.body, one, ordinals) for one in _typed(entry.about["blocks"], list)]
     except Exception as error:
         raise Damaged(f"it cannot be decoded: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _block(buffer: pa.Buffer, view: memoryview, one: Any, ordinals: Sequence[int]) -> Block:
-    _is(one, dict)
-    arrays, names = _read(buffer, len(view), one["columns"]), [_is(name, str) for name in _is(one["names"], list)]
-    slots, rows, tensors = _count(one["slots"]), _count(one["rows"]), _is(one["tensors"], dict)
-    keys = _keys(_named(_read(buffer, len(view), one["keys"])), _is(one["constant"], dict), slots)
+    _typed(one, dict)
+    arrays, names = _read(buffer, len(view), one["columns"]), [_typed(name, str) for name in _typed(one["names"], list)]
+    slots, rows, tensors = _count(one["slots"]), _count(one["rows"]), _typed(one["tensors"], dict)
+    keys = _keys(_named(_read(buffer, len(view), one["keys"])), _typed(one["constant"], dict), slots)
     arrays = [] if arrays is None else arrays.columns
-    _hold(len(arrays) == len(names) == len(set(names)) and tensors.keys() <= set(names), "other columns than names")
-    _hold(all(len(array) == rows for array in arrays), "columns of other lengths")
+    _require(len(arrays) == len(names) == len(set(names)) and tensors.keys() <= set(names), "other columns than names")
+    _require(all(len(array) == rows for array in arrays), "columns of other lengths")
     columns = {
         name: _tensor(array, buffer.address, view, *_pair(tensors[name])) if name in tensors else _column(array)
         for name, array in zip(names, arrays, strict=True)
     }
-    groups = read_groups(_is(one["groups"], list), lambda place: _named(_read(buffer, len(view), place)), rows)
-    _hold(groups.keys() <= columns.keys(), "groups of other names")
-    dead = _dead(_is(one["dead"], list), slots, ordinals)
-    _hold(rows + len(dead) == slots or not columns, "rows and skipped rows are not all")
+    groups = read_groups(_typed(one["groups"], list), lambda place: _named(_read(buffer, len(view), place)), rows)
+    _require(groups.keys() <= columns.keys(), "groups of other names")
+    dead = _skipped_slots(_typed(one["dead"], list), slots, ordinals)
+    _require(rows + len(dead) == slots or not columns, "rows and skipped rows are not all")
     return Block(columns | groups, keys, dead)
 
 
@@ -61,54 +61,54 @@ def _read(buffer: pa.Buffer, size: int, place: Any) -> pa.RecordBatch | None:
     if place is None:
         return None
     start, end = _pair(place)
-    _hold(0 <= _is(start, int) <= _is(end, int) <= size and start % PAGE == 0, "a part is outside")
+    _require(0 <= _typed(start, int) <= _typed(end, int) <= size and start % PAGE == 0, "a part is outside")
     return read_batch(buffer.slice(start, end - start))
 
 
 def _named(batch: pa.RecordBatch | None) -> dict[str, Any]:
     if batch is None:
         return {}
-    _hold(len(set(batch.schema.names)) == len(batch.schema.names), "two parts have one name")
+    _require(len(set(batch.schema.names)) == len(batch.schema.names), "two parts have one name")
     return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def _column(array: pa.Array) -> Any:
     made = as_column(array)
-    _hold(isinstance(made, pa.Array) and made.type == array.type, f"a column of type {array.type}")
+    _require(isinstance(made, pa.Array) and made.type == array.type, f"a column of type {array.type}")
     return made
 
 
 def _keys(parts: dict[str, Any], constant: dict[str, Any], slots: int) -> Keys:
-    _hold({*parts, *constant} == {"row", *CONSTANT} and not parts.keys() & constant.keys(), "keys of other parts")
+    _require({*parts, *constant} == {"row", *CONSTANT} and not parts.keys() & constant.keys(), "keys of other parts")
     for name, part in parts.items():
-        _hold(part.type == pa.int64() and len(part) == slots and not part.null_count, f"keys {name!r}")
+        _require(part.type == pa.int64() and len(part) == slots and not part.null_count, f"keys {name!r}")
     for name, value in constant.items():
-        _hold(type(value) is int and -(2**63) <= value < 2**63, f"key {name!r}")
+        _require(type(value) is int and -(2**63) <= value < 2**63, f"key {name!r}")
     return Keys(**{name: part.to_numpy() for name, part in parts.items()}, **constant)
 
 
-def _dead(given: list[Any], slots: int, ordinals: Sequence[int]) -> dict[int, Skipped]:
+def _skipped_slots(given: list[Any], slots: int, ordinals: Sequence[int]) -> dict[int, Skipped]:
     dead = {}
     for slot, place, label, error, refill, lost in map(_list, given):
-        _hold(_count(slot) < slots and slot not in dead and -1 <= _is(place, int) < len(ordinals), "skipped rows")
+        _require(_count(slot) < slots and slot not in dead and -1 <= _typed(place, int) < len(ordinals), "skipped rows")
         operator = ordinals[place] if place >= 0 else place
-        rows = tuple(_is(number, int) for number in _list(lost))
-        _hold(len(rows) in (0, 2), "skipped files")
-        dead[slot] = Skipped(operator, _is(label, str), _is(error, str), _is(refill, bool), rows)
+        rows = tuple(_typed(number, int) for number in _list(lost))
+        _require(len(rows) in (0, 2), "skipped files")
+        dead[slot] = Skipped(operator, _typed(label, str), _typed(error, str), _typed(refill, bool), rows)
     return dead
 
 
 def _tensor(array: pa.Array, base: int, view: memoryview, shape: Any, dtype: Any) -> Any:
-    kind = np.dtype(_is(dtype, str))
+    kind = np.dtype(_typed(dtype, str))
     shape = [_count(side) for side in _list(shape)]
-    _hold(kind.kind in _NUMBERS and not kind.hasobject and kind.fields is None, f"an array of {kind}")
+    _require(kind.kind in _NUMBERS and not kind.hasobject and kind.fields is None, f"an array of {kind}")
     width = kind.itemsize
     for side in shape:
         width *= side
     if pa.types.is_null(array.type):
-        _hold(not width or not len(array), "an array without its values")
+        _require(not width or not len(array), "an array without its values")
         return np.zeros((len(array), *shape), dtype=kind)
-    _hold(pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == width, "an array of another width")
+    _require(pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == width, "an array of another width")
     start = array.buffers()[1].address - base + array.offset * width  # the view decides whether it is writable
     flat = np.frombuffer(view, np.uint8, len(array) * width, start)
     return flat.view(kind).reshape(len(array), *shape)
@@ -117,27 +117,27 @@ def _tensor(array: pa.Array, base: int, view: memoryview, shape: Any, dtype: Any
 # ---- checks of an entry's description --------------------------------------------------------------------------------
 
 
-def _hold(true: bool, problem: str) -> None:
-    if not true:
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
         raise ValueError(problem)
 
 
-def _is(value: Any, kind: type) -> Any:
+def _typed(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{kind.__name__} expected, not {type(value).__name__}")
     return value
 
 
 def _count(value: Any) -> int:
-    _hold(_is(value, int) >= 0, "a negative count")
+    _require(_typed(value, int) >= 0, "a negative count")
     return int(value)
 
 
 def _list(value: Any) -> list[Any]:
-    items: list[Any] = _is(value, list)
+    items: list[Any] = _typed(value, list)
     return items
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
-    _hold(len(_list(value)) == 2, "a pair expected")
+    _require(len(_list(value)) == 2, "a pair expected")
     return value[0], value[1]

@@ -24,7 +24,7 @@ from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 
 # The identity of the data includes the files; the policy is a separate part of the key.
-_KNOBS = frozenset({"paths", "manifest", "split_bytes", "on_error", "storage_options", "survey"})
+_EXCLUDED_FIELDS = frozenset({"paths", "manifest", "split_bytes", "on_error", "storage_options", "survey"})
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
     written = {id(n) for n in graph.walk(root)} if root is not None else None
     logical: dict[int, Node] = {}
     physical: list[Operator] = []
-    for current in _working(node):
-        if written is not None and id(current.logical) not in written and _drops(current.operator):
+    for current in _row_nodes(node):
+        if written is not None and id(current.logical) not in written and _only_drops_columns(current.operator):
             continue  # the resulting columns already tell this
         logical.setdefault(id(current.logical), current.logical)
         operator = current.operator
@@ -88,17 +88,17 @@ def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
             physical.append(operator)  # it may do more than the work of its own node
     columns = _columns(node)
     if columns is None:  # then only the plan itself determines the output
-        physical += [n.operator for n in _working(node)]
+        physical += [n.operator for n in _row_nodes(node)]
     ordered = sorted(logical.values(), key=lambda n: sum(1 for _ in graph.walk(n)))
     return Fingerprint(tuple(ordered), columns, tuple(physical))
 
 
-def _drops(operator: Operator) -> bool:
+def _only_drops_columns(operator: Operator) -> bool:
     """Whether the operator only drops or reorders columns."""
     return operator.projection is not None
 
 
-def _working(node: Node) -> Iterator[Node]:
+def _row_nodes(node: Node) -> Iterator[Node]:
     """Yield the nodes that process rows, including those inside a scan."""
     for current in graph.walk(node):
         if current.operator.storage is None:
@@ -120,14 +120,14 @@ class Describer:
         self._known: dict[tuple[int, str | None], tuple[Operator, OperatorDigests]] = {}
 
     def __call__(self, given: Fingerprint, version: str | None = None) -> Record:
-        made = tuple(self._made(node.operator, version) for node in given.nodes)
-        inside = [self._made(operator, version) for operator in given.physical]
+        made = tuple(self._described(node.operator, version) for node in given.nodes)
+        inside = [self._described(operator, version) for operator in given.physical]
         physical = [[m.parameters, m.code] for m in inside]
         several = sum(1 for node in given.nodes if not node.inputs) > 1
         unknown = tuple(dict.fromkeys(f"{m.label}: {text}" for m in (*made, *inside) for text in m.unknown))
         return Record(made, given.columns, graph.digest(physical) if physical else "", versions(), several, unknown)
 
-    def _made(self, operator: Operator, version: str | None) -> OperatorDigests:
+    def _described(self, operator: Operator, version: str | None) -> OperatorDigests:
         key = id(operator), version
         if key not in self._known:
             self._known[key] = (operator, describe(operator, version))
@@ -158,7 +158,7 @@ def describe(operator: Operator, version: str | None = None) -> OperatorDigests:
         code |= {prefix + name: value for name, value in examined.parts.items()}
         unknown += examined.unknown
     parameters = examine(
-        _reading(operator.source) if isinstance(operator, Read) else _parameters(operator), "parameters"
+        _reading_options(operator.source) if isinstance(operator, Read) else _parameters(operator), "parameters"
     )
     unknown += parameters.unknown
     if unknown and version is None:
@@ -177,10 +177,10 @@ def _parameters(operator: Operator) -> Any:
 def _fields(item: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(item):
         return {"": item}
-    return {f.name: getattr(item, f.name) for f in dataclasses.fields(item) if f.name not in _KNOBS}
+    return {f.name: getattr(item, f.name) for f in dataclasses.fields(item) if f.name not in _EXCLUDED_FIELDS}
 
 
-def _reading(source: Any) -> Any:
+def _reading_options(source: Any) -> Any:
     """Return how a source reads: its options if it reads files, the class of a user's source."""
     if isinstance(source, FileSource):
         return [source.reader, _fields(source)]

@@ -47,7 +47,7 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
     for one in described:
         inverse, values = read(one["inverse"])["inverse"], list(read(one["values"]).values())
         names, fresh, stored, together = one["names"], one["fresh"], one["held"], one["together"]
-        right = (
+        valid = (
             inverse.type == pa.int32()
             and not inverse.null_count
             and len(inverse) == rows
@@ -57,9 +57,9 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
             and all(len(each) == stored and as_column(each).type == each.type for each in values)
         )
         places = as_ints(inverse, "int32")
-        if not right or (rows and not 0 <= places.min() <= places.max() < stored) or not 0 <= together <= len(values):
+        if not valid or (rows and not 0 <= places.min() <= places.max() < stored) or not 0 <= together <= len(values):
             raise ValueError("a group whose rows are not there")
         sharing = RowSharing(places, stored, together, rows)
-        for name, array, reported in zip(names, values, fresh, strict=True):
-            columns[name] = GroupColumn(array, sharing, reported)
+        for name, array, is_fresh in zip(names, values, fresh, strict=True):
+            columns[name] = GroupColumn(array, sharing, is_fresh)
     return columns

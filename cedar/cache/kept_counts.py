@@ -22,7 +22,7 @@ _SCHEMA = pa.schema([("file", pa.large_string()), ("left", pa.large_list(pa.int6
 _BUDGET = 256 << 20  # bytes of a store next to a manifest
 
 Counts: TypeAlias = dict[str, tuple[int, ...]]
-"""The rest of the row groups of files, by what these are known by."""
+"""The counts of the row groups of files, by the identity of the file."""
 
 
 class CountKey(NamedTuple):

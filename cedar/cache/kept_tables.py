@@ -31,7 +31,7 @@ def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:
         WorkerError: the table cannot be written anywhere.
     """
     name, table = name_of(_KIND, key or os.urandom(16).hex()), None
-    for place in (None if key is None else user_place(), _of_process(os.getpid())):
+    for place in (None if key is None else user_place(), _temporary_store(os.getpid())):
         if place is None:
             continue
         with place.alone(name):
@@ -46,7 +46,7 @@ def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:
 
 
 @cache
-def _of_process(pid: int) -> Folder:
+def _temporary_store(pid: int) -> Folder:
     folder = temporary_folder(_KIND)
     atexit.register(_remove, folder, pid)
     return Folder(folder)

@@ -39,7 +39,7 @@ class Memory:
                 return None
             entry, blocks = kept
             self._entries[name] = (EntryInfo(name, group, entry.nbytes, now), blocks)
-        return _given(blocks)
+        return _run_views(blocks)
 
     def holds(self, name: str) -> bool:
         return name in self._entries
@@ -70,32 +70,32 @@ class Memory:
         """Save an entry and return its bytes; 0 if there is no room, or an object cannot be copied."""
         size = sum(b.nbytes for b in blocks)
         with self._lock:
-            if self._leaving(group, name, size) is None:
+            if self._to_evict(group, name, size) is None:
                 return 0
         try:
-            kept = _copied(blocks)
+            kept = _copy_blocks(blocks)
         except Exception:  # noqa: BLE001 - copying a user's object may raise anything
             return 0
         with self._lock:
-            gone = self._leaving(group, name, size)
-            if gone is None:  # other threads have used the room in the meantime
+            evicted_entries = self._to_evict(group, name, size)
+            if evicted_entries is None:  # other threads have used the room in the meantime
                 return 0
-            for entry in gone:
+            for entry in evicted_entries:
                 del self._entries[entry.name]
             self._entries[name] = (EntryInfo(name, group, size, self._clock()), kept)
-            self.evicted += len(gone)
+            self.evicted += len(evicted_entries)
         return size
 
-    def _leaving(self, group: str, name: str, size: int) -> list[EntryInfo] | None:
+    def _to_evict(self, group: str, name: str, size: int) -> list[EntryInfo] | None:
         others = [entry for entry, _ in self._entries.values() if entry.name != name]
         return leaving(others, size, self._room, group, self._passes.since(group))
 
 
-def _copied(blocks: list[Block]) -> list[Block]:
-    return [b.only_columns(own_each(b.columns, _own)) for b in blocks]
+def _copy_blocks(blocks: list[Block]) -> list[Block]:
+    return [b.only_columns(own_each(b.columns, _copy_column)) for b in blocks]
 
 
-def _given(blocks: list[Block]) -> list[Block]:
+def _run_views(blocks: list[Block]) -> list[Block]:
     """Return read-only views of ndarrays, and copies of other columns, since a tensor over Arrow's memory is writable.
 
     When a view is delivered, it is copied (see ``writeable``).
@@ -104,7 +104,7 @@ def _given(blocks: list[Block]) -> list[Block]:
     for block in blocks:
         arrays = {name: read_only(column) for name, column in block.columns.items() if _is_plain(column)}
         others = {name: column for name, column in block.columns.items() if name not in arrays}
-        columns = arrays | own_each(others, _own)
+        columns = arrays | own_each(others, _copy_column)
         given.append(block.only_columns({name: columns[name] for name in block.columns}))
     return given
 
@@ -113,7 +113,7 @@ def _is_plain(column: Column) -> bool:
     return isinstance(column, np.ndarray) and not column.dtype.hasobject
 
 
-def _own(column: Column) -> Column:
+def _copy_column(column: Column) -> Column:
     """Copy only the rows of the column."""
     if isinstance(column, pa.Array):
         return pa.concat_arrays([column, column.slice(0, 0)])  # two arrays, since a single one is not copied

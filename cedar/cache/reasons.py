@@ -12,8 +12,8 @@ from cedar.store.entry import Damaged
 from cedar.store.place import Place
 
 RECORD = "-" + "0" * 16  # the end of the name of a group's record
-_MOST = 64  # records that are compared
-_LONG = 2000  # maximum characters of an explanation
+_MAX_RECORDS = 64  # records that are compared
+_MAX_CHARACTERS = 2000  # maximum characters of an explanation
 
 
 def as_json(record: Record, group: str, data: str, policy: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def recall(place: Place) -> list[dict[str, Any]]:
     """Return the latest records, newest last, without damaged ones."""
     found = sorted((each for each in place.entries() if each.name.endswith(RECORD)), key=lambda each: each.used)
     records = []
-    for each in found[-_MOST:]:
+    for each in found[-_MAX_RECORDS:]:
         with contextlib.suppress(OSError, Damaged):
             if (entry := place.get(each.name, {})) is not None:
                 records.append(entry.about)
@@ -48,17 +48,18 @@ def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
     nearest = min(reversed(differences), key=len)
     if len(nearest) > max(3, len(record["operators"])):
         return "what is kept there comes from other pipelines"
-    return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it comes from a record
+    text = "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))  # some of it comes from a record
+    return text[:_MAX_CHARACTERS]
 
 
 def _differences(known: dict[str, Any], record: dict[str, Any]) -> list[str]:
     try:
-        return [*_of_operators(known["operators"], record["operators"]), *_of_the_rest(known, record)]
+        return [*_operator_changes(known["operators"], record["operators"]), *_other_changes(known, record)]
     except (KeyError, TypeError, AttributeError):
-        return ["its record cannot be read"] * _MOST
+        return ["its record cannot be read"] * _MAX_RECORDS
 
 
-def _of_operators(known: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+def _operator_changes(known: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
     if [o["label"] for o in known] != [o["label"] for o in now]:
         old, new = {o["label"] for o in known}, {o["label"] for o in now}
         news = [f"{', '.join(sorted(n))} is {how}" if n else "" for n, how in ((new - old, "new"), (old - new, "gone"))]
@@ -70,18 +71,18 @@ def _of_operators(known: list[dict[str, Any]], now: list[dict[str, Any]]) -> lis
         if before["parameters"] != after["parameters"]:
             changes.append(f"the parameters of {label} changed")
         names = sorted(n for n in {*before["code"], *after["code"]} if before["code"].get(n) != after["code"].get(n))
-        changes += [f"the {_plain(name)} of {label} changed" for name in names]
+        changes += [f"the {_part_text(name)} of {label} changed" for name in names]
     return changes
 
 
-def _plain(part: str) -> str:
+def _part_text(part: str) -> str:
     kind, _, name = part.partition(" ")
     if kind == "closure":
         return f"value of {name!r}, which the function closes over,"
     return f"global {name!r}" if kind == "global" else part
 
 
-def _of_the_rest(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _other_changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
     changes = ["the data changed (other files, sizes or times of change)"] if known["data"] != now["data"] else []
     before, after = known["versions"], now["versions"]
     changes += [f"{name} was {before.get(name)}, is {after[name]}" for name in after if before.get(name) != after[name]]

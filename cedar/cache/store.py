@@ -65,7 +65,7 @@ class Store:
         self.memory = Memory(budget)
         self.described = Describer()
         self._places: dict[str, Place] = {}
-        self._closed: set[str] = set()  # places that could not be written to
+        self._unwritable: set[str] = set()  # places that could not be written to
         self._remembered: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self.notes: list[str] = []
@@ -113,7 +113,7 @@ class Store:
         start = time.perf_counter()
         kind = kind_of(where)
         blocks = self.memory.get(key.group, key.name) if kind == "memory" else self._load(key, where)
-        blocks = blocks and _narrowed(blocks, key.columns)
+        blocks = blocks and _select_columns(blocks, key.columns)
         with self._lock:
             self.hits += blocks is not None
             self.misses += blocks is None
@@ -162,7 +162,7 @@ class Store:
         self.stored_bytes += size
 
     def _save(self, key: Key, where: str, blocks: list[Block], record: dict[str, Any] | None) -> None:
-        if where in self._closed:
+        if where in self._unwritable:
             return
         place = self.place(where)
         try:
@@ -178,7 +178,7 @@ class Store:
             if record is not None and not known:
                 remember(place, record)
         except OSError as error:
-            self._closed.add(where)
+            self._unwritable.add(where)
             self._note(f"cache({where!r}) cannot be written, so nothing more is kept there: {error}")
 
     # ---- contents ----------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Store:
         _log.warning("%s", text)
 
 
-def _narrowed(blocks: list[Block], columns: tuple[str, ...] | None) -> list[Block] | None:
+def _select_columns(blocks: list[Block], columns: tuple[str, ...] | None) -> list[Block] | None:
     """Return the blocks with only these columns; None if the entry lacks one of them."""
     if columns is None:
         return blocks

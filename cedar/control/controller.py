@@ -198,78 +198,80 @@ _SETTINGS = ControllerSettings()
 def step(state: State, seen: Observation, settings: ControllerSettings = _SETTINGS) -> tuple[State, tuple[Action, ...]]:
     """Return the next state and the actions to take (see this module). ``seen`` never goes back in time."""
     if state.phase in ("tries", "returns"):
-        return _in_flight(state, seen, settings)
-    state = _measured(state, seen, settings)
+        return _continue_trial(state, seen, settings)
+    state = _measure(state, seen, settings)
     if state.phase == "looks":
         if seen.candidates is None:
             return state, ()
-        state = _proposed(state, seen, settings)
-    return _chosen(state, seen, settings)
+        state = _add_proposals(state, seen, settings)
+    return _choose(state, seen, settings)
 
 
 # ---- the current plan ------------------------------------------------------------------------------------------------
 
 
-def _measured(state: State, seen: Observation, settings: ControllerSettings) -> State:
+def _measure(state: State, seen: Observation, settings: ControllerSettings) -> State:
     """Update the pace of the current plan."""
-    mark = None if _starting(state, seen) else state.mark
+    mark = None if _is_starting(state, seen) else state.mark
     if mark is None or mark.plan != seen.plan or mark.since != seen.since:
         return replace(state, mark=seen)
-    if seen.seconds - mark.seconds < _slot(seen, settings) or seen.deliveries - mark.deliveries < settings.deliveries:
+    if seen.seconds - mark.seconds < _trial_time(seen, settings):
+        return state
+    if seen.deliveries - mark.deliveries < settings.deliveries:
         return state
     if seen.rows <= mark.rows:  # all were skipped: they have no throughput to compare
         return state
     pace = Pace.between(mark, seen)
-    state = replace(_scaled(state, pace), mark=seen, pace=pace)
+    state = replace(_scale_results(state, pace), mark=seen, pace=pace)
     if not state.judged:
         return replace(state, judged=pace.row)
-    apart = max(pace.row, state.judged) / max(min(pace.row, state.judged), 1e-12)
-    if apart <= settings.changed:
+    ratio = max(pace.row, state.judged) / max(min(pace.row, state.judged), 1e-12)
+    if ratio <= settings.changed:
         return state
     return replace(state, judged=pace.row, changed=True)
 
 
-def _starting(state: State, seen: Observation) -> bool:
+def _is_starting(state: State, seen: Observation) -> bool:
     """Whether processes are starting: they share the cores with the run, so its speed says nothing about its plan."""
     under_way = state.prepared.keys() - seen.ready - seen.refused
     return any(seen.now < state.prepared[key] for key in under_way)
 
 
-def _scaled(state: State, pace: Pace) -> State:
+def _scale_results(state: State, pace: Pace) -> State:
     """Scale the results of other plans by the change of the current plan's time per row, which affects them too."""
     if state.pace is None or state.pace.row <= 0:
         return state
-    times = pace.row / state.pace.row
-    tried = {key: replace(each, seconds=each.seconds * times) for key, each in state.tried.items()}
-    known = {key: replace(each, seconds=each.seconds * times) for key, each in state.known.items()}
+    factor = pace.row / state.pace.row
+    tried = {key: replace(each, seconds=each.seconds * factor) for key, each in state.tried.items()}
+    known = {key: replace(each, seconds=each.seconds * factor) for key, each in state.known.items()}
     if state.slot is not None:  # half of the change may have happened before or during the trial
         key, seconds, rows = state.slot
-        tried[key] = replace(tried[key], seconds=tried[key].seconds / math.sqrt(times))
+        tried[key] = replace(tried[key], seconds=tried[key].seconds / math.sqrt(factor))
         lost = seconds - rows * math.sqrt(pace.row * state.pace.row)
         state = replace(state, spent=state.spent + max(lost, 0.0), slot=None)
     return replace(state, known=known, tried=tried)
 
 
-def _slot(seen: Observation, settings: ControllerSettings) -> float:
+def _trial_time(seen: Observation, settings: ControllerSettings) -> float:
     return max(settings.slot, settings.growth * seen.now)
 
 
-def _rest(seen: Observation) -> float:
+def _rows_left(seen: Observation) -> float:
     return seen.rows if seen.rest is None else seen.rest
 
 
-def _gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
+def _expected_gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
     """Return the seconds that a plan should still save; no plan saves the trainer's own time."""
-    rows = _rest(seen) - candidate.start / max(pace.row, 1e-12)
+    rows = _rows_left(seen) - candidate.start / max(pace.row, 1e-12)
     return rows * (pace.row - max(candidate.seconds, pace.trainer))
 
 
 # ---- searches --------------------------------------------------------------------------------------------------------
 
 
-def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> State:
+def _add_proposals(state: State, seen: Observation, settings: ControllerSettings) -> State:
     """Add the plans that a search has proposed, and keep those that were tried."""
-    candidates = [_corrected(c, state, seen) for c in seen.candidates or ()]
+    candidates = [_correct(c, state, seen) for c in seen.candidates or ()]
     candidates = sorted(candidates, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
     known = {**state.known, **{c.key: c for c in candidates}}
     known = {key: c for key, c in known.items() if key in state.tried or c in candidates}
@@ -280,19 +282,19 @@ def _proposed(state: State, seen: Observation, settings: ControllerSettings) -> 
     )  # fmt: skip
 
 
-def _corrected(candidate: Candidate, state: State, seen: Observation) -> Candidate:
+def _correct(candidate: Candidate, state: State, seen: Observation) -> Candidate:
     """Correct an estimate by the running plan's error: fully for plans in the same places, half of it for others."""
     expected = next((c.seconds for c in seen.candidates or () if c.key == state.stays), 0.0)
     if not expected:
         return candidate
-    wrong = (state.pace or Pace.of(seen)).row / expected
-    return replace(candidate, seconds=candidate.seconds * (wrong if candidate.alike else math.sqrt(wrong)))
+    error = (state.pace or Pace.of(seen)).row / expected
+    return replace(candidate, seconds=candidate.seconds * (error if candidate.alike else math.sqrt(error)))
 
 
-def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> bool:
+def _may_search(state: State, seen: Observation, settings: ControllerSettings) -> bool:
     """Whether a search is affordable and could find a useful plan."""
     pace = state.pace or Pace.of(seen)
-    if not seen.informed or not seen.rows or _rest(seen) * (pace.row - pace.trainer) < settings.least_gain:
+    if not seen.informed or not seen.rows or _rows_left(seen) * (pace.row - pace.trainer) < settings.least_gain:
         return False
     if not state.looks:
         return True
@@ -303,18 +305,18 @@ def _may_look(state: State, seen: Observation, settings: ControllerSettings) -> 
 # ---- other plans -----------------------------------------------------------------------------------------------------
 
 
-def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
+def _choose(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
     """Prepare the best plan that is worth a trial, try it, or search for more plans."""
-    state = _roughly(state, seen, settings)
+    state = _measure_early(state, seen, settings)
     pace = state.pace
     if pace is None:
-        return (replace(state, phase="looks"), (Look(),)) if _may_look(state, seen, settings) else (state, ())
+        return (replace(state, phase="looks"), (Look(),)) if _may_search(state, seen, settings) else (state, ())
     if state.slot is not None:  # the trial's cost is unknown until the current plan is measured
         return state, ()
-    others = [_now_known(c, state, seen, settings) for c in state.known.values() if c.key != state.stays]
-    worth = [c for c in others if c.key not in seen.refused and _worth(c, state, seen, settings)]
-    worth.sort(key=lambda c: (_gain(c, pace, seen), c.key), reverse=True)
-    for best in worth:
+    others = [_estimate(c, state, seen, settings) for c in state.known.values() if c.key != state.stays]
+    worthwhile = [c for c in others if c.key not in seen.refused and _is_worth_trying(c, state, seen, settings)]
+    worthwhile.sort(key=lambda c: (_expected_gain(c, pace, seen), c.key), reverse=True)
+    for best in worthwhile:
         if best.key not in state.prepared:
             until = seen.now + 2 * max(best.start, settings.slot)
             return replace(state, prepared={**state.prepared, best.key: until}), (Prepare(best.key),)
@@ -323,12 +325,12 @@ def _chosen(state: State, seen: Observation, settings: ControllerSettings) -> tu
             return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
         if seen.now < state.prepared[best.key]:
             return state, ()  # a trial of another plan would delay this one by a window or two
-    if not worth and _may_look(state, seen, settings):
+    if not worthwhile and _may_search(state, seen, settings):
         return replace(state, phase="looks", judged=pace.row), (Look(),)
     return state, ()
 
 
-def _roughly(state: State, seen: Observation, settings: ControllerSettings) -> State:
+def _measure_early(state: State, seen: Observation, settings: ControllerSettings) -> State:
     """Measure the running plan by only two deliveries if another plan should be much faster: each window counts."""
     if state.pace is not None or not state.known or seen.deliveries < settings.deliveries / 2:
         return state
@@ -337,7 +339,7 @@ def _roughly(state: State, seen: Observation, settings: ControllerSettings) -> S
     return replace(state, pace=pace, judged=pace.row) if fast else state
 
 
-def _now_known(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> Candidate:
+def _estimate(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> Candidate:
     """Return an estimate between a plan's result and the cost model's, by its age; ready plans start at once."""
     tried = state.tried.get(candidate.key)
     if tried is not None:
@@ -348,17 +350,17 @@ def _now_known(candidate: Candidate, state: State, seen: Observation, settings: 
     return replace(candidate, start=0.0) if candidate.key in seen.ready else candidate
 
 
-def _worth(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> bool:
+def _is_worth_trying(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> bool:
     """Whether a plan should save enough, compared with the cost of trials so far; its start also takes some cores."""
     assert state.pace is not None
-    gain = _gain(candidate, state.pace, seen)
+    gain = _expected_gain(candidate, state.pace, seen)
     if state.spent > settings.regret * (seen.now + max(gain, 0.0)):
         return False
     saves = candidate.seconds <= state.pace.row * (1 - settings.better)
     return candidate.later or (saves and gain >= max(settings.least_gain, candidate.start))
 
 
-def _in_flight(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
+def _continue_trial(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
     """Continue or end a trial, or wait for the return to the current plan."""
     assert state.pace is not None
     if state.phase == "returns":
@@ -372,13 +374,13 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
     before = state.pace.row
     regret = seen.now - seen.since - seen.delivered * before
     showed = seen.seconds / seen.rows if seen.rows else math.inf
-    whole = seen.seconds >= _slot(seen, settings) and seen.deliveries >= settings.deliveries
-    lost = regret > seen.opening + settings.hopeless * max(_slot(seen, settings), state.pace.delivery)
+    whole = seen.seconds >= _trial_time(seen, settings) and seen.deliveries >= settings.deliveries
+    lost = regret > seen.opening + settings.hopeless * max(_trial_time(seen, settings), state.pace.delivery)
     if not (whole or lost):
         return state, ()
     later = state.known[state.trial].later and not lost
     if whole and (later or showed <= before * (1 - settings.better)):
-        return _stays(state, seen, max(regret, 0.0)), ()
+        return _accept_trial(state, seen, max(regret, 0.0)), ()
     failed = state.tried[state.trial].failed if state.trial in state.tried else 0
     tried = {**state.tried, state.trial: PlanTrial(min(showed, before * settings.hopeless), seen.now, failed + 1)}
     why = "no row in its slot" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
@@ -386,7 +388,7 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
     return replace(state, phase="returns", tried=tried, mark=seen), (back,)
 
 
-def _stays(state: State, seen: Observation, regret: float) -> State:
+def _accept_trial(state: State, seen: Observation, regret: float) -> State:
     """Make the plan that was tried the current plan."""
     assert state.pace is not None
     key, before, pace = state.trial, state.pace.row, Pace.of(seen)

@@ -140,7 +140,7 @@ class Recording:
         """Return the recorded tasks in the order in which they ended."""
         parts = list(self._numbers)  # all parts that these tasks name, and maybe more
         spans = []
-        for began, took, process, thread, size, *rest in _numbers(self._tasks):
+        for began, took, process, thread, size, *rest in _unpacked(self._tasks):
             ends, reported = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
             spent = tuple(
                 (parts[int(number)], wall, cpu) for number, wall, cpu in zip(reported, reported, reported, strict=True)
@@ -150,10 +150,10 @@ class Recording:
 
     def waits(self) -> list[TrainerWait]:
         """Return the recorded waits in order."""
-        return [TrainerWait(a, b, tuple(map(int, ends))) for a, b, *ends in _numbers(self._waits)]  # type: ignore[arg-type]
+        return [TrainerWait(a, b, tuple(map(int, ends))) for a, b, *ends in _unpacked(self._waits)]  # type: ignore[arg-type]
 
 
-def _numbers(packed: deque[bytes]) -> Iterator[tuple[float, ...]]:
+def _unpacked(packed: deque[bytes]) -> Iterator[tuple[float, ...]]:
     return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # a copy, since tasks are added concurrently
 
 
@@ -185,7 +185,7 @@ class Timeline:
     lanes: float = 1.0
     recording: Recording | None = None
     asked: float = 0.0
-    _given: float = 0.0
+    _delivered_at: float = 0.0
     _compiled: float | None = None  # ``compiling`` before the iteration; None once its start is counted
     _began: float | None = None  # when its first task began
 
@@ -194,12 +194,12 @@ class Timeline:
     def begin(self, now: float, lanes: float) -> None:
         """Start an iteration with ``lanes`` workers: the trainer requests its first delivery."""
         self.lanes = lanes
-        self.asked = self._given = now
+        self.asked = self._delivered_at = now
         self._compiled, self._began = self.compiling, None
 
     def give(self, now: float) -> None:
         """Record that a delivery, or the end, has reached the trainer."""
-        passed = now - self._given
+        passed = now - self._delivered_at
         if (recording := self.recording) is not None:
             recording.wait(self.asked, now)
         self.waited += now - self.asked
@@ -208,7 +208,7 @@ class Timeline:
         if self._compiled is not None:
             passed = min(self._began or now, now) - self.asked - (self.compiling - self._compiled)
             self.start, self._compiled = self.start + max(passed, 0.0), None
-        self.asked = self._given = now
+        self.asked = self._delivered_at = now
 
     def add(self, task: TaskTime, extra: bool = False) -> None:
         """Add a task that has ended; ``extra``: the task ran outside the workers if it ran in this process."""

@@ -30,22 +30,22 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self._under_way: dict[int, bytearray] = {}
+        self._active_rows: dict[int, bytearray] = {}
 
     def set(self) -> None:
         self._event.set()
-        for rows in list(self._under_way.values()):
+        for rows in list(self._active_rows.values()):
             rows.clear()
 
     def enter(self, rows: bytearray) -> None:
         """Clear ``rows`` when the event is set, which ends loops over ``rows``."""
-        self._under_way[id(rows)] = rows
+        self._active_rows[id(rows)] = rows
         if self._event.is_set():
             rows.clear()
 
     def leave(self, rows: bytearray) -> None:
         """Stop tracking ``rows``: the loop over them has ended."""
-        self._under_way.pop(id(rows), None)
+        self._active_rows.pop(id(rows), None)
 
     def wait(self, seconds: float) -> bool:
         """Return True once the event is set, or False after ``seconds``."""
@@ -80,22 +80,22 @@ class RequestOwner:
             raise CancelledError
 
 
-_asker: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - it is frozen
+_owner: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - it is frozen
 
 
 def asker() -> RequestOwner:
     """Return this thread's owner. Code that opens a file keeps it, since libraries may read in their own threads."""
-    return _asker.get()
+    return _owner.get()
 
 
 @contextmanager
 def counting(use: Use) -> Iterator[Use]:
     """Count the storage requests of this thread in ``use`` until the end of the block."""
-    token = _asker.set(replace(_asker.get(), use=use))
+    token = _owner.set(replace(_owner.get(), use=use))
     try:
         yield use
     finally:
-        _asker.reset(token)
+        _owner.reset(token)
 
 
 class StopScope:
@@ -107,10 +107,10 @@ class StopScope:
         self._stop = stop
 
     def __enter__(self) -> None:
-        self._token = _asker.set(RequestOwner(_asker.get().use, self._stop))
+        self._token = _owner.set(RequestOwner(_owner.get().use, self._stop))
 
     def __exit__(self, *_: object) -> None:
-        _asker.reset(self._token)
+        _owner.reset(self._token)
 
 
 class CancellableArguments:
@@ -125,7 +125,7 @@ class CancellableArguments:
     __slots__ = ("_arguments", "_rows", "_stop")
 
     def __init__(self, arguments: Sequence[Iterable[Any]], n: int) -> None:
-        self._arguments, self._stop = arguments, _asker.get().stop
+        self._arguments, self._stop = arguments, _owner.get().stop
         self._rows = bytearray(b"\1" * n if self._stop is not None else b"")
 
     def __enter__(self) -> Sequence[Iterable[Any]]:

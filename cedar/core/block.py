@@ -138,12 +138,12 @@ class Block:
         """Return a block of ``columns``, whose row i is this block's live row ``rows[i]`` (ascending)."""
         if not self.dead:
             return Block(columns, self.keys.take(rows))
-        stays = np.zeros(self.slots, dtype=bool)
-        stays[list(self.dead)] = True
-        stays[self.live_slots()[rows]] = True
-        renumbered = np.cumsum(stays) - 1
+        remains = np.zeros(self.slots, dtype=bool)
+        remains[list(self.dead)] = True
+        remains[self.live_slots()[rows]] = True
+        renumbered = np.cumsum(remains) - 1
         dead = {int(renumbered[slot]): why for slot, why in self.dead.items()}
-        return Block(columns, self.keys.take(np.flatnonzero(stays)), dead)
+        return Block(columns, self.keys.take(np.flatnonzero(remains)), dead)
 
     def kill(self, failed: Mapping[int, Skipped]) -> Block:
         """Return the block without the live rows in ``failed``, whose slots become dead."""
@@ -174,11 +174,11 @@ class Block:
         if not names:
             yield from ({} for _ in range(len(self)))
             return
-        for values in zip(*(_shown(name, c) for name, c in self.columns.items()), strict=True):
+        for values in zip(*(_values_for_python(name, c) for name, c in self.columns.items()), strict=True):
             yield dict(zip(names, values, strict=True))
 
 
-def _shown(name: str, column: Column) -> Sequence[Any]:
+def _values_for_python(name: str, column: Column) -> Sequence[Any]:
     try:
         return python_values(column)
     except (pa.ArrowException, ValueError, OverflowError) as error:
@@ -205,8 +205,8 @@ def concat_blocks(blocks: Sequence[Block]) -> Block:
     """Concatenate blocks of the same columns."""
     if len(blocks) == 1:
         return blocks[0]
-    some = [b.columns for b in blocks if len(b)]  # empty blocks may not know their column types
-    columns = concat_each(some or [blocks[0].columns])
+    nonempty = [b.columns for b in blocks if len(b)]  # empty blocks may not know their column types
+    columns = concat_each(nonempty or [blocks[0].columns])
     dead: dict[int, Skipped] = {}
     offset = 0
     for block in blocks:

@@ -22,7 +22,7 @@ from cedar.core.errors import CedarError, PipelineError, Site
 if TYPE_CHECKING:
     import polars as pl
 
-_DIGITS = 38  # digits of a decimal128
+_DECIMAL128_DIGITS = 38  # digits of a decimal128
 
 
 class NoColumn(TypeError):
@@ -50,14 +50,14 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return pa.bool_() if isinstance(kind, pa.Bool8Type) else canonical_type(kind.storage_type)
     if pt.is_struct(kind):
-        _distinct(kind)
+        _check_field_names(kind)
         return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in kind])
     if pt.is_map(kind):
         entry = pa.struct([("key", canonical_type(kind.key_type)), ("value", canonical_type(kind.item_type))])
         return pa.large_list(entry)
     if pt.is_fixed_size_list(kind) and kind.list_size:
         return pa.list_(canonical_type(kind.value_type), kind.list_size)
-    if _is_listed(kind):
+    if _is_list_type(kind):
         return pa.large_list(canonical_type(kind.value_type))
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
         return canonical_type(kind.value_type)
@@ -84,17 +84,17 @@ def _decimal(kind: pa.DataType) -> pa.DataType:
     digits, scale = kind.precision - min(kind.scale, 0), max(kind.scale, 0)
     if digits > 76:
         raise NoColumn(f"{kind} has {digits} digits, more than 76", "cast it to a float")
-    return pa.decimal128(digits, scale) if digits <= _DIGITS else pa.decimal256(digits, scale)
+    return pa.decimal128(digits, scale) if digits <= _DECIMAL128_DIGITS else pa.decimal256(digits, scale)
 
 
-def _distinct(kind: pa.DataType) -> None:
+def _check_field_names(kind: pa.DataType) -> None:
     names = [field.name for field in kind]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise NoColumn(f"a struct has two fields {twice!r}", "rename one of them")
+    duplicate = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if duplicate is not None:
+        raise NoColumn(f"a struct has two fields {duplicate!r}", "rename one of them")
 
 
-def _is_listed(kind: pa.DataType) -> bool:
+def _is_list_type(kind: pa.DataType) -> bool:
     return bool(
         pt.is_list(kind)
         or pt.is_large_list(kind)
@@ -154,7 +154,7 @@ def as_column(values: Any) -> Any:
             return values
         return of_array(values)
     if isinstance(values, pa.ChunkedArray):
-        return _joined(values)
+        return _join_chunks(values)
     if isinstance(values, pa.Array):
         return _canonical(values, canonical_type(values.type))
     if hasattr(values, "get_chunks"):
@@ -174,13 +174,13 @@ def as_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: as ``as_column``.
     """
-    made = {}
+    result = {}
     for name, values in columns.items():
         array = values.chunk(0) if isinstance(values, pa.ChunkedArray) and values.num_chunks == 1 else values
         ready = isinstance(array, pa.Array) and len(array) > 0
         ready = ready and array.type.equals(canonical_type(array.type), check_metadata=True)
-        made[name] = array if ready else as_column(values)
-    return made
+        result[name] = array if ready else as_column(values)
+    return result
 
 
 def checked_column(values: Any) -> Any:
@@ -193,7 +193,7 @@ def checked_column(values: Any) -> Any:
     return as_column(values)
 
 
-def _joined(values: pa.ChunkedArray) -> pa.Array:
+def _join_chunks(values: pa.ChunkedArray) -> pa.Array:
     """Convert the chunks to the canonical type, then join them: Arrow cannot join chunks of every other type."""
     target = canonical_type(values.type)
     if not values.num_chunks:
@@ -216,40 +216,40 @@ def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pt.is_dictionary(kind):
         return _canonical(array.dictionary, target).take(array.indices)
     if pt.is_run_end_encoded(kind):
-        return _decoded(array, target)
+        return _decode_runs(array, target)
     if pt.is_struct(kind):
-        return _struct(array, target)
-    if _is_listed(kind) or pt.is_map(kind):
-        return _lists(array, target)
+        return _convert_struct(array, target)
+    if _is_list_type(kind) or pt.is_map(kind):
+        return _convert_lists(array, target)
     return array.cast(target)
 
 
-def _decoded(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _decode_runs(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Decode run-end encoding by looking up the run of each row, since Arrow decodes only some types."""
     ends = array.run_ends.to_numpy()
     places = np.arange(array.offset, array.offset + len(array))
     return _canonical(array.values, target).take(of_numbers(np.searchsorted(ends, places, side="right")))
 
 
-def _struct(array: pa.Array, target: pa.DataType) -> pa.Array:
-    valid = _valid(array)
+def _convert_struct(array: pa.Array, target: pa.DataType) -> pa.Array:
+    valid = _validity_bits(array)
     if not target.num_fields:
         return pa.Array.from_buffers(target, len(array), [valid], children=[])
     fields = [_canonical(array.field(i), field.type) for i, field in enumerate(target)]
     return pa.Array.from_buffers(target, len(array), [valid], children=fields)
 
 
-def _lists(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert lists of any kind to large lists, or to fixed-size lists if ``target`` is one."""
     kind, rows = array.type, len(array)
     if pt.is_fixed_size_list(target):
         size = target.list_size
         items = _canonical(array.values.slice(array.offset * size, rows * size), target.value_type)
-        return pa.Array.from_buffers(target, rows, [_valid(array)], children=[items])
+        return pa.Array.from_buffers(target, rows, [_validity_bits(array)], children=[items])
     if pt.is_fixed_size_list(kind):  # lists of size 0
         items, offsets = _canonical(array.values[:0], target.value_type), np.zeros(rows + 1, dtype=np.int64)
     elif pt.is_list_view(kind) or pt.is_large_list_view(kind):
-        places, offsets = _viewed(array)
+        places, offsets = _list_view_items(array)
         items = _canonical(array.values, target.value_type).take(of_numbers(places))
     else:
         offsets = numbers(array.offsets).astype(np.int64) if rows else np.zeros(1, dtype=np.int64)
@@ -258,11 +258,11 @@ def _lists(array: pa.Array, target: pa.DataType) -> pa.Array:
             entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
         start, stop = int(offsets[0]), int(offsets[-1])
         items, offsets = _canonical(entries.slice(start, stop - start), target.value_type), offsets - start
-    buffers = [_valid(array), pa.py_buffer(np.ascontiguousarray(offsets))]
+    buffers = [_validity_bits(array), pa.py_buffer(np.ascontiguousarray(offsets))]
     return pa.Array.from_buffers(target, rows, buffers, children=[items])
 
 
-def _viewed(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _list_view_items(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the positions of the items of a list view, one list after another, and the offsets of these lists."""
     sizes = np.where(np.asarray(array.is_valid()), numbers(array.sizes), 0).astype(np.int64)
     offsets = np.zeros(len(array) + 1, dtype=np.int64)
@@ -271,7 +271,7 @@ def _viewed(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     return np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], sizes), offsets
 
 
-def _valid(array: pa.Array) -> pa.Buffer | None:
+def _validity_bits(array: pa.Array) -> pa.Buffer | None:
     """Return the validity bits of an array, starting at its first row; None if it has no nulls."""
     if not array.null_count:
         return None
@@ -314,7 +314,7 @@ def to_series(name: str, column: pa.Array) -> pl.Series:
 
     if polars_type(column.type) is None:
         raise NoColumn(f"polars has no type for {column.type}", "cast it first, or map a function over it")
-    return pl.Series(name, _whole(column) if _has_fixed_lists(column.type) and _is_cut(column) else column)
+    return pl.Series(name, _copy_slice(column) if _has_fixed_lists(column.type) and _is_sliced(column) else column)
 
 
 def to_frame(columns: Mapping[str, pa.Array]) -> pl.DataFrame:
@@ -339,9 +339,9 @@ def from_series(series: pl.Series) -> Any:
 
     kind = series.dtype
     if kind == pl.Object:
-        made = np.empty(len(series), dtype=object)
-        made[:] = series.to_list()
-        return made
+        result = np.empty(len(series), dtype=object)
+        result[:] = series.to_list()
+        return result
     _handed_over(kind)
     if "\0" in series.name:  # C strings cannot contain it
         series = series.rename("")
@@ -433,17 +433,17 @@ def _has_fixed_lists(kind: pa.DataType) -> bool:
     return bool(pt.is_fixed_size_list(kind)) or any(map(_has_fixed_lists, inside))
 
 
-def _is_cut(array: pa.Array) -> bool:
+def _is_sliced(array: pa.Array) -> bool:
     """Whether an array has sliced fixed-size lists with nulls: polars would read the parent's validity bits."""
     kind = array.type
     if pt.is_fixed_size_list(kind):
         cut = array.offset or len(array.values) != len(array) * kind.list_size
-        return bool(cut and array.buffers()[0] is not None) or _is_cut(array.values)
+        return bool(cut and array.buffers()[0] is not None) or _is_sliced(array.values)
     if pt.is_large_list(kind):
-        return _is_cut(array.values)
-    return pt.is_struct(kind) and any(_is_cut(array.field(i)) for i in range(kind.num_fields))
+        return _is_sliced(array.values)
+    return pt.is_struct(kind) and any(_is_sliced(array.field(i)) for i in range(kind.num_fields))
 
 
-def _whole(array: pa.Array) -> pa.Array:
+def _copy_slice(array: pa.Array) -> pa.Array:
     """Copy a sliced array into memory that holds only its own values."""
     return pa.concat_arrays([array[:0], array])

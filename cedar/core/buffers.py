@@ -20,34 +20,34 @@ import numpy as np
 import numpy.typing as npt
 
 _SMALL = 1 << 20  # bytes; the allocator itself reuses smaller arrays
-_MOST_IDLE = 192 << 20  # bytes kept for reuse; beyond that, the size unused for longest is released
-_LOOK = 1 << 30  # bytes requested between two trims, which release memory that stayed idle since the last trim
+_MAX_IDLE_BYTES = 192 << 20  # bytes kept for reuse; beyond that, the size unused for longest is released
+_TRIM_INTERVAL_BYTES = 1 << 30  # requested between two trims, which release what stayed idle since the last trim
 
 
-class _Spare:
+class _IdleMemory:
     """Idle memory by size, the size unused for longest first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._back: deque[mmap.mmap] = deque()  # returned, not yet added to _idle
+        self._returned: deque[mmap.mmap] = deque()  # returned, not yet added to _idle
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
         self._used = 0  # bytes in use by arrays
         self._peaks = [0, 0]  # the highest _used since the last trim, and between the two trims before
-        self._asked = 0
-        self._least: dict[int, int] = {}  # by size: the lowest number of idle buffers since the last trim
+        self._requested = 0
+        self._min_idle: dict[int, int] = {}  # by size: the lowest number of idle buffers since the last trim
 
     def take(self, size: int) -> mmap.mmap:
         with self._lock:
             self._sort_in()
-            self._asked += size
-            if self._asked >= _LOOK:
+            self._requested += size
+            if self._requested >= _TRIM_INTERVAL_BYTES:
                 self._trim()
             self._used += size
             self._peaks[0] = max(self._peaks[0], self._used)
             if size in self._idle:
                 return self._pop(size)
-            self._least[size] = 0
+            self._min_idle[size] = 0
             self._shrink()
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -56,7 +56,7 @@ class _Spare:
 
     def give_back(self, memory: mmap.mmap) -> None:
         """Take back unreferenced memory. The garbage collector may call this while this thread holds the lock."""
-        self._back.append(memory)
+        self._returned.append(memory)
         if self._lock.acquire(blocking=False):  # otherwise the holder of the lock, or the next caller, sorts it in
             try:
                 self._sort_in()
@@ -77,8 +77,8 @@ class _Spare:
         return self._bytes
 
     def _sort_in(self) -> None:
-        while self._back:
-            memory = self._back.popleft()
+        while self._returned:
+            memory = self._returned.popleft()
             size = len(memory)
             self._used -= size
             self._idle.setdefault(size, []).append(memory)
@@ -90,27 +90,27 @@ class _Spare:
         mmaps = self._idle[size]
         memory = mmaps.pop()
         self._bytes -= size
-        self._least[size] = min(self._least.get(size, len(mmaps)), len(mmaps))
+        self._min_idle[size] = min(self._min_idle.get(size, len(mmaps)), len(mmaps))
         if not mmaps:
             del self._idle[size]
         return memory
 
     def _shrink(self) -> None:
         """Release the buffers unused for longest while idle and used bytes exceed the peak: some size has too many."""
-        most = min(max(self._peaks) - self._used, _MOST_IDLE)
-        while self._bytes > most:
+        limit = min(max(self._peaks) - self._used, _MAX_IDLE_BYTES)
+        while self._bytes > limit:
             self._pop(next(iter(self._idle)))  # its last reference, so it is unmapped
 
     def _trim(self) -> None:
         """Release buffers idle since the last trim: sizes no longer used, or more of a size than needed at once."""
         for size, mmaps in list(self._idle.items()):
-            for _ in range(min(self._least.get(size, 0), len(mmaps))):
+            for _ in range(min(self._min_idle.get(size, 0), len(mmaps))):
                 self._pop(size)
-        self._asked, self._least = 0, {size: len(mmaps) for size, mmaps in self._idle.items()}
+        self._requested, self._min_idle = 0, {size: len(mmaps) for size, mmaps in self._idle.items()}
         self._peaks = [self._used, self._peaks[0]]
 
 
-_spare = _Spare()
+_idle_memory = _IdleMemory()
 
 
 def let_go() -> int:
@@ -123,12 +123,12 @@ def let_go() -> int:
         >>> idle()
         0
     """
-    return _spare.let_go()
+    return _idle_memory.let_go()
 
 
 def idle() -> int:
     """Return the bytes of unused memory that are kept for later arrays."""
-    return _spare.idle
+    return _idle_memory.idle
 
 
 def _rounded(size: int) -> int:
@@ -150,9 +150,9 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     size = count * kind.itemsize
     if size < _SMALL or kind.hasobject:
         return np.empty(shape, kind)
-    memory = _spare.take(_rounded(size))
+    memory = _idle_memory.take(_rounded(size))
     owner: Any = (ctypes.c_ubyte * len(memory)).from_buffer(memory)
-    weakref.finalize(owner, _spare.give_back, memory).atexit = False
+    weakref.finalize(owner, _idle_memory.give_back, memory).atexit = False
     return np.frombuffer(owner, kind, count).reshape(shape)
 
 

@@ -24,9 +24,9 @@ from cedar.core.jagged import JaggedTensor
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
 
-_OBJECT = 64  # the bytes that each object is assumed to take
-_LARGE = 1 << 20  # bytes from which reusing memory pays off
-_MANY = 512  # rows from which gathering lists by NumPy is faster, in spite of its calls
+_OBJECT_BYTES = 64  # the bytes that each object is assumed to take
+_MIN_REUSED_BYTES = 1 << 20  # bytes from which reusing memory pays off
+_MIN_ROWS_TO_GATHER = 512  # rows from which gathering lists by NumPy is faster, in spite of its calls
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ def take(column: Column, index: Index) -> Column:
         return take_arrays([column], index)[0]
     if not isinstance(column, np.ndarray):
         return column.take(index)
-    if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _LARGE:
+    if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _MIN_REUSED_BYTES:
         return column[index]
-    made = buffers.empty((len(index), *column.shape[1:]), column.dtype)
-    return np.take(column, index, axis=0, out=made, mode="wrap")  # other modes make another copy
+    result = buffers.empty((len(index), *column.shape[1:]), column.dtype)
+    return np.take(column, index, axis=0, out=result, mode="wrap")  # other modes make another copy
 
 
 def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
@@ -97,10 +97,10 @@ def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
         >>> [array.to_pylist() for array in take_arrays([pa.array([7, 8]), pa.array(["a", None])], np.array([1, 0]))]
         [[8, 7], [None, 'a']]
     """
-    scattered = len(index) >= _MANY and not bool((index[1:] >= index[:-1]).all())
-    if scattered and (apart := {i for i, a in enumerate(arrays) if pa.types.is_large_list(a.type) and len(a)}):
-        rest = iter(take_arrays([array for i, array in enumerate(arrays) if i not in apart], index))
-        return [_take_lists(array, index) if i in apart else next(rest) for i, array in enumerate(arrays)]
+    scattered = len(index) >= _MIN_ROWS_TO_GATHER and not bool((index[1:] >= index[:-1]).all())
+    if scattered and (list_positions := {i for i, a in enumerate(arrays) if pa.types.is_large_list(a.type) and len(a)}):
+        rest = iter(take_arrays([array for i, array in enumerate(arrays) if i not in list_positions], index))
+        return [_take_lists(array, index) if i in list_positions else next(rest) for i, array in enumerate(arrays)]
     # One call for all arrays: tables can have thousands of columns.
     batch = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays)) if arrays else None
     return [] if batch is None else batch.take(of_numbers(index)).columns
@@ -142,16 +142,16 @@ def concat(columns: Sequence[Column]) -> Column:
             return np.concatenate(columns)
         if (whole := buffers.joined(columns)) is not None:
             return whole
-        made = buffers.empty((sum(map(len, columns)), *columns[0].shape[1:]), columns[0].dtype)
-        return np.concatenate(columns, out=made)
+        result = buffers.empty((sum(map(len, columns)), *columns[0].shape[1:]), columns[0].dtype)
+        return np.concatenate(columns, out=result)
     return pa.concat_arrays([c if isinstance(c, pa.Array) else c.plain() for c in columns])
 
 
 def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Copy an array into memory of its own."""
-    made = buffers.empty(array.shape, array.dtype)
-    np.copyto(made, array)
-    return made
+    result = buffers.empty(array.shape, array.dtype)
+    np.copyto(result, array)
+    return result
 
 
 def detached(column: Column) -> Column:
@@ -190,9 +190,9 @@ def _object_bytes(value: Any) -> int:
     if isinstance(value, JaggedTensor):
         return nbytes(value)
     if isinstance(value, list | tuple | dict):
-        return _OBJECT + sum(map(_object_bytes, value.values() if isinstance(value, dict) else value[:64]))
-    size = getattr(value, "nbytes", _OBJECT)  # a function on classes and on some objects
-    return size if isinstance(size, int) else _OBJECT
+        return _OBJECT_BYTES + sum(map(_object_bytes, value.values() if isinstance(value, dict) else value[:64]))
+    size = getattr(value, "nbytes", _OBJECT_BYTES)  # a function on classes and on some objects
+    return size if isinstance(size, int) else _OBJECT_BYTES
 
 
 def nbytes_each(columns: Iterable[Column]) -> list[int]:

@@ -24,7 +24,7 @@ from cedar.core.jagged import JaggedTensor
 
 RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
 Leaf: TypeAlias = "Callable[[pa.Array, _ArrayOrigin], Any]"
-_How: TypeAlias = "Callable[[pa.Array, _ArrayOrigin, Leaf, Callable[[Any], Any]], Any]"
+_Converter: TypeAlias = "Callable[[pa.Array, _ArrayOrigin, Leaf, Callable[[Any], Any]], Any]"
 
 
 class _ArrayOrigin:
@@ -50,10 +50,10 @@ class _ArrayOrigin:
         step = ("null",) if nulls else (f"field {field}",)
         return _ArrayOrigin(f"{self.name}.{field}", self.keys, self.row_of, self.column, (*self.path, *step))
 
-    def applied(self, method: str) -> str:
+    def call_code(self, method: str) -> str:
         """Return the user code that calls a method of expressions on this array."""
         column = self.column
-        expr = _applied(f"col({column!r})", self.path, method)
+        expr = _call_code(f"col({column!r})", self.path, method)
         return f"with_columns({column}={expr})" if column.isidentifier() else f"with_columns(**{{{column!r}: {expr}}})"
 
     def null_error(self, array: pa.Array, fix: str, gaps: str = "nulls") -> RowError:
@@ -66,15 +66,15 @@ class _ArrayOrigin:
         )
 
 
-def _applied(here: str, path: Sequence[str], method: str) -> str:
+def _call_code(here: str, path: Sequence[str], method: str) -> str:
     if not path:
         return f"{here}.{method}"
     step, *rest = path
     if step == "null":
         return f"{here}.fill_null(polars.struct(...))"
     if step in ("list", "arr"):
-        return f"{here}.{step}.eval({_applied('polars.element()', rest, method)})"
-    return f"{here}.struct.with_fields({_applied(f'polars.field({step[6:]!r})', rest, method)})"
+        return f"{here}.{step}.eval({_call_code('polars.element()', rest, method)})"
+    return f"{here}.struct.with_fields({_call_code(f'polars.field({step[6:]!r})', rest, method)})"
 
 
 def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
@@ -113,7 +113,7 @@ def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             gaps[name] = column
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            arrays[name] = _how(array.type)(array, _ArrayOrigin(name, keys), _numpy_leaf, numbers)
+            arrays[name] = _converter(array.type)(array, _ArrayOrigin(name, keys), _numpy_leaf, numbers)
     if gaps:
         arrays.update(zip(gaps, floats(list(gaps.values())), strict=True))
     return arrays
@@ -156,7 +156,7 @@ def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             tensors[name] = list(column) if column.dtype == object else _tensor(column, name)
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            tensors[name] = _how(array.type)(array, _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
+            tensors[name] = _converter(array.type)(array, _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
     return tensors
 
 
@@ -196,45 +196,45 @@ def _fixed_lists(values: pa.Array, size: int, rows: int) -> pa.Array:
 
 
 @lru_cache(maxsize=1024)
-def _how(kind: pa.DataType) -> _How:
+def _converter(kind: pa.DataType) -> _Converter:
     """Return the function that converts arrays of a type. It is cached, since every batch needs it."""
     if kind.id in NUMBERS:
-        return _number
+        return _convert_numbers
     if pt.is_large_list(kind) or pt.is_list(kind):
-        return _jagged
+        return _convert_lists
     if pt.is_fixed_size_list(kind):
-        return _fixed
+        return _convert_fixed_lists
     if pt.is_struct(kind):
-        return _struct
-    return _leaf if kind == canonical_type(kind) else _canonical
+        return _convert_structs
+    return _leaf if kind == canonical_type(kind) else _convert_canonical
 
 
-def _number(array: pa.Array, place: _ArrayOrigin, _leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _convert_numbers(array: pa.Array, origin: _ArrayOrigin, _leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     if not array.null_count:
         return share(array)
     if NUMBERS[array.type.id].kind != "f":
-        raise place.null_error(array, _fill_hint(place))
+        raise origin.null_error(array, _fill_hint(origin))
     (values,) = floats([array])
     return values if share is numbers else share(values)
 
 
-def _leaf(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
-    return leaf(array, place)
+def _leaf(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
+    return leaf(array, origin)
 
 
-def _canonical(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _convert_canonical(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     array = as_column(array)
-    return _how(array.type)(array, place, leaf, share)
+    return _converter(array.type)(array, origin, leaf, share)
 
 
-def _struct(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _convert_structs(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     children, nulls = zip(array.type, array.flatten(), strict=True), array.null_count > 0
-    return {f.name: _how(child.type)(child, place.child(f.name, nulls), leaf, share) for f, child in children}
+    return {f.name: _converter(child.type)(child, origin.child(f.name, nulls), leaf, share) for f, child in children}
 
 
-def _jagged(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
+def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
     if array.null_count:
-        raise place.null_error(array, place.applied("fill_null([])"), "null lists")
+        raise origin.null_error(array, origin.call_code("fill_null([])"), "null lists")
     offsets = array.offsets
     if offsets.type != pa.int64():
         offsets = offsets.cast(pa.int64())
@@ -249,27 +249,27 @@ def _jagged(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[A
     if values.type.id in NUMBERS and not values.null_count:
         items = share(values)
     else:
-        inner = place.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1, "list")
-        items = _how(values.type)(values, inner, leaf, share)
+        inner = origin.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1, "list")
+        items = _converter(values.type)(values, inner, leaf, share)
     return JaggedTensor(items, bounds if share is numbers else share(offsets))
 
 
-def _fixed(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _convert_fixed_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     size = array.type.list_size
     if array.null_count:
-        raise place.null_error(array, place.applied(f"fill_null(a list of {size})"), "null lists")
+        raise origin.null_error(array, origin.call_code(f"fill_null(a list of {size})"), "null lists")
     values = array.values.slice(array.offset * size, len(array) * size)
-    inner = place.inside(lambda i: i // size, "arr")
-    children = _how(values.type)(values, inner, leaf, share)
+    inner = origin.inside(lambda i: i // size, "arr")
+    children = _converter(values.type)(values, inner, leaf, share)
     if hasattr(children, "reshape"):
         return children.reshape(len(array), size, *children.shape[1:])
     return JaggedTensor(children, share(of_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))
 
 
-def _numpy_leaf(array: pa.Array, place: _ArrayOrigin) -> Any:
+def _numpy_leaf(array: pa.Array, origin: _ArrayOrigin) -> Any:
     kind = array.type
     if pt.is_boolean(kind) and array.null_count:
-        raise place.null_error(array, _fill_hint(place))
+        raise origin.null_error(array, _fill_hint(origin))
     if pt.is_boolean(kind) or pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
         return array.to_numpy(zero_copy_only=False)
     if pt.is_time(kind):
@@ -281,24 +281,24 @@ def _numpy_leaf(array: pa.Array, place: _ArrayOrigin) -> Any:
     return values
 
 
-def _torch_leaf(array: pa.Array, place: _ArrayOrigin) -> Any:
+def _torch_leaf(array: pa.Array, origin: _ArrayOrigin) -> Any:
     import torch
     from torch.utils.dlpack import from_dlpack
 
     kind = array.type
     if pt.is_boolean(kind):
-        return torch.from_numpy(_numpy_leaf(array, place))
+        return torch.from_numpy(_numpy_leaf(array, origin))
     if pt.is_temporal(kind) and not pt.is_interval(kind):
         if array.null_count:
-            raise place.null_error(array, _fill_hint(place))
+            raise origin.null_error(array, _fill_hint(origin))
         ints = array.view(_width(kind))
         return from_dlpack(ints if pt.is_int64(ints.type) else ints.cast(pa.int64()))
     if pt.is_null(kind):
         return torch.full((len(array),), torch.nan, dtype=torch.float64)
     if pt.is_decimal(kind) or pt.is_interval(kind):
         raise PipelineError(
-            f"column {place.name!r} of {kind} has no torch dtype",
-            fix=f"cast it: {place.applied('cast(polars.Float64)')}, or drop it",
+            f"column {origin.name!r} of {kind} has no torch dtype",
+            fix=f"cast it: {origin.call_code('cast(polars.Float64)')}, or drop it",
         )
     return array.to_pylist()
 
@@ -333,6 +333,6 @@ def _width(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if kind.bit_width == 64 else pa.int32()
 
 
-def _fill_hint(place: _ArrayOrigin) -> str:
-    filled = place.applied("fill_null(value)")
-    return filled if place.path else f"{filled}, or .cast(polars.Float64) to have NaN for them"
+def _fill_hint(origin: _ArrayOrigin) -> str:
+    filled = origin.call_code("fill_null(value)")
+    return filled if origin.path else f"{filled}, or .cast(polars.Float64) to have NaN for them"

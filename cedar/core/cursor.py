@@ -189,9 +189,7 @@ class Keys:
         return self.take(index).items(inner)
 
     def items(self, numbers: Ints) -> Keys:
-        """Return the key of item ``numbers[i]`` of row i. ``sub`` is that number, or a hash if row i is
-        itself an item.
-        """
+        """Return the keys of item ``numbers[i]`` of row i; ``sub`` is that number, or a hash if row i is an item."""
         if isinstance(self.sub, int) and self.sub == -1:
             return replace(self, sub=numbers)
         hashed = np.asarray(hash_array(hash_array(1, self.sub), numbers), dtype=np.uint64)

@@ -33,15 +33,15 @@ from cedar.core.object_state import BASES, attributes_of, c_base, is_python_clas
 from cedar.core.packages import file_of, installed, is_library, version_of
 from cedar.core.references import DYNAMIC, LATE, Unloaded, references
 
-_PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(Ellipsis)})
-_CODE = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
+_PLAIN_TYPES = frozenset({int, float, complex, str, bytes, bool, type(None), type(Ellipsis)})
+_CODE_TYPES = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
 _DEPTH, _OBJECTS, _REASONS = 60, 1_000_000, 8  # max nesting, max objects, max reasons reported
-_HIDDEN = "cannot read all of its state"
+_UNREADABLE = "cannot read all of its state"
 _COMPILED = "is compiled, and belongs to no installed package"
-_OF_THE_CLASS = frozenset({"__dict__", "__weakref__", "__module__", "__abstractmethods__", "_abc_impl",
+_CLASS_INTERNALS = frozenset({"__dict__", "__weakref__", "__module__", "__abstractmethods__", "_abc_impl",
                            "__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__",
                            "__slotnames__"})  # fmt: skip
-_OF_THE_MODULE = frozenset({"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__",
+_MODULE_INTERNALS = frozenset({"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__",
                             "__package__", "__path__", "__spec__"})  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def digest_of(value: Any, *, data: bool = True) -> str:
         >>> digest_of(lambda x: x + 1) == digest_of(lambda x: x + 1), digest_of([1, 2]) == digest_of([2, 1])
         (True, False)
     """
-    return _Walk(data).whole(value, "value").hex()
+    return _Walk(data).full_digest(value, "value").hex()
 
 
 def examine(value: Any, name: str = "") -> PartDigests:
@@ -89,15 +89,15 @@ def examine(value: Any, name: str = "") -> PartDigests:
     """
     walk = _Walk(True)
     name = name or getattr(value, "__name__", None) or type(value).__name__
-    if isinstance(value, FunctionType) and not _of_library(value):
+    if isinstance(value, FunctionType) and not _is_library_function(value):
         parts = {
-            part: walk.whole(each, f"{name}.{part.replace(' ', '.', 1)}").hex()
+            part: walk.full_digest(each, f"{name}.{part.replace(' ', '.', 1)}").hex()
             for part, each in walk.function(value, name).items()
         }
-    elif isinstance(value, _CODE) or is_library(type(value).__module__):
-        parts = {"expression" if hasattr(value, "meta") else "code": walk.whole(value, name).hex()}
+    elif isinstance(value, _CODE_TYPES) or is_library(type(value).__module__):
+        parts = {"expression" if hasattr(value, "meta") else "code": walk.full_digest(value, name).hex()}
     else:
-        parts = {"code": walk.whole(type(value), name).hex(), "state": walk.whole(value, name).hex()}
+        parts = {"code": walk.full_digest(type(value), name).hex(), "state": walk.full_digest(value, name).hex()}
     more = len(walk.unknown) - _REASONS
     return PartDigests(parts, (*list(walk.unknown)[:_REASONS], *([f"and {more} more"] if more > 0 else [])))
 
@@ -120,23 +120,23 @@ class _Walk:
         self._numbers: dict[int, int] = {}
         self._queue: deque[tuple[Any, str]] = deque()
 
-    def whole(self, value: Any, path: str) -> bytes:
+    def full_digest(self, value: Any, path: str) -> bytes:
         """Return the digest of a value and of all code that it refers to and that was not hashed before."""
         before, opened = self._path, dict(self._open)
         self._path = [path]
-        made = [self.of(value)]
+        result = [self.digest(value)]
         while self._queue:
             item, where = self._queue.popleft()
             self._path = [where]
             self._open.clear()
-            made.append(self._guarded(self._code, item))
+            result.append(self._guarded(self._code, item))
         self._path = before
         self._open.update(opened)
-        return _hashed("whole", *made)
+        return _hashed("whole", *result)
 
-    def of(self, value: Any, step: str = "") -> bytes:
+    def digest(self, value: Any, step: str = "") -> bytes:
         """Return the digest of a value that is reached by ``step`` from the current one."""
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN_TYPES:
             return _plain(value)
         if id(value) in self._done:
             return self._done[id(value)]
@@ -153,7 +153,7 @@ class _Walk:
                 return self.unread(value, f"is nested in more than {_DEPTH} objects, or holds too many")
             self._open[id(value)] = len(self._open)
             try:
-                made: bytes = self._guarded(self._make, value)
+                result: bytes = self._guarded(self._make, value)
             finally:
                 del self._open[id(value)]
         finally:
@@ -162,20 +162,20 @@ class _Walk:
         same = kind.__eq__ is object.__eq__ and (
             kind is object or is_python_class(kind)
         )  # only identity distinguishes them
-        self._done[id(value)] = _hashed("again", str(self._number(value))) if same else made
-        return made
+        self._done[id(value)] = _hashed("again", str(self._number(value))) if same else result
+        return result
 
     def all(self, kind: str, values: Iterable[Any], steps: Iterable[str] = ()) -> bytes:
         """Return the digest of several values."""
         names = [*steps]
-        return _hashed(kind, *[self.of(v, names[i] if names else f"[{i}]") for i, v in enumerate(values)])
+        return _hashed(kind, *[self.digest(v, names[i] if names else f"[{i}]") for i, v in enumerate(values)])
 
     def named(self, kind: str, values: dict[str, Any], skip: frozenset[str] = frozenset()) -> bytes:
         """Return the digest of attributes."""
         names = sorted(name for name in values if type(name) is str and name not in skip)
-        return _hashed(kind, *[part for n in names for part in (n, self.of(values[n], f".{n}"))])
+        return _hashed(kind, *[part for n in names for part in (n, self.digest(values[n], f".{n}"))])
 
-    def unread(self, value: Any, why: str = _HIDDEN) -> bytes:
+    def unread(self, value: Any, why: str = _UNREADABLE) -> bytes:
         self.unknown[f"{''.join(self._path)}: a {type(value).__qualname__}: {why}"] = None
         return _hashed("unknown", _full_name(type(value)))
 
@@ -200,7 +200,7 @@ class _Walk:
             return self.all(type(value).__name__, values, [*("." + each for each in parts), ".__dict__"])
         if _is_named(value):
             return _hashed("named", _full_name(value), version_of(value.__module__))
-        foreign = _of_package(self, value)
+        foreign = _package_data_digest(self, value)
         return foreign if foreign is not None else self._object(value)
 
     # ---- code --------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class _Walk:
                 parts[f"closure {name}"] = cell.cell_contents
             except ValueError:
                 self.unknown[f"{path}.closure.{name}: nothing has that name yet"] = None
-        if _of_library(fn):
+        if _is_library_function(fn):
             if _full_name(fn) in DYNAMIC:
                 self.unknown[f"{path}: {LATE}"] = None
             own = fn.__module__ if is_library(fn.__module__ or "") else str(fn.__globals__.get("__name__"))
@@ -233,13 +233,13 @@ class _Walk:
             return _hashed("function", *parts, self.all("parts", parts.values(), steps))
         if isinstance(item, ModuleType):
             source = self.sources(item.__name__)
-            return _hashed(source, self.named("module", vars(item), _OF_THE_MODULE)) if self.data else source
-        made = [self.of(type(item), ".__class__"), self.of(item.__bases__, ".__bases__")]
+            return _hashed(source, self.named("module", vars(item), _MODULE_INTERNALS)) if self.data else source
+        result = [self.digest(type(item), ".__class__"), self.digest(item.__bases__, ".__bases__")]
         if "_abc_impl" in vars(item):
             given = frozenset(each() for each in _abc._get_dump(item)[0])
-            made.append(self.of(given, ".register"))
-        skip = _OF_THE_CLASS if self.data else _OF_THE_CLASS | {"__doc__", "__annotations__"}
-        return _hashed("class", item.__qualname__, *made, self.named("members", dict(vars(item)), skip))
+            result.append(self.digest(given, ".register"))
+        skip = _CLASS_INTERNALS if self.data else _CLASS_INTERNALS | {"__doc__", "__annotations__"}
+        return _hashed("class", item.__qualname__, *result, self.named("members", dict(vars(item)), skip))
 
     def sources(self, name: str) -> bytes:
         """Return the digest of the sources of a module and of all modules outside of packages that it imports."""
@@ -289,7 +289,7 @@ class _Walk:
     def sequence(self, value: Any) -> bytes:
         if type(value) is list and not self.data:
             return b"list"
-        if all(type(v) in _PLAIN for v in value):
+        if all(type(v) in _PLAIN_TYPES for v in value):
             with suppress(ValueError):  # integers with more digits than Python prints
                 return _hashed(type(value).__name__, "plain", repr(value))
         return self.all(type(value).__name__, value)
@@ -300,23 +300,24 @@ class _Walk:
             return b"set"
         if any(type(v) is object for v in value):
             return self.unread(value, "holds objects that only their identity distinguishes")
-        made = []
+        result = []
         for each in value:
             walk = copy.copy(self)
             walk._begin()
-            made.append(walk.whole(each, "".join(self._path) + "{...}"))
-        return _hashed("set", *sorted(made))
+            result.append(walk.full_digest(each, "".join(self._path) + "{...}"))
+        return _hashed("set", *sorted(result))
 
     def mapping(self, value: Any) -> bytes:
         if not self.data:
             return b"dict"
-        if all(type(v) in _PLAIN for v in value) and all(type(v) in _PLAIN for v in value.values()):
+        if all(type(v) in _PLAIN_TYPES for v in value) and all(type(v) in _PLAIN_TYPES for v in value.values()):
             with suppress(ValueError):
                 return _hashed("dict", "plain", repr(value))
         parts = []
         for key, item in value.items():
             text = repr(key) if type(key) in (str, int) else type(key).__name__
-            parts += [self.of(key, ".keys()"), self.of(item, f"[{text if len(text) < 40 else text[:37] + '...'}]")]
+            text = text if len(text) < 40 else text[:37] + "..."
+            parts += [self.digest(key, ".keys()"), self.digest(item, f"[{text}]")]
         return _hashed("dict", *parts)
 
     def array(self, value: Any) -> bytes:
@@ -326,12 +327,12 @@ class _Walk:
         if value.dtype.kind not in "biufcmMSUV":
             return self.unread(value)
         raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8) if value.nbytes else b""
-        return _hashed("array", str(value.dtype), str(value.shape), raw, self.of(value.dtype))
+        return _hashed("array", str(value.dtype), str(value.shape), raw, self.digest(value.dtype))
 
     def _object(self, value: Any) -> bytes:
         """Return the digest of an object: of all that it holds if that is visible, else of what its package copies."""
         kind = type(value)
-        own = self.of(kind, ".__class__")
+        own = self.digest(kind, ".__class__")
         if not self.data:
             return own
         base, library = c_base(kind), is_library(kind.__module__)
@@ -340,7 +341,7 @@ class _Walk:
             for each in ("__reduce__", "__reduce_ex__", "__getstate__")
         )
         if base is not None and not (library and base is object and reduces):
-            inside = self.of(BASES[base](value))
+            inside = self.digest(BASES[base](value))
             return _hashed("object", own, inside, self.named("attributes", attributes_of(value)))
         return self._reduced(value, own) if library else self.unread(value)
 
@@ -348,16 +349,16 @@ class _Walk:
         """Return the digest of a package's object: of what its package copies, and of its other attributes."""
         kind = type(value)
         try:
-            made = copyreg.dispatch_table.get(kind, lambda v: v.__reduce_ex__(4))(value)  # type: ignore[no-untyped-call]
+            result = copyreg.dispatch_table.get(kind, lambda v: v.__reduce_ex__(4))(value)  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001 - connections and files have no state to read
             return self.unread(value)
-        if isinstance(made, str):
-            found = _looked_up(sys.modules.get(getattr(value, "__module__", None) or kind.__module__), made) is value
-            return _hashed("named", made, own) if found else self.unread(value)
-        parts = [*made[:3], *(list(items) for items in made[3:5] if items is not None), *made[5:]]
-        aside = {} if kind.__module__.startswith("cedar.") else attributes_of(value)  # copies may leave these out
+        if isinstance(result, str):
+            found = _lookup(sys.modules.get(getattr(value, "__module__", None) or kind.__module__), result) is value
+            return _hashed("named", result, own) if found else self.unread(value)
+        parts = [*result[:3], *(list(items) for items in result[3:5] if items is not None), *result[5:]]
+        others = {} if kind.__module__.startswith("cedar.") else attributes_of(value)  # copies may leave these out
         inside = self.all("object", parts, ["", "", ".__dict__", *[""] * len(parts)])
-        return _hashed("object", own, inside, self.named("attributes", aside))
+        return _hashed("object", own, inside, self.named("attributes", others))
 
 
 _PARTS: dict[type, tuple[str, ...]] = {
@@ -370,7 +371,7 @@ _EXACT: dict[type, Callable[[_Walk, Any], bytes]] = {
     Unloaded: lambda walk, v: walk.sources(v.name),
     CodeType: _Walk.code,
     **dict.fromkeys((BuiltinFunctionType, types.MethodWrapperType), _Walk.builtin),
-    types.MappingProxyType: lambda walk, v: walk.of(gc.get_referents(v)[0]),
+    types.MappingProxyType: lambda walk, v: walk.digest(gc.get_referents(v)[0]),
     **dict.fromkeys((types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
                      types.MethodDescriptorType, types.ClassMethodDescriptorType), _Walk.descriptor),
     weakref.ReferenceType: lambda walk, v: walk.all("weak", [v()], ["()"]),
@@ -387,7 +388,7 @@ _EXACT: dict[type, Callable[[_Walk, Any], bytes]] = {
 }  # fmt: skip
 
 
-def _of_package(walk: _Walk, value: Any) -> bytes | None:
+def _package_data_digest(walk: _Walk, value: Any) -> bytes | None:
     """Return the digest of a package's data whose pickles differ between processes; None for other objects."""
     kind = type(value)
     package = kind.__module__.partition(".")[0] if is_library(kind.__module__) else ""
@@ -401,16 +402,16 @@ def _of_package(walk: _Walk, value: Any) -> bytes | None:
             walk.unread(value, "holds a function of Python's")
         return _hashed("expression", raw if walk.data else str(value))
     if package == "polars" and kind.__name__ in ("Series", "DataFrame"):
-        made = value.to_arrow()
-        return _table(made if isinstance(made, pa.Table) else pa.table({value.name: made}))
+        result = value.to_arrow()
+        return _table(result if isinstance(result, pa.Table) else pa.table({value.name: result}))
     if package == "torch" and kind.__name__ in ("Tensor", "Parameter", "Buffer"):
         import torch
 
         if value.layout != torch.strided or value.is_quantized:
             return walk.unread(value)
         raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-        made = _hashed("tensor", kind.__name__, str(value.dtype), str(tuple(value.shape)), raw)
-        return _hashed(made, walk.named("attributes", attributes_of(value)))
+        result = _hashed("tensor", kind.__name__, str(value.dtype), str(tuple(value.shape)), raw)
+        return _hashed(result, walk.named("attributes", attributes_of(value)))
     if package == "numba" and hasattr(value, "py_func"):
         return walk.all("numba", [version_of("numba"), value.py_func, value.targetoptions], [".py_func"] * 3)
     return None
@@ -441,7 +442,7 @@ def _full_name(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _looked_up(module: Any, dotted: str) -> Any:
+def _lookup(module: Any, dotted: str) -> Any:
     try:
         return functools.reduce(getattr, dotted.split("."), module)
     except AttributeError:
@@ -461,8 +462,8 @@ def _is_named(value: Any) -> bool:
     module, called = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(called, str) and is_library(module)):
         return False
-    return _looked_up(sys.modules.get(module), called) is value
+    return _lookup(sys.modules.get(module), called) is value
 
 
-def _of_library(fn: FunctionType) -> bool:
+def _is_library_function(fn: FunctionType) -> bool:
     return is_library(fn.__module__ or "", fn.__code__.co_filename)

@@ -27,7 +27,7 @@ from cedar.core.redact import redact
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
 _MODULES = _NAME + "."
-_COMMAND = os.path.join(os.sep, "bin", _NAME)  # the console script
+_CONSOLE_SCRIPT = os.path.join(os.sep, "bin", _NAME)  # the console script
 _STDLIB = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(os.path.join(_STDLIB, name, "") for name in ("site-packages", "dist-packages"))
 
@@ -73,8 +73,8 @@ def _from_outside(error: BaseException) -> bool:
         return True
     frame, last = frames[-1]
     code = frame.f_code.co_code
-    said = dis.opname[code[last]] if 0 <= last < len(code) else ""
-    return not said.startswith("RAISE") or frame.f_globals.get("__name__") == "asyncio.runners"
+    instruction = dis.opname[code[last]] if 0 <= last < len(code) else ""
+    return not instruction.startswith("RAISE") or frame.f_globals.get("__name__") == "asyncio.runners"
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -117,18 +117,18 @@ def user_site() -> Site | None:
     """Return the nearest caller outside cedar and the standard library, or None if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame):
+        if _is_user_frame(frame):
             return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
 
-def _is_users(frame: FrameType) -> bool:
+def _is_user_frame(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     # The __init__ of a dataclass has the file name "<string>".
     ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(_MODULES)
     python = file.startswith(("<frozen", _STDLIB)) and not file.startswith(_INSTALLED)
-    return not ours and not python and not file.endswith(_COMMAND)
+    return not ours and not python and not file.endswith(_CONSOLE_SCRIPT)
 
 
 def shortened(error: CedarError) -> CedarError:
@@ -140,14 +140,15 @@ def shortened(error: CedarError) -> CedarError:
 def _shorten(*errors: BaseException | None) -> None:
     """Cut the tracebacks of errors and of their causes so that they begin where cedar called the user's function."""
     seen: set[int] = set()
-    left = [] if os.environ.get("CEDAR_TRACEBACK") == "full" else [*errors]
-    while left:
-        error = left.pop()
+    pending = [] if os.environ.get("CEDAR_TRACEBACK") == "full" else [*errors]
+    while pending:
+        error = pending.pop()
         if error is not None and id(error) not in seen:
             seen.add(id(error))
             entries = list(_entries(error.__traceback__))
-            error.__traceback__ = next((e for e in entries if _is_users(e.tb_frame)), entries[-1] if entries else None)
-            left += [error.__cause__, error.__context__]
+            first = (entry for entry in entries if _is_user_frame(entry.tb_frame))
+            error.__traceback__ = next(first, entries[-1] if entries else None)
+            pending += [error.__cause__, error.__context__]
 
 
 @dataclass(frozen=True)
@@ -231,10 +232,10 @@ class CedarError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {name: value for name, value in self.__dict__.items() if name != "_cause"}
-        return _rebuild, (type(self), state | {"args": self.args}, _packed(self._cause or self.__cause__))
+        return _rebuild, (type(self), state | {"args": self.args}, _pickle_cause(self._cause or self.__cause__))
 
 
-def _packed(cause: BaseException | None) -> bytes | None:
+def _pickle_cause(cause: BaseException | None) -> bytes | None:
     """Pickle a cause by value with cloudpickle, since its class may be defined in ``__main__``."""
     import cloudpickle
 
@@ -249,40 +250,40 @@ def portable(cause: BaseException) -> BaseException:
     """
     _shorten(cause)
     trace = "".join(traceback.format_exception(cause))
-    portable = cause if _travels(cause) else _UnmadeError.of(cause)
-    if not _travels(portable):
+    portable = cause if _survives_pickling(cause) else _ErrorParts.from_error(cause)
+    if not _survives_pickling(portable):
         portable = RuntimeError(f"{type(cause).__name__}: {cause}")
     if not any(note.startswith(_REMOTE) for note in getattr(portable, "__notes__", ())):
         portable.add_note(f"{_REMOTE}\n{trace}")
     return portable
 
 
-def _travels(error: BaseException) -> bool:
+def _survives_pickling(error: BaseException) -> bool:
     import cloudpickle
 
     try:
         copied = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - pickled in the same line
     except Exception:  # noqa: BLE001 - a constructor may raise anything
         return False
-    return type(copied) is type(error) or isinstance(error, _UnmadeError)
+    return type(copied) is type(error) or isinstance(error, _ErrorParts)
 
 
-class _UnmadeError(Exception):
+class _ErrorParts(Exception):
     """Carries an exception to another process, which rebuilds it without calling its constructor."""
 
     def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
         super().__init__(kind, args, state)
 
     @staticmethod
-    def of(error: BaseException) -> _UnmadeError:
-        return _UnmadeError(type(error), error.args, dict(error.__dict__))
+    def from_error(error: BaseException) -> _ErrorParts:
+        return _ErrorParts(type(error), error.args, dict(error.__dict__))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, state = self.args
-        return _made, (kind, args, state | self.__dict__)
+        return _rebuild_cause, (kind, args, state | self.__dict__)
 
 
-def _made(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+def _rebuild_cause(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(state)
@@ -296,7 +297,7 @@ def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None
     error = kind.__new__(kind)
     error.args = state.pop("args")
     error.__dict__.update(state)
-    cause = None if packed is None else pickle.loads(packed)  # noqa: S301 - see _packed
+    cause = None if packed is None else pickle.loads(packed)  # noqa: S301 - see _pickle_cause
     error.__cause__ = error._cause = cause  # an executor replaces __cause__, see restore_cause
     return error
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-_PASSING = {408: "timeout", 429: "too many requests", 500: "", 502: "", 503: "", 504: ""}
+_TEMPORARY = {408: "timeout", 429: "too many requests", 500: "", 502: "", 503: "", 504: ""}
 _ERRNOS = frozenset(
     getattr(errno, name)
     for name in (
@@ -21,7 +21,7 @@ _ERRNOS = frozenset(
     if hasattr(errno, name)
 )  # fmt: skip
 _CODES = {"SlowDown": 503, "Throttling": 429, "ThrottlingException": 429, "RequestTimeout": 408, "InternalError": 500}
-_CLIENTS = {  # errors of HTTP clients, by module, for connections that broke or could not be made
+_CLIENT_ERRORS = {  # errors of HTTP clients, by module, for connections that broke or could not be made
     "aiohttp": ("ClientConnectionError", "ClientPayloadError", "ServerTimeoutError"),
     "requests.exceptions": ("ConnectionError", "Timeout", "ChunkedEncodingError"),
     "urllib3.exceptions": ("ProtocolError", "TimeoutError"),
@@ -60,11 +60,11 @@ def fault_of(error: BaseException) -> Fault | None:
         >>> fault_of(FileNotFoundError("a.parquet"))
     """
     chain = list(_chain(error))
-    passing = [status for status in map(_status, chain) if status is not None and status in _PASSING]
-    if passing:
-        word = f" ({_PASSING[passing[0]]})" if _PASSING[passing[0]] else ""
-        return Fault(f"status {passing[0]}{word}", next((w for w in map(_retry_after, chain) if w is not None), None))
-    return next(filter(None, map(_broken, chain)), None)
+    temporary = [status for status in map(_status, chain) if status is not None and status in _TEMPORARY]
+    if temporary:
+        word = f" ({_TEMPORARY[temporary[0]]})" if _TEMPORARY[temporary[0]] else ""
+        return Fault(f"status {temporary[0]}{word}", next((w for w in map(_retry_after, chain) if w is not None), None))
+    return next(filter(None, map(_fault_from_error, chain)), None)
 
 
 def status_of(error: BaseException) -> int | None:
@@ -120,7 +120,7 @@ def _retry_after(error: BaseException) -> float | None:
         return None
 
 
-def _broken(error: BaseException) -> Fault | None:
+def _fault_from_error(error: BaseException) -> Fault | None:
     if isinstance(error, ShortRead):
         return Fault(f"short read ({error})")
     if isinstance(error, ConnectionResetError):
@@ -131,7 +131,7 @@ def _broken(error: BaseException) -> Fault | None:
         return Fault(type(error).__name__)
     if isinstance(error, OSError) and error.errno is not None and error.errno in _ERRNOS:
         return Fault(errno.errorcode[error.errno])
-    for module, names in _CLIENTS.items():
+    for module, names in _CLIENT_ERRORS.items():
         kinds = tuple(filter(None, (getattr(sys.modules.get(module), name, None) for name in names)))
         if kinds and isinstance(error, kinds):
             return Fault(type(error).__name__)

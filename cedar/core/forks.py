@@ -18,19 +18,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 START = 'start the process by "spawn" or "forkserver", or fork it before cedar or polars is used'
 
-_lost = False
+_polars_lost = False
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
-_fresh: list[Callable[..., Any]] = []
+_fresh_process_calls: list[Callable[..., Any]] = []
 
 
 def lost() -> bool:
     """Whether this process was forked from one that had loaded polars, whose threads are missing here."""
-    return _lost
+    return _polars_lost
 
 
 def by(call: Callable[..., Any]) -> None:
     """Set the function that calls others in a fresh process: ``call(fn, *args)``."""
-    _fresh[:] = [call]
+    _fresh_process_calls[:] = [call]
 
 
 def elsewhere(fn: Callable[P, T]) -> Callable[P, T]:
@@ -38,8 +38,8 @@ def elsewhere(fn: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(fn)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _lost:
-            return _fresh[0](called, *args, **kwargs)  # type: ignore[no-any-return]
+        if _polars_lost:
+            return _fresh_process_calls[0](called, *args, **kwargs)  # type: ignore[no-any-return]
         return fn(*args, **kwargs)
 
     return called
@@ -66,8 +66,8 @@ class Lock:
 
 
 def _after_fork() -> None:
-    global _lost  # noqa: PLW0603 - the state of the process
-    _lost = _lost or "polars" in sys.modules
+    global _polars_lost  # noqa: PLW0603 - the state of the process
+    _polars_lost = _polars_lost or "polars" in sys.modules
     for lock in list(_locks):
         lock.renew()
 

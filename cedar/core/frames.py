@@ -13,7 +13,7 @@ from cedar.core.groups.column import plain
 if TYPE_CHECKING:
     import polars as pl
 
-_PART = 65_536  # rows computed together; results then do not depend on block sizes
+_FRAME_ROWS = 65_536  # rows computed together; results then do not depend on block sizes
 
 
 def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
@@ -51,10 +51,10 @@ def parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     for frame in frames:
         pending.append(frame)
         height += frame.height
-        while height >= _PART:
+        while height >= _FRAME_ROWS:
             whole = pl.concat(pending, how="vertical_relaxed").rechunk()  # polars sums floats chunk by chunk
-            yield whole[:_PART].rechunk()
-            pending = [whole[_PART:]]
-            height -= _PART
+            yield whole[:_FRAME_ROWS].rechunk()
+            pending = [whole[_FRAME_ROWS:]]
+            height -= _FRAME_ROWS
     if height:
         yield pl.concat(pending, how="vertical_relaxed").rechunk()

@@ -59,9 +59,9 @@ class InverseKeyedJaggedTensor(Container):
         keys = tuple(self.keys)
         object.__setattr__(self, "keys", keys)
         if not keys or len(set(keys)) < len(keys):
-            raise _unfit(f"the keys are {', '.join(map(repr, keys)) or 'none'}", "name each feature once")
+            raise _error(f"the keys are {', '.join(map(repr, keys)) or 'none'}", "name each feature once")
         for part in ("values", "offsets"):
-            object.__setattr__(self, part, _by_key(getattr(self, part), keys, part))
+            object.__setattr__(self, part, _dict_by_key(getattr(self, part), keys, part))
         object.__setattr__(self, "weights", dict(self.weights or {}))
         _check(self)
 
@@ -80,10 +80,10 @@ class InverseKeyedJaggedTensor(Container):
         """
         if not features or len({len(feature) for feature in features.values()}) > 1:
             sizes = ", ".join(f"{key}: {len(feature)}" for key, feature in features.items())
-            raise _unfit(f"from_jagged of features of ({sizes}) rows", "give features of equal numbers of rows")
+            raise _error(f"from_jagged of features of ({sizes}) rows", "give features of equal numbers of rows")
         given = dict(weights or {})
         if set(given) - set(features):
-            raise _unfit(
+            raise _error(
                 f"weights of {sorted(set(given) - set(features))}, which are not keys", "give weights for keys only"
             )
         weighed = [JaggedTensor(given[key], features[key].offsets) for key in given]
@@ -107,13 +107,13 @@ class InverseKeyedJaggedTensor(Container):
             PipelineError: there are no parts, or their keys differ.
         """
         if len({(part.keys, tuple(sorted(part.weights or {}))) for part in parts}) != 1:
-            raise _unfit("concat of groups of other keys or weights", "give groups of the same keys")
+            raise _error("concat of groups of other keys or weights", "give groups of the same keys")
         joined = {key: join_jagged([part[key] for part in parts]) for key in parts[0].keys}
         weights = {key: join([(part.weights or {})[key] for part in parts]) for key in parts[0].weights or {}}
         whole = cls.from_jagged(joined, weights)
         ends = np.cumsum([0, *(part.unique for part in parts)]).tolist()
-        at = join([part.inverse_lookup + end for part, end in zip(parts, ends, strict=False)])
-        return cls(whole.keys, whole.values, whole.offsets, whole.inverse_lookup[at], whole.weights)
+        stored = join([part.inverse_lookup + end for part, end in zip(parts, ends, strict=False)])
+        return cls(whole.keys, whole.values, whole.offsets, whole.inverse_lookup[stored], whole.weights)
 
     # ---- contents ----------------------------------------------------------------------------------------------------
 
@@ -145,14 +145,14 @@ class InverseKeyedJaggedTensor(Container):
         """Return the rows at ``rows`` (integers), in that order, as a group."""
         index = _like(np.asarray(rows, dtype=np.int64), self.inverse_lookup)
         inverse, used = renumber(_numpy(self.inverse_lookup[index]).astype(np.int32))
-        at = _like(used.astype(np.int64), self.inverse_lookup)
-        picked = {key: gather(self.values[key], self.offsets[key], at) for key in self.keys}
+        stored = _like(used.astype(np.int64), self.inverse_lookup)
+        picked = {key: gather(self.values[key], self.offsets[key], stored) for key in self.keys}
         return InverseKeyedJaggedTensor(
             self.keys,
             {key: values for key, (values, _) in picked.items()},
             {key: offsets for key, (_, offsets) in picked.items()},
             _like(inverse, self.inverse_lookup),
-            {key: gather(weights, self.offsets[key], at)[0] for key, weights in (self.weights or {}).items()},
+            {key: gather(weights, self.offsets[key], stored)[0] for key, weights in (self.weights or {}).items()},
         )
 
     def expand(self) -> dict[str, JaggedTensor]:
@@ -174,9 +174,9 @@ class InverseKeyedJaggedTensor(Container):
         """
         for key, weight in pairs.items():
             if key not in self.keys or weight not in self.keys:
-                raise _unfit(f"weighted({{{key!r}: {weight!r}}})", f"the keys are {', '.join(self.keys)}")
+                raise _error(f"weighted({{{key!r}: {weight!r}}})", f"the keys are {', '.join(self.keys)}")
             if not same(self.offsets[key], self.offsets[weight]):
-                raise _unfit(
+                raise _error(
                     f"{weight!r} weighs {key!r}, but their lists differ in length", "give one weight per value"
                 )
         keys = tuple(key for key in self.keys if key not in pairs.values())
@@ -248,7 +248,7 @@ class InverseKeyedJaggedTensor(Container):
                 0,
                 len(self.keys),
             ):
-                raise _unfit(f"to_torchrec: {kind} differ in dtype, or some keys have none", "give groups of one dtype")
+                raise _error(f"to_torchrec: {kind} differ in dtype, or some keys have none", "give groups of one dtype")
         inverse = tensors.inverse_lookup.to(torch.int64)
         return theirs.KeyedJaggedTensor(
             keys=list(self.keys),
@@ -265,13 +265,13 @@ class InverseKeyedJaggedTensor(Container):
         return inverse if isinstance(inverse, np.ndarray) else inverse.long()
 
 
-def _by_key(parts: Any, keys: tuple[str, ...], label: str) -> dict[str, Any]:
+def _dict_by_key(parts: Any, keys: tuple[str, ...], label: str) -> dict[str, Any]:
     if isinstance(parts, Mapping):
         if set(parts) != set(keys):
-            raise _unfit(f"{label} of {', '.join(map(repr, parts))}, keys {', '.join(map(repr, keys))}", "one per key")
+            raise _error(f"{label} of {', '.join(map(repr, parts))}, keys {', '.join(map(repr, keys))}", "one per key")
         return {key: parts[key] for key in keys}
     if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != len(keys):
-        raise _unfit(f"{label} are not one per key", "give a dict by key, or a list in the order of the keys")
+        raise _error(f"{label} are not one per key", "give a dict by key, or a list in the order of the keys")
     return dict(zip(keys, parts, strict=True))
 
 
@@ -279,25 +279,25 @@ def _check(group: InverseKeyedJaggedTensor) -> None:
     inverse = group.inverse_lookup
     unique = {key: len(JaggedTensor(group.values[key], group.offsets[key])) for key in group.keys}
     if len(set(unique.values())) > 1:
-        raise _unfit(
+        raise _error(
             f"the keys have {unique} unique rows", "use the same number of unique rows for all keys of a group"
         )
     if not is_array(inverse) or inverse.ndim != 1:
-        raise _unfit("inverse_lookup is not an array of one dimension", "give one unique row per row")
+        raise _error("inverse_lookup is not an array of one dimension", "give one unique row per row")
     if set(group.weights or {}) - set(group.keys):
-        raise _unfit("there are weights for a name that is not a key", "give weights for keys only")
+        raise _error("there are weights for a name that is not a key", "give weights for keys only")
     for key, weights in (group.weights or {}).items():
         if is_array(group.values[key]) and len(weights) != len(group.values[key]):
-            raise _unfit(f"{len(weights)} weights for {len(group.values[key])} values of {key!r}", "one for each value")
+            raise _error(f"{len(weights)} weights for {len(group.values[key])} values of {key!r}", "one for each value")
     on_host = isinstance(inverse, np.ndarray) or inverse.device.type == "cpu"
     if on_host and len(inverse) and not 0 <= int(inverse.min()) <= int(inverse.max()) < group.unique:
-        raise _unfit(
+        raise _error(
             f"inverse_lookup goes from {int(inverse.min())} to {int(inverse.max())}, with {group.unique} unique rows",
             "number the unique rows from 0",
         )
 
 
-def _unfit(problem: str, fix: str) -> PipelineError:
+def _error(problem: str, fix: str) -> PipelineError:
     return PipelineError(f"InverseKeyedJaggedTensor: {problem}", fix=fix)
 
 

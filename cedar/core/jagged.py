@@ -56,10 +56,10 @@ class JaggedTensor(Container):
     def __getitem__(self, row: int) -> Any:
         """Return the values of a row without a copy; raises IndexError outside the rows."""
         rows = len(self)
-        at = row + rows if row < 0 else row
-        if not 0 <= at < rows:
+        index = row + rows if row < 0 else row
+        if not 0 <= index < rows:
             raise IndexError(f"row {row} of {rows}")
-        return _cut(self.values, int(self.offsets[at]), int(self.offsets[at + 1]))
+        return _cut(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def __iter__(self) -> Iterator[Any]:
         offsets = self.offsets.tolist()
@@ -76,7 +76,7 @@ class JaggedTensor(Container):
 
     def __repr__(self) -> str:
         kind = getattr(self.values, "dtype", None) or type(self.values).__name__
-        rows = [_text(row) for _, row in zip(range(4), self, strict=False)]
+        rows = [_row_text(row) for _, row in zip(range(4), self, strict=False)]
         more = ", ..." if len(self) > 4 else ""
         return f"JaggedTensor([{', '.join(rows)}{more}], rows={len(self)}, values={kind})"
 
@@ -126,7 +126,7 @@ class JaggedTensor(Container):
     def to(self, *args: Any, **kwargs: Any) -> JaggedTensor:
         """Apply ``torch.Tensor.to`` to values and offsets; a dtype only changes the values."""
         values = each(self.values, lambda v: v.to(*args, **kwargs))
-        return JaggedTensor(values, self.offsets.to(**_place(self.offsets, args, kwargs)))
+        return JaggedTensor(values, self.offsets.to(**_device_arguments(self.offsets, args, kwargs)))
 
     def pin_memory(self) -> JaggedTensor:
         """Copy to page-locked memory, from which copies to a device run in the background."""
@@ -216,9 +216,9 @@ def each(values: Any, fn: Any) -> Any:
     if type(values) is dict:
         return {name: each(child, fn) for name, child in values.items()}
     if isinstance(values, MutableMapping):  # such as the batches of Hugging Face's collators
-        made = copy(values)
-        made.update({name: each(child, fn) for name, child in values.items()})
-        return made
+        copied = copy(values)
+        copied.update({name: each(child, fn) for name, child in values.items()})
+        return copied
     if isinstance(values, list | tuple) and not isinstance(next(iter(values), ""), str | bytes | int | float):
         items = [each(item, fn) for item in values]
         return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
@@ -228,7 +228,7 @@ def each(values: Any, fn: Any) -> Any:
     return fn(values) if is_array(values) and values.dtype != object else values
 
 
-def _place(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _device_arguments(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``Tensor.to`` that name the device: offsets and indices keep their dtype."""
     device = like.new_empty(0).to(*args, **kwargs).device  # torch parses its arguments
     return {"device": device, "non_blocking": bool(kwargs.get("non_blocking"))}
@@ -260,5 +260,5 @@ def same(left: Any, right: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fcmM"))
 
 
-def _text(row: Any) -> str:
+def _row_text(row: Any) -> str:
     return "{...}" if isinstance(row, dict) else str(_plain(row)) if len(row) <= 8 else f"[{len(row)} values]"

@@ -27,7 +27,7 @@ def let_go(library: str) -> int:
     """
     try:
         with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
-            clean = list(_clean(library, lines))
+            clean = list(_clean_mappings(library, lines))
         advise = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):
         return 0
@@ -35,17 +35,17 @@ def let_go(library: str) -> int:
     return sum(resident for start, stop, resident in clean if advise(start, stop - start, _DONT_NEED) == 0)
 
 
-def _clean(library: str, lines: Iterator[str]) -> Iterator[tuple[int, int, int]]:
+def _clean_mappings(library: str, lines: Iterator[str]) -> Iterator[tuple[int, int, int]]:
     """Yield (start, stop, resident bytes) of the library's read-only mappings that were never written to."""
     start = stop = resident = 0
-    ours = written = False
+    of_library = written = False
     for line in lines:
         if head := _HEAD.match(line):
             start, stop = int(head[1], 16), int(head[2], 16)
-            ours, written = "w" not in head[3] and head[4].rpartition("/")[2].startswith(library), False
-        elif ours and line.startswith("Rss:"):
+            of_library, written = "w" not in head[3] and head[4].rpartition("/")[2].startswith(library), False
+        elif of_library and line.startswith("Rss:"):
             resident = int(line.split()[1]) << 10
-        elif ours and line.startswith(("Anonymous:", "Swap:")):
+        elif of_library and line.startswith(("Anonymous:", "Swap:")):
             written |= int(line.split()[1]) > 0
-        elif ours and line.startswith("VmFlags:") and resident and not written:  # the last line of a mapping
+        elif of_library and line.startswith("VmFlags:") and resident and not written:  # the last line of a mapping
             yield start, stop, resident

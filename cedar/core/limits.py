@@ -48,7 +48,7 @@ class Limits:
             >>> del os.environ["CEDAR_MAX_JSON_DEPTH"]
         """
         given = {f.name: os.environ.get(variable(f.name)) for f in fields(Limits)}
-        return Limits(**{name: _whole(name, text) for name, text in given.items() if text is not None})
+        return Limits(**{name: _parse_limit(name, text) for name, text in given.items() if text is not None})
 
 
 DEFAULT = Limits()
@@ -59,7 +59,7 @@ def variable(name: str) -> str:
     return f"CEDAR_MAX_{name.upper()}"
 
 
-def _whole(name: str, text: str) -> int:
+def _parse_limit(name: str, text: str) -> int:
     value = int(text) if text.strip().isdecimal() else None
     if value is None and name.endswith("_bytes"):
         value = parse_bytes(text, variable(name))
@@ -133,8 +133,8 @@ class MemoryReservation:
             SourceError: the limit would be exceeded; the error names the file and ``part`` of it.
         """
         if self.taken + size > self._limits.split_bytes:
-            reported = f"takes what is held at a time to {self.taken + size:,} bytes, more than"
-            raise too_much(f"{self.where}: {part}", reported, "split_bytes", self._limits)
+            excess = f"takes what is held at a time to {self.taken + size:,} bytes, more than"
+            raise too_much(f"{self.where}: {part}", excess, "split_bytes", self._limits)
         self.taken += size
 
     def give(self, size: int) -> None:
@@ -170,7 +170,7 @@ class Passing:
             self._account.taken = self._held
 
 
-_JUDGED = 64 << 20  # decompressed bytes before the ratio is checked
+_MIN_CHECKED_BYTES = 64 << 20  # decompressed bytes before the ratio is checked
 _BLOCK = 1 << 20
 
 
@@ -202,11 +202,11 @@ class LimitedDecompression(io.RawIOBase):
             return self.readall()
         data: bytes = self._stream.read(size)
         self._out += len(data)
-        if self._out > _JUDGED:
+        if self._out > _MIN_CHECKED_BYTES:
             ratio = self._out / max(1, self._raw.tell())
             if ratio > self._limits.decompression_ratio:
-                reported = f"decompresses to {ratio:,.0f} times its size, more than"
-                raise too_much(self._where, reported, "decompression_ratio", self._limits)
+                excess = f"decompresses to {ratio:,.0f} times its size, more than"
+                raise too_much(self._where, excess, "decompression_ratio", self._limits)
         return data
 
     def readall(self) -> bytes:

@@ -76,11 +76,11 @@ def listen(address: object, option: str, handler: type[TokenHandler], site: Site
         PipelineError: the address is invalid, or the server cannot listen on it.
     """
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    said = f"{option}{address!r:.80}"
+    shown = f"{option}{address!r:.80}"
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise PipelineError(f"{said} is not an address", site=site, fix='such as "127.0.0.1:0"')
+        raise PipelineError(f"{shown} is not an address", site=site, fix='such as "127.0.0.1:0"')
     try:
         return Server((host.strip("[]"), int(port)), handler)
     except OSError as error:
         fix = "port 0 takes any that is free; several ranks on one machine need one each"
-        raise PipelineError(f"{said} cannot be listened on: {error}", site=site, fix=fix) from error
+        raise PipelineError(f"{shown} cannot be listened on: {error}", site=site, fix=fix) from error

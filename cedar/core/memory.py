@@ -19,15 +19,15 @@ def by_process() -> dict[int, int]:
         True
     """
     sizes: dict[int, int] = {}
-    files, left = 0, [os.getpid()]
-    while left:
-        process = left.pop()
+    files, pending = 0, [os.getpid()]
+    while pending:
+        process = pending.pop()
         with suppress(OSError, ValueError, IndexError):  # it may have ended
-            own, mapped = _of(process)
+            own, mapped = _process_bytes(process)
             sizes[process], files = own, max(files, mapped)
             for thread in os.listdir(f"/proc/{process}/task") if process == os.getpid() else [str(process)]:
                 with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as file:
-                    left += map(int, file.read().split())
+                    pending += map(int, file.read().split())
     return {**sizes, FILES: files} if sizes else {}
 
 
@@ -41,7 +41,7 @@ def resident() -> int:
     return sum(by_process().values())
 
 
-def _of(process: int) -> tuple[int, int]:
+def _process_bytes(process: int) -> tuple[int, int]:
     """Return the bytes of a process alone, and of the file pages that it has mapped."""
     own = files = 0
     with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as lines:

@@ -58,9 +58,9 @@ class NumericEnvironment:
         pool = getattr(polars, "thread_pool_size", None)
         precision = getattr(torch, "get_float32_matmul_precision", None)
         return NumericEnvironment(
-            blas=_asked(*_BLAS, "OMP_NUM_THREADS") or 1,
-            openmp=_asked("OMP_NUM_THREADS") or 1,
-            polars=pool() if pool is not None else _asked("POLARS_MAX_THREADS") or quota.cores(),
+            blas=_threads_from_environment(*_BLAS, "OMP_NUM_THREADS") or 1,
+            openmp=_threads_from_environment("OMP_NUM_THREADS") or 1,
+            polars=pool() if pool is not None else _threads_from_environment("POLARS_MAX_THREADS") or quota.cores(),
             flush=flushes(),
             matmul=precision() if precision is not None else "highest",
         )
@@ -92,14 +92,14 @@ class NumericEnvironment:
 
     def missing(self, caller: NumericEnvironment) -> str:
         """Describe the settings that this process cannot restore, and what to do about it; empty if there are none."""
-        reported = []
+        problems = []
         if self.polars != caller.polars:
             fix = f"set POLARS_MAX_THREADS={self.polars} before Python starts"
-            reported.append(f"polars had {self.polars} thread(s) and has {caller.polars} here ({fix})")
+            problems.append(f"polars had {self.polars} thread(s) and has {caller.polars} here ({fix})")
         if self.matmul != caller.matmul:
             fix = f"call torch.set_float32_matmul_precision({self.matmul!r})"
-            reported.append(f"float32 products had precision {self.matmul!r} and have {caller.matmul!r} here ({fix})")
-        return "; ".join(reported)
+            problems.append(f"float32 products had precision {self.matmul!r} and have {caller.matmul!r} here ({fix})")
+        return "; ".join(problems)
 
     def __str__(self) -> str:
         return (
@@ -108,7 +108,7 @@ class NumericEnvironment:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _elsewhere, tuple(getattr(self, field.name) for field in fields(self))
+        return _unpickled, tuple(getattr(self, field.name) for field in fields(self))
 
     # ---- in a thread -------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class NumericEnvironment:
         torch: Any = _loaded("torch", "set_float32_matmul_precision")
         if torch is not None:
             torch.get_num_threads()  # a thread takes over torch's number at its first call: not after this one
-            if self in _traveled and torch.get_float32_matmul_precision() != self.matmul:
+            if self in _received and torch.get_float32_matmul_precision() != self.matmul:
                 torch.set_float32_matmul_precision(self.matmul)
         for library in _libraries():
             wanted = self.blas if library.blas else self.openmp
@@ -153,13 +153,13 @@ class NumericEnvironment:
         return undo
 
 
-_traveled: set[NumericEnvironment] = set()  # received by this worker process from the caller's process
+_received: set[NumericEnvironment] = set()  # received by this worker process from the caller's process
 _thread = threading.local()
 
 
-def _elsewhere(*values: Any) -> NumericEnvironment:
+def _unpickled(*values: Any) -> NumericEnvironment:
     environment = NumericEnvironment(*values)
-    _traveled.add(environment)
+    _received.add(environment)
     return environment
 
 
@@ -168,7 +168,7 @@ def keep_in_this_thread() -> None:
     _thread.ours = True
 
 
-def _asked(*variables: str) -> int | None:
+def _threads_from_environment(*variables: str) -> int | None:
     """Return the number of threads in the first of these variables that is set to one."""
     for name in variables:
         text = os.environ.get(name, "").partition(",")[0].strip()
@@ -191,10 +191,10 @@ class _Library:
     of_process: bool = False
 
 
-_looking = forks.Lock()
-_known: tuple[_Library, ...] = ()
-_modules: frozenset[str] = frozenset()  # at the last search for libraries
-_count = -1  # of modules, at the last search
+_search_lock = forks.Lock()
+_loaded_libraries: tuple[_Library, ...] = ()
+_seen_modules: frozenset[str] = frozenset()  # at the last search for libraries
+_module_count = -1  # of modules, at the last search
 
 
 def arrived() -> tuple[Any, ...]:
@@ -204,17 +204,17 @@ def arrived() -> tuple[Any, ...]:
 
 def _libraries() -> tuple[_Library, ...]:
     """Return the libraries that are loaded; searched for again when native modules have been imported."""
-    global _known, _modules, _count  # noqa: PLW0603 - loaded libraries belong to the process
-    if len(sys.modules) != _count:
-        with _looking:
-            _count = len(sys.modules)
+    global _loaded_libraries, _seen_modules, _module_count  # noqa: PLW0603 - loaded libraries belong to the process
+    if len(sys.modules) != _module_count:
+        with _search_lock:
+            _module_count = len(sys.modules)
             now = dict(sys.modules)
-            came = [module for name, module in now.items() if name not in _modules]
-            first = not _modules
-            _modules = frozenset(now)
-            if first or any(map(_is_native, came)):
-                _known = _found()
-    return _known
+            new_modules = [module for name, module in now.items() if name not in _seen_modules]
+            first = not _seen_modules
+            _seen_modules = frozenset(now)
+            if first or any(map(_is_native, new_modules)):
+                _loaded_libraries = _find_libraries()
+    return _loaded_libraries
 
 
 def _is_native(module: ModuleType) -> bool:
@@ -222,7 +222,7 @@ def _is_native(module: ModuleType) -> bool:
     return isinstance(origin, str) and origin.endswith((".so", ".pyd", ".dylib"))
 
 
-def _found() -> tuple[_Library, ...]:
+def _find_libraries() -> tuple[_Library, ...]:
     from threadpoolctl import ThreadpoolController
 
     libraries = []
@@ -250,10 +250,10 @@ def _set(controller: Any, threads: int) -> Callable[[], object]:
 def _mkl(name: str, library: ctypes.CDLL) -> list[_Library]:
     """Return MKL's thread count of a thread, which takes precedence over OpenMP's if it is set (not 0)."""
     try:
-        local, most = library.MKL_Set_Num_Threads_Local, library.MKL_Get_Max_Threads
+        local, max_threads = library.MKL_Set_Num_Threads_Local, library.MKL_Get_Max_Threads
     except AttributeError:
         return []
-    return [_Library(name, most, lambda threads: partial(local, local(threads)), blas=True)]
+    return [_Library(name, max_threads, lambda threads: partial(local, local(threads)), blas=True)]
 
 
 def _loaded(name: str, attribute: str) -> ModuleType | None:
@@ -284,8 +284,7 @@ _holders = _Holders()
 
 
 def hold_threads(environment: NumericEnvironment | None) -> AbstractContextManager[None]:
-    """Set process-wide BLAS thread counts to the environment's, and restore them when no task or run holds them any
-    more.
+    """Set process-wide BLAS thread counts to the environment's until no task or run holds them any more.
 
     A run that uses threads holds them until it ends, so that a trainer that computes with NumPy in this process has the
     same count between all batches. torch's counts belong to threads and are not held.
@@ -303,7 +302,7 @@ class _Holding(AbstractContextManager[None]):
         with self._holders.lock:
             self._holders.number += 1
         try:
-            _hold(self._holders, self._environment)
+            _set_process_threads(self._holders, self._environment)
         except BaseException:
             self.__exit__()
             raise
@@ -324,13 +323,13 @@ class _Entered(_Holding):
 
     def __enter__(self) -> None:
         super().__enter__()
-        keeps = getattr(_thread, "ours", False) or self._environment in _traveled
+        keep_settings = getattr(_thread, "ours", False) or self._environment in _received
         try:
             undo = self._environment.set()
         except BaseException:
             self.__exit__()
             raise
-        self._undo = [] if keeps else undo
+        self._undo = [] if keep_settings else undo
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -340,7 +339,7 @@ class _Entered(_Holding):
             super().__exit__()
 
 
-def _hold(holders: _Holders, environment: NumericEnvironment) -> None:
+def _set_process_threads(holders: _Holders, environment: NumericEnvironment) -> None:
     for library in _libraries():
         if library.of_process and library.get() != environment.blas:
             with holders.lock:

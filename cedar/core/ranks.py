@@ -112,7 +112,7 @@ def _environment(reported: bool, site: Site | None) -> list[Rank]:
     torchrun, the next launcher must agree: a script that sets RANK for all tasks would make all of them the same rank.
     """
     found: list[Rank] = []
-    halves: list[tuple[str, str]] = []
+    incomplete: list[tuple[str, str]] = []
     for names in _launchers()[: 1 if reported else None]:
         values = [os.environ.get(name) for name in names]
         if values[0] is not None and values[1] is not None:
@@ -122,8 +122,8 @@ def _environment(reported: bool, site: Site | None) -> list[Rank]:
                 numbers = ", ".join(f"{name}={os.environ[name]!r}" for name in names)
                 raise PipelineError(f"{numbers} are not integers", site=site) from error
         elif values != [None, None] and not reported:
-            halves.append(names)
-    for names in halves:
+            incomplete.append(names)
+    for names in incomplete:
         given, missing = names if names[0] in os.environ else names[::-1]
         first = found[0] if found else None
         if first is None or os.environ[given] != str(first.rank if given == names[0] else first.world):
@@ -134,5 +134,5 @@ def _environment(reported: bool, site: Site | None) -> list[Rank]:
                 done="nothing was read: every process would have read all rows, as rank 0 of 1",
                 fix=f"set {missing} as well, or neither; or give loader(rank=, world=)",
             )
-    by_hand = bool(found) and found[0].origin == "RANK and WORLD_SIZE" and "TORCHELASTIC_RUN_ID" not in os.environ
-    return [each for each in found[: 1 + by_hand] if each.world == found[0].world]
+    set_manually = bool(found) and found[0].origin == "RANK and WORLD_SIZE" and "TORCHELASTIC_RUN_ID" not in os.environ
+    return [each for each in found[: 1 + set_manually] if each.world == found[0].world]

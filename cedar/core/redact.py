@@ -11,16 +11,16 @@ from cedar.core.printable import printable
 
 # Each pattern begins at a character that it consumes or at the beginning of a word, so matching takes linear time.
 _URL = re.compile(r"://[^\s'\"<>`]+")
-_USER = re.compile(  # up to the last "@" before a slash, as passwords may hold "@"; a password with a slash ends at "@"
+_USER_INFO = re.compile(  # up to the last "@" before a slash, as passwords may hold "@"; one with a slash ends at "@"
     r"://(?:[^/]*@|[^/@\s:]{1,256}:(?!//|\d{1,5}(?:[/?#]|$))[^@\s]{1,256}@)"
 )
-_STRONG = (  # names that are only used for secrets
+_STRONG_NAMES = (  # names that are only used for secrets
     r"password|passwd|passphrase|secret|credentials?|connection_?string|"
     r"(?:api|access|account|secret|private|encryption)_?key(?:_?id)?|"
     r"(?:sas|session|access|auth|refresh|bearer|security)_?token"
 )
-_PAIR = re.compile(  # "token" and "key" are common column names: they count only as options, or in a dict with a string
-    r"(?i)((?<!\w)\w*(?:" + _STRONG + r")['\"]?\s*[=:]\s*"
+_NAMED = re.compile(  # "token" and "key" are common column names: they count only as options, or in a dict with strings
+    r"(?i)((?<!\w)\w*(?:" + _STRONG_NAMES + r")['\"]?\s*[=:]\s*"
     r"|(?<!\w)authorization['\"]?\s*[=:]\s*['\"]?(?:basic |bearer )?"
     r"|(?<!\w)(?:token|sas)\s*=\s*|(?<!\w)key\s*=\s*(?=['\"]|[\w/+\-]{12})"
     r"|[{,]\s*['\"](?:token|key|sas|sig)['\"]\s*:\s*(?=['\"])"
@@ -28,10 +28,10 @@ _PAIR = re.compile(  # "token" and "key" are common column names: they count onl
     r"(?:(['\"])(?!\*\*\*|\2)(?:(?!\2).)+|(?!None\b|\*\*\*|\.\.\.|bearer |basic )[^\s'\"&,;)}\]]+)"
 )
 _SECRET_NAMES = re.compile(r"(?i)key|secret|token|pass|pwd|cred|sas|sig$|auth|user|connection|cookie|private")
-_RENEWED = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cookie")  # may change for the same store
+_RENEWABLE = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cookie")  # may change for the same store
 _MIN_SECRET = 6  # characters; shorter values are too often ordinary words
 _secrets: set[str] = set()  # values of storage options in this process, which error messages of libraries may contain
-_MOST = 16_000  # characters of a text that are shown
+_MAX_LENGTH = 16_000  # characters of a text that are shown
 _DEPTH = 8  # causes of causes that are examined
 
 
@@ -50,12 +50,12 @@ def redact(text: str) -> str:
     for secret in [secret for secret in _secrets if secret in text]:
         text = text.replace(secret, "***")
     if "://" in text:
-        text = _URL.sub(_plain, text)
-    text = printable(_PAIR.sub(_hidden, text))
-    if len(text) <= _MOST:
+        text = _URL.sub(_hide_in_url, text)
+    text = printable(_NAMED.sub(_hide_value, text))
+    if len(text) <= _MAX_LENGTH:
         return text
     reported = f" ... {len(text):,} letters ... "
-    half = (_MOST - len(reported)) // 2
+    half = (_MAX_LENGTH - len(reported)) // 2
     return text[:half] + reported + text[-half:]
 
 
@@ -70,14 +70,14 @@ class StorageOptions(Mapping[str, Any]):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
-        strings = ((name, value) for name, value in _leaves(self._given) if isinstance(value, str))
+        strings = ((name, value) for name, value in _leaf_options(self._given) if isinstance(value, str))
         _secrets.update(text for name, text in strings if _SECRET_NAMES.search(name) and len(text) >= _MIN_SECRET)
 
     @property
     def mark(self) -> str:
         """Identifies this store; it stays the same if a secret is renewed."""
-        reported = [(name, str(value)) for name, value in _leaves(self._given) if not _RENEWED.search(name)]
-        return hashlib.sha256(repr(sorted(reported)).encode()).hexdigest()[:16]
+        lasting = [(name, str(value)) for name, value in _leaf_options(self._given) if not _RENEWABLE.search(name)]
+        return hashlib.sha256(repr(sorted(lasting)).encode()).hexdigest()[:16]
 
     def __getitem__(self, name: str) -> Any:
         return self._given[name]
@@ -98,12 +98,12 @@ class StorageOptions(Mapping[str, Any]):
         return StorageOptions, (self._given,)
 
 
-def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _leaf_options(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in given.items():
-        yield from _leaves(value) if isinstance(value, Mapping) else [(name, value)]
+        yield from _leaf_options(value) if isinstance(value, Mapping) else [(name, value)]
 
 
-def _hidden(match: re.Match[str]) -> str:
+def _hide_value(match: re.Match[str]) -> str:
     return f"{match[1]}{match[2] or ''}***"
 
 
@@ -111,7 +111,7 @@ def redact_url(url: str) -> str:
     """Redact a text that is one path or URL, including its spaces and quotes."""
     if "://" not in url:
         return url
-    url = _USER.sub("://***@", url)
+    url = _USER_INFO.sub("://***@", url)
     begin = 0
     for part in url.split("*"):  # text after a "*" is not a query, or is hidden already
         query = part.find("?")
@@ -121,7 +121,7 @@ def redact_url(url: str) -> str:
     return url
 
 
-def _plain(match: re.Match[str]) -> str:
+def _hide_in_url(match: re.Match[str]) -> str:
     return redact_url(match[0])
 
 

@@ -16,9 +16,9 @@ from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.requests import RequestPatience, RequestStats
 
 _T = TypeVar("_T")
-_LEAST = 64 << 10  # bytes that the first read of a file requests
-_PIECE = 16 << 20  # bytes per request; larger ranges are fetched in pieces
-_MOST = 8 << 20  # bytes per read after a file has been read sequentially for a while
+_FIRST_READ_BYTES = 64 << 10  # bytes that the first read of a file requests
+_REQUEST_BYTES = 16 << 20  # bytes per request; larger ranges are fetched in pieces
+_MAX_READ_BYTES = 8 << 20  # bytes per read after a file has been read sequentially for a while
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Remote:
         """
         if size is not None:
             stop = size if stop is None else min(stop, size)
-        if stop is None or stop - start <= _PIECE:
+        if stop is None or stop - start <= _REQUEST_BYTES:
             return b"" if stop is not None and start >= stop else self._piece(path, start, stop, size, on)
-        starts = range(start, stop, _PIECE)
-        return b"".join(self._piece(path, at, min(at + _PIECE, stop), size, on) for at in starts)
+        starts = range(start, stop, _REQUEST_BYTES)
+        return b"".join(self._piece(path, at, min(at + _REQUEST_BYTES, stop), size, on) for at in starts)
 
     def _piece(self, path: str, start: int, stop: int | None, size: int | None, on: RequestOwner | None) -> bytes:
         """Send one request; each attempt may take a quarter of the time for all attempts."""
@@ -121,8 +121,8 @@ class RemoteFile(io.RawIOBase):
         self._remote, self._path, self._size = remote, path, size
         self._on = asker()
         self._position = 0
-        self._held, self._start = b"", 0  # fetched bytes, and their position
-        self._block = _LEAST
+        self._buffer, self._start = b"", 0  # fetched bytes, and their position
+        self._block = _FIRST_READ_BYTES
         self._handle: Any = None
         self._ranges = size is not None and is_asynchronous(remote.fs)
 
@@ -153,7 +153,7 @@ class RemoteFile(io.RawIOBase):
         if size is None or size < 0:
             return self.readall()
         if self._size is None:
-            return self._advance(self._through(size))
+            return self._advance(self._read_next(size))
         size = max(0, min(size, self._size - self._position))
         return self._advance(self._range(self._position, self._position + size)) if size else b""
 
@@ -161,7 +161,7 @@ class RemoteFile(io.RawIOBase):
         if self._size is not None:
             return self.read(max(0, self._size - self._position))
         parts = []
-        while part := self.read(_MOST):
+        while part := self.read(_MAX_READ_BYTES):
             parts.append(part)
         return b"".join(parts)
 
@@ -171,31 +171,31 @@ class RemoteFile(io.RawIOBase):
 
     def _range(self, start: int, stop: int) -> bytes:
         """Return bytes from the buffer, and the rest from the storage."""
-        end = self._start + len(self._held)
+        end = self._start + len(self._buffer)
         head = b""
         if self._start <= start < end:
-            head = self._held[start - self._start : stop - self._start]
+            head = self._buffer[start - self._start : stop - self._start]
             start += len(head)
         if start == stop:
             return head
         on = start == end and start > 0
-        self._block = min(2 * self._block, _MOST) if on else _LEAST
+        self._block = min(2 * self._block, _MAX_READ_BYTES) if on else _FIRST_READ_BYTES
         upto = min(max(stop, start + self._block), self._size or stop)
         fetch = self._remote.fetch
-        data = fetch(self._path, start, upto, self._size, self._on) if self._ranges else self._kept(start, upto)
+        data = fetch(self._path, start, upto, self._size, self._on) if self._ranges else self._read_range(start, upto)
         # Bytes that were asked for are not read again; bytes fetched beyond them may be.
-        self._held, self._start = (data, start) if len(data) <= _MOST else (b"", upto)
+        self._buffer, self._start = (data, start) if len(data) <= _MAX_READ_BYTES else (b"", upto)
         return head + data[: stop - start]
 
-    def _kept(self, start: int, stop: int) -> bytes:
+    def _read_range(self, start: int, stop: int) -> bytes:
         """Read a range through the handle."""
-        return self._by_handle(lambda handle: _exactly(handle, start, stop, self._size))
+        return self._call_with_handle(lambda handle: _exactly(handle, start, stop, self._size))
 
-    def _through(self, size: int) -> bytes:
+    def _read_next(self, size: int) -> bytes:
         """Read the next bytes of a file of unknown size; fewer bytes mean its end."""
-        return self._by_handle(lambda handle: _next(handle, self._position, size))
+        return self._call_with_handle(lambda handle: _next(handle, self._position, size))
 
-    def _by_handle(self, work: Callable[[Any], bytes]) -> bytes:
+    def _call_with_handle(self, work: Callable[[Any], bytes]) -> bytes:
         """Call ``work`` with the handle, which is closed after a failure."""
 
         def request(_: float) -> bytes:
@@ -204,20 +204,20 @@ class RemoteFile(io.RawIOBase):
                     self._handle = self._remote.fs.open(self._path, "rb")
                 return work(self._handle)
             except BaseException:
-                self._drop()
+                self._close_handle()
                 raise
 
         return self._remote.account.ask(self._remote.url(self._path), request, self._on)
 
-    def _drop(self) -> None:
+    def _close_handle(self) -> None:
         handle, self._handle = self._handle, None
         with contextlib.suppress(Exception):  # it is broken already
             if handle is not None:
                 handle.close()
 
     def close(self) -> None:
-        self._drop()
-        self._held = b""
+        self._close_handle()
+        self._buffer = b""
         super().close()
 
 
@@ -236,7 +236,7 @@ def _next(handle: Any, position: int, size: int) -> bytes:
     """Read at ``position``; a new handle first reads and discards the bytes before."""
     at = handle.tell()
     while at < position:
-        part = handle.read(min(_MOST, position - at))
+        part = handle.read(min(_MAX_READ_BYTES, position - at))
         if not part:
             raise ShortRead(f"the file ends at byte {at}, it continued beyond byte {position} before")
         at += len(part)

@@ -23,8 +23,8 @@ _jitter = random.Random()  # the global generator belongs to the user
 
 FLOOR = 50.0  # retries available without earlier requests
 SHARE = 0.5  # retries that each request earns
-_MOST = 200.0  # upper bound of unused retries
-_REFILL = 0.5  # retries per second, up to FLOOR, so that a job can start after an outage
+_MAX_RETRIES = 200.0  # upper bound of unused retries
+_RETRIES_PER_SECOND = 0.5  # retries per second, up to FLOOR, so that a job can start after an outage
 
 ATTEMPTS = "CEDAR_STORAGE_ATTEMPTS"
 SECONDS = "CEDAR_STORAGE_SECONDS"
@@ -86,8 +86,8 @@ class RequestStats:
 
     patience: RequestPatience = field(default_factory=RequestPatience)
     metadata: Use = field(default_factory=Use)
-    _tokens: float = FLOOR
-    _seen: float = field(default_factory=time.monotonic)
+    _retries: float = FLOOR
+    _refilled_at: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:  # each process has its own budget and counts
@@ -120,37 +120,37 @@ class RequestStats:
                     raise
                 took = time.monotonic() - began
                 wait = self.patience.wait(attempt, fault.wait)
-                why = self._given_up(attempt, took, wait)
+                why = self._why_give_up(attempt, took, wait)
                 if why is None and not self._pause(use, on.stop, wait):
                     why = "the loader was closed"
                 if why is not None:
                     cause = redacted(error)
-                    raise _gave_up(url, attempt, took, fault, why) from cause
+                    raise _failure(url, attempt, took, fault, why) from cause
 
-    def _given_up(self, attempt: int, took: float, wait: float) -> str | None:
+    def _why_give_up(self, attempt: int, took: float, wait: float) -> str | None:
         if attempt >= self.patience.attempts:
             return f"{attempt} attempts are the most ({ATTEMPTS})"
         if took + wait > self.patience.seconds:
             return f"waiting {wait:.1f} s more would pass {self.patience.seconds:g} s ({SECONDS})"
-        if not self._take():
+        if not self._take_retry():
             return "its retries are used up: too large a share of all requests failed"
         return None
 
-    def _take(self) -> bool:
+    def _take_retry(self) -> bool:
         with self._lock:
             now = time.monotonic()
-            if self._tokens < FLOOR:
-                self._tokens = min(FLOOR, self._tokens + _REFILL * (now - self._seen))
-            self._seen = now
-            if self._tokens < 1:
+            if self._retries < FLOOR:
+                self._retries = min(FLOOR, self._retries + _RETRIES_PER_SECOND * (now - self._refilled_at))
+            self._refilled_at = now
+            if self._retries < 1:
                 return False
-            self._tokens -= 1
+            self._retries -= 1
             return True
 
     def _count(self, use: Use, attempt: int) -> None:
         with self._lock:
             if attempt == 1:
-                self._tokens = min(_MOST, self._tokens + SHARE)
+                self._retries = min(_MAX_RETRIES, self._retries + SHARE)
             use.add(Use(1, int(attempt > 1)))
 
     def _pause(self, use: Use, stop: Stop | None, seconds: float) -> bool:
@@ -163,7 +163,7 @@ class RequestStats:
                 use.add(Use(waited=time.monotonic() - began))
 
 
-def _gave_up(url: str, attempts: int, took: float, fault: Fault, why: str) -> SourceError:
+def _failure(url: str, attempts: int, took: float, fault: Fault, why: str) -> SourceError:
     return SourceError(
         f"{url}: the storage failed {attempts} time(s) in {took:.1f} s, last with {fault.kind}",
         done=f"given up: {why}",

@@ -267,7 +267,7 @@ class Stream(ABC):
 
         By default, ``at`` must have the form of ``start()``. Streams that contain positions of others check these too.
         """
-        return _alike(at, self.start())
+        return _same_form(at, self.start())
 
     def fits_position(self, position: Any) -> bool:
         """Whether ``open`` accepts a position."""
@@ -289,9 +289,9 @@ def is_list(value: Any, length: int) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == length
 
 
-def _alike(value: Any, example: Any) -> bool:
+def _same_form(value: Any, example: Any) -> bool:
     if isinstance(example, (list, tuple)):
-        return is_list(value, len(example)) and all(map(_alike, value, example))
+        return is_list(value, len(example)) and all(map(_same_form, value, example))
     return value is None if example is None else is_count(value)
 
 
@@ -309,10 +309,11 @@ class DropFlow(Flow):
                 return piece
             dropped = min(self._left, piece.units)
             self._left -= dropped
-            if (gone := _gone(piece)) is not None and gone <= dropped:  # the number of lost rows is unknown
-                dropped, self._left = gone + 1, 0
+            lost_slot = _lost_file_slot(piece)
+            if lost_slot is not None and lost_slot <= dropped:  # the number of lost rows is unknown
+                dropped, self._left = lost_slot + 1, 0
             if dropped < piece.units or piece.ends_window:
-                return piece.slice(dropped, piece.units) if dropped < piece.units else _empty_of(piece)
+                return piece.slice(dropped, piece.units) if dropped < piece.units else _window_end_of(piece)
 
     def limit(self, units: int) -> None:
         self._inner.limit(units + self._left)
@@ -321,13 +322,13 @@ class DropFlow(Flow):
         self._inner.close()
 
 
-def _gone(piece: Piece) -> int | None:
+def _lost_file_slot(piece: Piece) -> int | None:
     """Return the slot that stands for the rows of a file that disappeared, or None."""
     dead = piece.rows.blocks[0].dead
     return next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None) if dead else None
 
 
-def _empty_of(piece: Piece) -> Piece:
+def _window_end_of(piece: Piece) -> Piece:
     """Return the remainder of a dropped piece: no units, only the mark of its window's end."""
     rows = piece.rows.slice(0, 0) if not piece.batch else piece.rows
     return Piece(rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)

@@ -14,8 +14,7 @@ import pyarrow as pa
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.core.values import ValueMismatch, describe, nanoseconds, plain
 
-# The first match decides, so a subclass comes before its base (bool before int, datetime before date, np.float64
-# before float).
+# The first match decides, so subclasses come before their bases (bool before int, np.float64 before float).
 _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("bool", (bool, np.bool_)),
     ("duration", (dt.timedelta, np.timedelta64)),

@@ -148,11 +148,11 @@ def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | No
     ):
         raise _SomeMismatch("a time beyond what the unit holds")
     shape = (len(values), *kind.shape)
-    made = buffers.empty(shape, dtype) if out is None else out
+    result = buffers.empty(shape, dtype) if out is None else out
     if not kind.shape:
-        return np.concatenate([a.reshape(1) for a in arrays], out=made)
-    np.concatenate(arrays, out=made.reshape((len(values) * kind.shape[0], *kind.shape[1:])))
-    return made
+        return np.concatenate([a.reshape(1) for a in arrays], out=result)
+    np.concatenate(arrays, out=result.reshape((len(values) * kind.shape[0], *kind.shape[1:])))
+    return result
 
 
 def _as_array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -227,9 +227,9 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     whole, real = pa.types.is_integer(kind), pa.types.is_floating(kind)
     own = (whole or real) and types == {NUMBERS[kind.id].type}
     if own or (types == {int} and whole) or (types == {float} and pa.types.is_float64(kind)):
-        return _numbers(values, kind, some=len(types) < len(every))
+        return _numbers(values, kind, has_nulls=len(types) < len(every))
     if (every == {str} and pa.types.is_large_string(kind)) or (every == {bytes} and pa.types.is_large_binary(kind)):
-        return _texts(values, kind)
+        return _strings(values, kind)
     accepted = _accepted(kind)
     if accepted is not None:
         for python_type in types:
@@ -245,10 +245,10 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return column
 
 
-def _numbers(values: Sequence[Any], kind: pa.DataType, some: bool) -> pa.Array:
+def _numbers(values: Sequence[Any], kind: pa.DataType, has_nulls: bool) -> pa.Array:
     """Build a column from numbers of one type; ``some`` says that there are Nones among them."""
-    missing = _missing(values) if some else None
-    present = (0 if value is None else value for value in values) if some else values
+    missing = _missing(values) if has_nulls else None
+    present = (0 if value is None else value for value in values) if has_nulls else values
     return of_numbers(np.fromiter(present, NUMBERS[kind.id], len(values)), kind, missing)
 
 
@@ -256,7 +256,7 @@ def _missing(values: Sequence[Any]) -> npt.NDArray[np.bool_]:
     return np.fromiter((value is None for value in values), np.bool_, len(values))
 
 
-def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _strings(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         return of_texts(values, kind)
     except UnicodeEncodeError:
@@ -298,7 +298,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     filler = [None] * (width or 0)
     present = values if missing is None else [filler if v is None else v for v in values]
     if types and all(t is np.ndarray for t in types) and (missing is None or not width):
-        items = _flat([v for v in values if v is not None], kind.value_type)
+        items = _concat_arrays([v for v in values if v is not None], kind.value_type)
     else:
         items = _arrow(plain(list(chain.from_iterable(present))), kind.value_type)
     lengths = np.fromiter(map(len, present), dtype=np.int64, count=len(values))
@@ -318,12 +318,12 @@ def _has_none(values: Sequence[Any]) -> bool:
     return type(None) in set(map(type, values))
 
 
-def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
+def _concat_arrays(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
     """Concatenate the items of one-dimensional arrays."""
     if any(a.ndim != 1 for a in arrays):
         raise _SomeMismatch("an array of one dimension is needed")
     if len({a.dtype for a in arrays}) > 1:
-        return pa.concat_arrays([_flat([a], kind) for a in arrays])
+        return pa.concat_arrays([_concat_arrays([a], kind) for a in arrays])
     flat = np.concatenate(arrays)
     if flat.dtype.kind not in "biufMm":
         return _arrow(flat.tolist(), kind)

@@ -36,8 +36,8 @@ class Bucket(Place):
 
     def entries(self) -> list[EntryInfo]:
         try:
-            with _oserrors():
-                listed = self._ask("ls", self._path, detail=True, refresh=True)
+            with _as_oserrors():
+                listed = self._call("ls", self._path, detail=True, refresh=True)
         except OSError:
             return []
         entries = []
@@ -45,13 +45,13 @@ class Bucket(Place):
             name = str(info["name"]).rpartition("/")[2]
             if NAME.fullmatch(name) and info.get("type") == "file":
                 name = name.removesuffix(SUFFIX)
-                entries.append(self._info(name, int(info.get("size") or 0), _written(info)))
+                entries.append(self._info(name, int(info.get("size") or 0), _write_time(info)))
         return entries
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(OSError), _oserrors():
+        with contextlib.suppress(OSError), _as_oserrors():
             if NAME.fullmatch(name + SUFFIX) and self._is_ours():
-                self._ask("rm_file", self._file(name))
+                self._call("rm_file", self._file(name))
 
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()  # few storages have locks, so the last write wins
@@ -62,8 +62,8 @@ class Bucket(Place):
     def _load(self, name: str) -> tuple[Any, Any] | None:
         path = self._file(name)
         try:
-            with _oserrors():
-                size = self._ask("info", path).get("size")
+            with _as_oserrors():
+                size = self._call("info", path).get("size")
                 if isinstance(size, int) and size > BYTES:
                     raise Damaged(f"it has {size:,} bytes")
                 return self._remote.fetch(path, 0, None, size if isinstance(size, int) else None), None
@@ -75,24 +75,24 @@ class Bucket(Place):
         if not room(len(raw)):
             return 0
         temporary = f"{self._path}/.{uuid.uuid4().hex}.tmp"
-        with _oserrors():
-            self._ask("makedirs", self._path, exist_ok=True)
+        with _as_oserrors():
+            self._call("makedirs", self._path, exist_ok=True)
             if not self._is_ours():
-                if self._ask("ls", self._path, detail=False, refresh=True):
+                if self._call("ls", self._path, detail=False, refresh=True):
                     raise ForeignFile(f"it has a folder {INSIDE!r} that cedar did not make")
-                self._ask("pipe_file", f"{self._path}/{MARK}", value=mark_of(KIND))
+                self._call("pipe_file", f"{self._path}/{MARK}", value=mark_of(KIND))
                 self._marked = True
-            self._ask("pipe_file", temporary, value=raw)
+            self._call("pipe_file", temporary, value=raw)
             rename(self._remote, temporary, self._file(name))
         return len(raw)
 
     def _is_ours(self) -> bool:
         if not self._marked:
-            with contextlib.suppress(FileNotFoundError), _oserrors():
-                self._marked = self._ask("cat_file", f"{self._path}/{MARK}") == mark_of(KIND)
+            with contextlib.suppress(FileNotFoundError), _as_oserrors():
+                self._marked = self._call("cat_file", f"{self._path}/{MARK}") == mark_of(KIND)
         return self._marked
 
-    def _ask(self, operation: str, path: str, **arguments: Any) -> Any:
+    def _call(self, operation: str, path: str, **arguments: Any) -> Any:
         """Call a method of the filesystem, retry it after temporary failures, and return its result."""
         return self._remote.call(path, lambda: getattr(self._remote.fs, operation)(path, **arguments))
 
@@ -101,7 +101,7 @@ class Bucket(Place):
 
 
 @contextlib.contextmanager
-def _oserrors() -> Iterator[None]:
+def _as_oserrors() -> Iterator[None]:
     """Convert all errors of a storage library to OSError."""
     try:
         yield
@@ -113,7 +113,7 @@ def _oserrors() -> Iterator[None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def _written(info: dict[str, Any]) -> float:
+def _write_time(info: dict[str, Any]) -> float:
     """Return the time of the last write in seconds since 1970; 0 if the storage does not report it."""
     for name in _TIMES:
         given = info.get(name)

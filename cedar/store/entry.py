@@ -20,7 +20,7 @@ TAIL = struct.Struct("<QI8s")
 
 Versions: TypeAlias = Mapping[str, str]
 Write: TypeAlias = Callable[[Any], dict[str, Any]]
-"""Writes a body into a pyarrow output stream at its beginning; returns what describes it, as JSON."""
+"""Writes a body at the beginning of a pyarrow output stream; returns its description as JSON."""
 
 
 class Damaged(ValueError):
@@ -41,8 +41,8 @@ class Entry:
 
 def tail(name: str, about: Mapping[str, Any], versions: Versions, size: int, checksum: int) -> bytes:
     """Return the bytes that follow a body of ``size`` bytes with this CRC-32."""
-    described = {"name": name, "versions": dict(versions), "size": size, "crc": checksum, "about": about}
-    text = json.dumps(described).encode()
+    description = {"name": name, "versions": dict(versions), "size": size, "crc": checksum, "about": about}
+    text = json.dumps(description).encode()
     return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
 
 
@@ -76,19 +76,19 @@ def opened(raw: Any, name: str, versions: Versions, checked: bool = False) -> En
     if zlib.crc32(text) != checksum:
         raise Damaged("its checksum is wrong")
     try:
-        described = json.loads(text)
-        found = [described[key] for key in ("versions", "name", "size", "crc", "about")]
+        description = json.loads(text)
+        fields = [description[key] for key in ("versions", "name", "size", "crc", "about")]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged("what it says of itself cannot be read") from error
-    if found[0] != dict(versions):
+    if fields[0] != dict(versions):
         raise OtherVersion("another version wrote it")
-    if found[1] != name:
+    if fields[1] != name:
         raise Damaged("it is another entry, under this one's name")
-    size = found[2]
+    size = fields[2]
     if type(size) is not int or size != len(view) - TAIL.size - length:
         raise Damaged("it is cut short")
-    if type(found[4]) is not dict:
+    if type(fields[4]) is not dict:
         raise Damaged("what it says of itself cannot be read")
-    if not checked and zlib.crc32(view[:size]) != found[3]:
+    if not checked and zlib.crc32(view[:size]) != fields[3]:
         raise Damaged("its checksum is wrong")
-    return Entry(view[:size], found[4])
+    return Entry(view[:size], fields[4])

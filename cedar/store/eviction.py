@@ -31,27 +31,27 @@ def leaving(entries: Iterable[EntryInfo], need: int, budget: int, group: str, si
         group: the group of the new entry.
         since: the start of the group's previous pass over its splits.
     """
-    return _oldest([e for e in entries if e.group != group and e.used < since], _over(entries, budget) + need)
+    return _least_recent([e for e in entries if e.group != group and e.used < since], _excess(entries, budget) + need)
 
 
 def surplus(entries: Iterable[EntryInfo], budget: int) -> list[EntryInfo]:
     """Return the least recently used entries beyond a budget, which may have been lowered."""
-    return _oldest(entries, _over(entries, budget)) or []
+    return _least_recent(entries, _excess(entries, budget)) or []
 
 
-def _over(entries: Iterable[EntryInfo], budget: int) -> int:
+def _excess(entries: Iterable[EntryInfo], budget: int) -> int:
     return sum(e.nbytes for e in entries) - budget
 
 
-def _oldest(entries: Iterable[EntryInfo], over: int) -> list[EntryInfo] | None:
+def _least_recent(entries: Iterable[EntryInfo], excess: int) -> list[EntryInfo] | None:
     """Return the least recently used entries that have at least ``over`` bytes together; None if all have fewer."""
-    gone: list[EntryInfo] = []
+    evicted: list[EntryInfo] = []
     for entry in sorted(entries, key=lambda e: e.used):
-        if over <= 0:
+        if excess <= 0:
             break
-        gone.append(entry)
-        over -= entry.nbytes
-    return gone if over <= 0 else None
+        evicted.append(entry)
+        excess -= entry.nbytes
+    return evicted if excess <= 0 else None
 
 
 class PassTimes:

@@ -29,7 +29,7 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FREE_SHARE = 0.8
 _ABANDONED = 3600.0  # seconds after which no worker still writes a temporary file
 _SMALL = 4 << 20  # bytes; smaller entries are read, as each map holds a file descriptor until its rows are released
-_MOST_MAPS = 128
+_MAX_MAPS = 128
 
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
@@ -131,20 +131,20 @@ class Folder(Place):
         return alone(self.path(name))
 
     def _budget(self, taken: int) -> int:
-        at = self._given
-        while not os.path.exists(at):
-            at = os.path.dirname(at) or "."
-        return min(BYTES, int(_FREE_SHARE * (shutil.disk_usage(at).free + taken)))
+        parent = self._given
+        while not os.path.exists(parent):
+            parent = os.path.dirname(parent) or "."
+        return min(BYTES, int(_FREE_SHARE * (shutil.disk_usage(parent).free + taken)))
 
     def _load(self, name: str) -> tuple[Any, Any] | None:
         """Read or map the bytes privately: a function that writes to its arrays does not change the entry."""
         try:
-            with open(self.path(name), "rb", opener=_plainly) as file:
+            with open(self.path(name), "rb", opener=_open_safely) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     return None
-                large = status.st_size > _SMALL and len(_maps) < _MOST_MAPS
-                raw = _mapped(file) if large else _read(file, status.st_size)
+                large = status.st_size > _SMALL and len(_maps) < _MAX_MAPS
+                raw = _map_privately(file) if large else _read(file, status.st_size)
         except FileNotFoundError:
             return None
         mark = (self._path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -180,15 +180,15 @@ def open_entry(path: str) -> Entry:
         return opened(source.read_buffer(), os.path.basename(path).removesuffix(SUFFIX), {}, checked=True)
 
 
-def _plainly(path: str, flags: int) -> int:
+def _open_safely(path: str, flags: int) -> int:
     """Open a file without following links, and without waiting for the other end of a pipe."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
-def _mapped(file: BinaryIO) -> mmap.mmap:
-    made = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    _maps.add(made)
-    return made
+def _map_privately(file: BinaryIO) -> mmap.mmap:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    _maps.add(mapped)
+    return mapped
 
 
 def _read(file: BinaryIO, size: int) -> bytearray:

@@ -20,7 +20,7 @@ from cedar.store.private_folder import private_folder
 from cedar.store.whole_files import write_whole
 
 T = TypeVar("T")
-_LEAST = 1 << 20  # bytes that a user's entry counts for at least, so there are at most 16,384 entries
+_MIN_ENTRY_BYTES = 1 << 20  # bytes that a user's entry counts for at least, so there are at most 16,384 entries
 _log = logging.getLogger("cedar")
 
 
@@ -32,7 +32,7 @@ def user_place() -> Folder | None:
 
 @functools.lru_cache(maxsize=64)
 def _folder(path: str) -> Folder:
-    return Folder(path, least=_LEAST)
+    return Folder(path, least=_MIN_ENTRY_BYTES)
 
 
 def place_beside(where: str, limit: int) -> Place:
@@ -90,8 +90,8 @@ def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> 
     with contextlib.nullcontext() if place is None else place.alone(name):
         known = load(place, name, lambda entry: entry.about)
         if known is None:
-            known = made = make()
-            save(place, name, lambda _: made)
+            known = computed = make()
+            save(place, name, lambda _: computed)
         return known
 
 

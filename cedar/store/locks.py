@@ -8,8 +8,8 @@ import os
 import time
 from collections.abc import Iterator
 
-_WAIT = 600.0  # seconds to wait for another process; then this one computes the result itself
-_LOOK = 0.02
+_WAIT_SECONDS = 600.0  # seconds to wait for another process; then this one computes the result itself
+_POLL_SECONDS = 0.02
 
 
 @contextlib.contextmanager
@@ -21,7 +21,7 @@ def alone(path: str) -> Iterator[None]:
     """
     folder, base = os.path.split(path)
     name = os.path.join(folder, f".{base}.lock")
-    handle = _acquired(name)
+    handle = _wait_for_lock(name)
     try:
         yield
     finally:
@@ -31,15 +31,15 @@ def alone(path: str) -> Iterator[None]:
         release(handle)
 
 
-def _acquired(name: str) -> int | None:
-    deadline = time.monotonic() + _WAIT
+def _wait_for_lock(name: str) -> int | None:
+    deadline = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < deadline:
         try:
             handle = acquire(name)
         except BlockingIOError:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
             continue
-        if handle is None or _is_at(handle, name):
+        if handle is None or _is_same_file(handle, name):
             return handle
         release(handle)  # the previous holder removed the file in the meantime
     return None
@@ -75,7 +75,7 @@ def release(handle: int | None) -> None:
     os.close(handle)
 
 
-def _is_at(handle: int, name: str) -> bool:
+def _is_same_file(handle: int, name: str) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), os.stat(name))
     except OSError:

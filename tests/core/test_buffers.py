@@ -49,7 +49,7 @@ def test_what_is_kept_is_bounded():
     arrays = [buffers.empty((40 << 20,), "uint8") for _ in range(10)]
     del arrays
     gc.collect()
-    assert buffers._spare._bytes <= buffers._MOST_IDLE
+    assert buffers._idle_memory._bytes <= buffers._MAX_IDLE_BYTES
 
 
 def test_many_threads_share_it():
@@ -79,8 +79,8 @@ def test_large_columns_are_joined_and_taken_as_small_ones():
 
 
 def test_memory_that_nobody_wants_any_more_is_let_go(monkeypatch):
-    monkeypatch.setattr(buffers, "_LOOK", 1 << 20)
-    spare = buffers._Spare()
+    monkeypatch.setattr(buffers, "_TRIM_INTERVAL_BYTES", 1 << 20)
+    spare = buffers._IdleMemory()
     burst = [spare.take(1 << 16) for _ in range(3)] + [spare.take(1 << 17)]
     for memory in burst:
         spare.give_back(memory)
@@ -91,7 +91,7 @@ def test_memory_that_nobody_wants_any_more_is_let_go(monkeypatch):
 
 
 def test_no_more_is_kept_than_was_in_use_at_once():
-    spare = buffers._Spare()
+    spare = buffers._IdleMemory()
     size = 1 << 20
     for memory in [spare.take(4 * size) for _ in range(2)]:
         spare.give_back(memory)
@@ -114,16 +114,16 @@ class Ring:
 @pytest.mark.heavy
 @pytest.mark.parametrize("where", ["_pop", "_shrink", "_trim"])
 def test_a_collection_in_the_middle_gives_back_in_order(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spare = buffers._Spare()
-    monkeypatch.setattr(buffers, "_spare", spare)
-    monkeypatch.setattr(buffers, "_LOOK", 20 << 20)
-    step = getattr(buffers._Spare, where)
+    spare = buffers._IdleMemory()
+    monkeypatch.setattr(buffers, "_idle_memory", spare)
+    monkeypatch.setattr(buffers, "_TRIM_INTERVAL_BYTES", 20 << 20)
+    step = getattr(buffers._IdleMemory, where)
 
-    def collect_first(self: buffers._Spare, *size: int) -> object:
+    def collect_first(self: buffers._IdleMemory, *size: int) -> object:
         gc.collect()
         return step(self, *size)
 
-    monkeypatch.setattr(buffers._Spare, where, collect_first)
+    monkeypatch.setattr(buffers._IdleMemory, where, collect_first)
     draw = random.Random(7)
     gc.collect()
     gc.freeze()  # what other tests hold is not looked through each time

@@ -49,7 +49,7 @@ def test_rows_are_taken_as_python_takes_them(kind, rows, start, count, data):
     part, beside = whole.slice(min(start, rows), count), pa.array(range(rows)).slice(min(start, rows), count)
     index = data.draw(st.lists(st.integers(0, len(part) - 1), max_size=80)) if len(part) else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_MANY", data.draw(st.sampled_from([0, 10, 1000])))
+        patch.setattr(columns, "_MIN_ROWS_TO_GATHER", data.draw(st.sampled_from([0, 10, 1000])))
         taken = columns.take_arrays([beside, part, part], np.array(index, dtype=np.int64))
     held = part.to_pylist()
     assert taken[0].to_pylist() == [beside[i].as_py() for i in index]

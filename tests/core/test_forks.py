@@ -55,8 +55,8 @@ def test_a_process_that_lost_polars_has_it_done_elsewhere(monkeypatch: pytest.Mo
     def double(x: int) -> int:
         return 2 * x
 
-    monkeypatch.setattr(forks, "_fresh", [])
+    monkeypatch.setattr(forks, "_fresh_process_calls", [])
     forks.by(fresh)
     assert (forks.lost(), double(3), sent) == (False, 6, [])
-    monkeypatch.setattr(forks, "_lost", True)
+    monkeypatch.setattr(forks, "_polars_lost", True)
     assert (forks.lost(), double(3), sent) == (True, "elsewhere", [("double", (3,))])

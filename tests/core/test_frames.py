@@ -20,7 +20,7 @@ def test_every_kind_of_column_becomes_one_of_a_frame():
 
 @pytest.mark.parametrize("size", [1, 3, 10])
 def test_parts_are_the_same_wherever_rows_were_cut(monkeypatch, size):
-    monkeypatch.setattr(frames, "_PART", 4)
+    monkeypatch.setattr(frames, "_FRAME_ROWS", 4)
     cut = [frame_of(block(x=list(range(start, min(start + size, 10))))) for start in range(0, 10, size)]
     assert [part["x"].to_list() for part in parts(cut)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 

@@ -38,7 +38,7 @@ def over(name: str, value: int, monkeypatch: pytest.MonkeyPatch, read: Any) -> s
 @pytest.mark.parametrize("codec", ["gz", "bz2", "xz", "zst"])
 @pytest.mark.parametrize("reader", ["text", "jsonl", "csv"])
 def test_a_file_that_decompresses_too_well(codec: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cedar.core.limits._JUDGED", 1 << 18)
+    monkeypatch.setattr("cedar.core.limits._MIN_CHECKED_BYTES", 1 << 18)
     line = {"text": b"a" * 99 + b"\n", "jsonl": b'{"x": 1}\n', "csv": b"1,2\n"}[reader]
     data = line * (1_500_000 // len(line))
     compress: dict[str, Any] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lambda d: lzma.compress(d, preset=0)}
@@ -53,7 +53,7 @@ def test_a_file_that_decompresses_too_well(codec: str, reader: str, tmp_path: Pa
 
 
 def test_a_tar_that_decompresses_too_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cedar.core.limits._JUDGED", 1 << 20)
+    monkeypatch.setattr("cedar.core.limits._MIN_CHECKED_BYTES", 1 << 20)
     path = shard(tmp_path / "t.tar.gz", {"a.bin": bytes(4 << 20)}, "w:gz")
     over("decompression_ratio", 50, monkeypatch, lambda: cedar.read_tar(path).to_arrow())
 

@@ -24,13 +24,13 @@ def test_what_is_taken_is_seen() -> None:
 
 def test_pages_of_files_are_counted_once_and_processes_that_ended_not_at_all(monkeypatch: Any) -> None:
     sizes = {os.getpid(): (5, 30), 7: (2, 40)}
-    monkeypatch.setattr(memory, "_of", lambda process: sizes.get(process, (1, 20)))  # another test's may run
+    monkeypatch.setattr(memory, "_process_bytes", lambda process: sizes.get(process, (1, 20)))  # another test's may run
     found = memory.by_process()
     assert {process: found[process] for process in (os.getpid(), memory.FILES)} == {os.getpid(): 5, memory.FILES: 30}
 
     def gone(_: int) -> Any:
         raise FileNotFoundError
 
-    monkeypatch.setattr(memory, "_of", gone)
+    monkeypatch.setattr(memory, "_process_bytes", gone)
     assert memory.by_process() == {}
     assert memory.resident() == 0

@@ -95,7 +95,7 @@ def test_a_server_that_never_answers_is_asked_again():
 
 
 def test_large_ranges_are_fetched_in_pieces(memory: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cedar.core.remote._PIECE", 100)
+    monkeypatch.setattr("cedar.core.remote._REQUEST_BYTES", 100)
     data = np.random.default_rng(0).bytes(1050)
     memory.pipe_file("/f", data)
     fs = FlakyFileSystem("memory", short=0.3, reset=0.2, seed=1, skip_instance_cache=True)

@@ -68,7 +68,7 @@ def test_retries_stay_within_the_budget_whatever_fails(failures: list[int]):
     use = account.metadata
     first = use.requests - use.retries
     assert first == len(failures)
-    assert use.retries <= FLOOR + SHARE * first + requests._REFILL * (time.monotonic() - began)
+    assert use.retries <= FLOOR + SHARE * first + requests._RETRIES_PER_SECOND * (time.monotonic() - began)
 
 
 def test_a_storage_that_is_down_gets_few_requests_more():

@@ -156,14 +156,14 @@ def test_what_others_put_beside_entries_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("small", "maps"), [(4 << 20, 128), (0, 128), (0, 3)])
 def test_entries_hold_few_files_open(small: int, maps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "_SMALL", small)
-    monkeypatch.setattr(folder, "_MOST_MAPS", maps)
+    monkeypatch.setattr(folder, "_MAX_MAPS", maps)
     (tmp_path / "data").mkdir()
     for number in range(40):
         (tmp_path / "data" / f"{number:02}.txt").write_text(f"{number}\n")
     pipeline = cedar.read_text(f"{tmp_path}/data/*.txt").map(str.title, "text").cache(str(tmp_path / "kept"))
     loader = pipeline.shuffle(seed=1).batch(8).loader(executor="inline", plan="off")
     assert len(list(loader)) == 5
-    most, mapped = 0, folder._mapped
+    most, mapped = 0, folder._map_privately
 
     def counted(file: Any) -> Any:
         nonlocal most
@@ -171,7 +171,7 @@ def test_entries_hold_few_files_open(small: int, maps: int, tmp_path: Path, monk
         most = max(most, len(folder._maps))
         return made
 
-    monkeypatch.setattr(folder, "_mapped", counted)
+    monkeypatch.setattr(folder, "_map_privately", counted)
     rows = [text for batch in loader for text in batch["text"].tolist()]
     assert sorted(rows) == sorted(map(str, range(40)))
     if small:

@@ -119,24 +119,24 @@ class GroupColumn:
     to_arrow = plain
 
     def take(self, index: Index) -> GroupColumn:
-        return _kept(self, *self.sharing.at(index))
+        return _with_sharing(self, *self.sharing.at(index))
 
     def cut(self, start: int, stop: int) -> GroupColumn:
-        return _kept(self, *self.sharing.at(slice(start, stop)))
+        return _with_sharing(self, *self.sharing.at(slice(start, stop)))
 
     def narrow(self) -> GroupColumn:
         """Return the column without stored rows that no row uses."""
-        return _kept(self, *self.sharing.narrow)
+        return _with_sharing(self, *self.sharing.narrow)
 
     def __reduce__(self) -> tuple[Any, ...]:
         sharing, rows = self.sharing.narrow
         if isinstance(rows, slice):  # a slice would pickle its whole buffers
             rows = np.arange(rows.start, rows.stop)
-        small = _kept(self, sharing, rows)
+        small = _with_sharing(self, sharing, rows)
         return GroupColumn, (small.values, small.sharing, small.fresh)
 
 
-def _kept(column: GroupColumn, sharing: RowSharing, rows: Selection) -> GroupColumn:
+def _with_sharing(column: GroupColumn, sharing: RowSharing, rows: Selection) -> GroupColumn:
     if sharing is column.sharing:
         return column
     values = column.values if rows is None else take_lists(column.values, rows)
@@ -169,8 +169,8 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
     stored rows may be equal.
     """
     members = list(columns.values())
-    one = members[0].sharing if isinstance(members[0], GroupColumn) else None
-    if one is None or any(not isinstance(c, GroupColumn) or c.sharing is not one for c in members):
+    shared_by_all = members[0].sharing if isinstance(members[0], GroupColumn) else None
+    if shared_by_all is None or any(not isinstance(c, GroupColumn) or c.sharing is not shared_by_all for c in members):
         arrays = [plain(c) for c in members]
         inverse, first, known = distinct_rows(arrays)
         values = arrays
@@ -178,12 +178,12 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
             values = [take_lists(a, first) if k is None else k for a, k in zip(arrays, known, strict=True)]
         sharing = RowSharing(inverse, len(first), len(members), len(inverse))
         return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
-    inverse, order = _in_order(one)
+    inverse, order = _in_order(shared_by_all)
     values = [c.values if order is None else take_lists(c.values, order) for c in members]
-    reported = one.together == len(members) and all(c.fresh for c in members)
-    again = None if reported else repeated(values)
-    if again is not None:
-        inverse, values = again[0][inverse], [take_lists(v, again[1]) for v in values]
+    reported = shared_by_all.together == len(members) and all(c.fresh for c in members)
+    duplicates = None if reported else repeated(values)
+    if duplicates is not None:
+        inverse, values = duplicates[0][inverse], [take_lists(v, duplicates[1]) for v in values]
     sharing = RowSharing(inverse, len(values[0]), len(members), len(inverse))
     return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
 
@@ -226,7 +226,7 @@ def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, 
     return _each(columns, together, lambda column: cut(column, start, stop), slice(start, stop))
 
 
-def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> dict[str, Column]:
+def _each(columns: Mapping[str, Column], arrow: Any, single: Any, index: Any) -> dict[str, Column]:
     """Apply ``arrow`` to all Arrow columns together, and ``alone`` to each ndarray."""
     known: dict[int, tuple[RowSharing, Selection]] = {}
     chosen = dict(columns)
@@ -239,12 +239,12 @@ def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> 
         if isinstance(column, pa.Array):
             continue
         if not isinstance(column, GroupColumn):
-            chosen[name] = alone(column)
+            chosen[name] = single(column)
             continue
         key = id(column.sharing)
         if key not in known:
             known[key] = column.sharing.at(index)
-        chosen[name] = _kept(column, *known[key])
+        chosen[name] = _with_sharing(column, *known[key])
     return chosen
 
 
@@ -278,13 +278,13 @@ def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
         small = [c.narrow() if isinstance(c, GroupColumn) else c for c in columns]
         key = tuple(id(c.sharing) if isinstance(c, GroupColumn) else -1 for c in columns)
         if key not in known:
-            known[key] = _joined(small)
+            known[key] = _concat_inverses(small)
         values = concat([c.values if isinstance(c, GroupColumn) else c for c in small])
         joined[name] = GroupColumn(values, known[key], fresh=False)
     return joined
 
 
-def _joined(columns: Sequence[Column]) -> RowSharing:
+def _concat_inverses(columns: Sequence[Column]) -> RowSharing:
     """Concatenate the inverses of columns; a plain column has one stored row per row."""
     inverses, offset = [], 0
     for column in columns:

@@ -53,21 +53,21 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
         >>> distinct_rows([lists])[2][0].to_pylist()
         [[1, 2], [3]]
     """
-    views = [_alike(_flat(column)) for column in columns]
-    heads = _heads(views)
-    if heads is not None:
-        index = of_numbers(heads)
+    views = [_without_nulls(_comparable(column)) for column in columns]
+    changed = _changed_rows(views)
+    if changed is not None:
+        index = of_numbers(changed)
         views = [view.take(index) for view in views]
-    codes, count, dictionaries = _combined(views)
+    codes, count, dictionaries = _number_rows(views)
     first = firsts(codes, count)
-    if heads is not None:
+    if changed is not None:
         begins = np.zeros(len(columns[0]), dtype=np.int64)
-        begins[heads] = 1
-        codes, first = codes[np.cumsum(begins) - 1], heads[first]
+        begins[changed] = 1
+        codes, first = codes[np.cumsum(begins) - 1], changed[first]
     if count == len(codes):
         return codes.astype(np.int32), first, [None] * len(columns)
     # As many distinct values as distinct rows, both in order of first occurrence, so they are the same rows.
-    values = [_lists(c, h) if len(h) == count else None for c, h in zip(columns, dictionaries, strict=True)]
+    values = [_to_lists(c, h) if len(h) == count else None for c, h in zip(columns, dictionaries, strict=True)]
     return codes.astype(np.int32), first, values
 
 
@@ -86,11 +86,11 @@ def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
     for column in columns:
         if count == rows:
             return None
-        codes, count, _ = _further(codes, count, _alike(_flat(column)))
+        codes, count, _ = _refine(codes, count, _without_nulls(_comparable(column)))
     return None if count == rows else (codes.astype(np.int32), firsts(codes, count))
 
 
-def _heads(views: Sequence[pa.Array]) -> Codes | None:
+def _changed_rows(views: Sequence[pa.Array]) -> Codes | None:
     """Return the rows that differ from the row before; None if nearly all do, so that skipping repeats does not pay."""
     rows = len(views[0])
     if rows < 2:
@@ -107,7 +107,7 @@ def _heads(views: Sequence[pa.Array]) -> Codes | None:
     return np.flatnonzero(np.concatenate([[True], bits == 0]))
 
 
-def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
+def _number_rows(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
     """Return a number per row, the count of numbers, and the distinct values of each view."""
     codes, count = np.zeros(len(views[0]), dtype=np.int64), 1
     dictionaries: list[pa.Array] = []
@@ -115,19 +115,19 @@ def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
         if dictionaries and count == len(codes):
             dictionaries.append(view)  # all rows differ already
             continue
-        codes, count, values = _further(codes, count, view)
+        codes, count, values = _refine(codes, count, view)
         dictionaries.append(values)
     return codes, count, dictionaries
 
 
-def _further(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
+def _refine(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
     """Return the numbers of rows when one more view is compared too, their count, and the view's distinct values."""
     encoded = view.dictionary_encode()
     more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
     if count <= 1:
         return more, others, encoded.dictionary
     if count != others or not np.array_equal(codes, more):  # the view splits rows that were equal before
-        codes, count = _numbered(of_numbers(codes * others + more))
+        codes, count = _dictionary_numbers(of_numbers(codes * others + more))
     return codes, count, encoded.dictionary
 
 
@@ -144,19 +144,19 @@ def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt
     return as_ints(encoded.indices, np.int32), as_ints(encoded.dictionary, np.int32)
 
 
-def _codes(array: pa.Array) -> tuple[Codes, int]:
+def _row_numbers(array: pa.Array) -> tuple[Codes, int]:
     """Return a number per row, equal for equal rows and in order of first occurrence, and the count of numbers."""
-    return _numbered(_flat(array))
+    return _dictionary_numbers(_comparable(array))
 
 
-def _alike(view: pa.Array) -> pa.Array:
+def _without_nulls(view: pa.Array) -> pa.Array:
     """Return a view without nulls that Arrow can compare: binary values or integers, else their numbers."""
     kind = view.type
     plain = pt.is_large_binary(kind) or pt.is_integer(kind)
-    return view if plain and not view.null_count else pa.array(_numbered(view)[0])
+    return view if plain and not view.null_count else pa.array(_dictionary_numbers(view)[0])
 
 
-def _lists(column: pa.Array, rows: pa.Array) -> pa.Array | None:
+def _to_lists(column: pa.Array, rows: pa.Array) -> pa.Array | None:
     """Convert rows of a view back to lists; None for nulls, and for lists that do not hold numbers."""
     kind = column.type
     number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
@@ -168,12 +168,12 @@ def _lists(column: pa.Array, rows: pa.Array) -> pa.Array | None:
     return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(offsets)], children=[items])
 
 
-def _numbered(array: pa.Array) -> tuple[Codes, int]:
+def _dictionary_numbers(array: pa.Array) -> tuple[Codes, int]:
     encoded = array.dictionary_encode(null_encoding="encode")
     return as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
 
 
-def _flat(array: pa.Array) -> pa.Array:
+def _comparable(array: pa.Array) -> pa.Array:
     """Return an array for ``dictionary_encode`` whose values are equal if those of ``array`` have equal bits."""
     kind = array.type
     if pt.is_large_list(kind) or pt.is_list(kind):
@@ -196,14 +196,14 @@ def _flat(array: pa.Array) -> pa.Array:
 
 def _as_binary(array: pa.Array, offsets: Codes, items: pa.Array) -> pa.Array:
     """Return lists as binary values over the memory of their items."""
-    width, data = _memory(items)
+    width, data = _item_memory(items)
     valid = None
     if array.null_count:
         valid = pa.array(array.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
     return pa.Array.from_buffers(pa.large_binary(), len(array), [valid, pa.py_buffer(offsets * width), data])
 
 
-def _memory(items: pa.Array) -> tuple[int, pa.Buffer]:
+def _item_memory(items: pa.Array) -> tuple[int, pa.Buffer]:
     """Return the bytes per item and the items' memory; items without a fixed width are replaced by numbers."""
     kind = items.type
     if not len(items):
@@ -212,7 +212,7 @@ def _memory(items: pa.Array) -> tuple[int, pa.Buffer]:
     if fixed and not items.null_count:
         width = kind.bit_width // 8
         return width, items.buffers()[1].slice(items.offset * width, len(items) * width)
-    return 8, pa.py_buffer(_codes(items)[0])
+    return 8, pa.py_buffer(_row_numbers(items)[0])
 
 
 def _struct(array: pa.Array) -> pa.Array:

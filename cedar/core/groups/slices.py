@@ -97,9 +97,9 @@ def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
     """
     lengths = np.diff(offsets)
     shifts = _shifts(values.view(f"u{values.dtype.itemsize}"), offsets, most)
-    alone = shifts < 0  # the row continues no other
+    begins_run = shifts < 0  # the row continues no other
     before = np.concatenate([[0], lengths[:-1]]) if len(lengths) else lengths
-    new = np.where(alone, lengths, lengths - (before - shifts))  # the number of values that each row appends
+    new = np.where(begins_run, lengths, lengths - (before - shifts))  # the number of values that each row appends
     ends = np.cumsum(new)
     if len(lengths) and ends[-1] == len(values):  # no rows overlap
         return Slices(values, offsets[:-1], lengths)
@@ -112,18 +112,18 @@ def _shifts(bits: npt.NDArray[Any], offsets: Ints, most: int) -> Ints:
     """Return by how many values each row has moved on from the row before; -1 if it does not continue it."""
     lengths = np.diff(offsets)
     shifts = np.full(len(lengths), -1, dtype=np.int64)
-    left = np.arange(1, len(lengths))
+    unmatched = np.arange(1, len(lengths))
     for shift in range(most + 1):
-        common = lengths[left - 1] - shift
-        tried = left[(common > 0) & (lengths[left] >= common)]
+        common = lengths[unmatched - 1] - shift
+        tried = unmatched[(common > 0) & (lengths[unmatched] >= common)]
         if not len(tried):
             continue
         common = lengths[tried - 1] - shift
         ends = np.cumsum(common)
         inner = np.arange(ends[-1]) - np.repeat(ends - common, common)
-        was = bits[np.repeat(offsets[tried - 1] + shift, common) + inner]
-        differ = was != bits[np.repeat(offsets[tried], common) + inner]
+        previous = bits[np.repeat(offsets[tried - 1] + shift, common) + inner]
+        differ = previous != bits[np.repeat(offsets[tried], common) + inner]
         slid = tried[np.add.reduceat(differ, ends - common) == 0]
         shifts[slid] = shift
-        left = np.setdiff1d(left, slid, assume_unique=True)
+        unmatched = np.setdiff1d(unmatched, slid, assume_unique=True)
     return shifts
