@@ -108,12 +108,10 @@ class KeptReader:
         """
         if self.record.unknown:
             reported = "; ".join(self.record.unknown)
-            return (
-                f"miss: kept in memory, for this loader alone: {reported}; cache(where, version=...) tells in its place"
-            )
+            return f"miss: stored in memory for this loader only: {reported}; cache(where, version=...) replaces it"
         identity = self._identity()
         if identity is None:
-            return "hit or miss is known once rows are read: this source does not tell when its data change"
+            return "hit or miss is known once rows are read: this source cannot detect changes of its data"
         hits = self.store.kept([self._key(split, identity).name for split in splits], self.where)
         if hits and hits == len(splits):
             return f"hit: all {hits} split(s) are kept"

@@ -58,7 +58,7 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
         )
         places = as_ints(inverse, "int32")
         if not valid or (rows and not 0 <= places.min() <= places.max() < stored) or not 0 <= together <= len(values):
-            raise ValueError("a group whose rows are not there")
+            raise ValueError("a group with invalid rows")
         sharing = RowSharing(places, stored, together, rows)
         for name, array, is_fresh in zip(names, values, fresh, strict=True):
             columns[name] = GroupColumn(array, sharing, is_fresh)

@@ -89,5 +89,5 @@ def _other_changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if known["policy"] != now["policy"]:
         changes.append("on_error changed")
     if known["physical"] != now["physical"]:
-        changes.append("the plan computes it otherwise")
+        changes.append("the plan computes it in another way")
     return changes

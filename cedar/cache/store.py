@@ -131,7 +131,7 @@ class Store:
             place.remove(key.name)
             with self._lock:
                 self.rejected += 1
-            self._note(f"cache({where!r}): an entry is not used and will be computed again: {error}", once=str(error))
+            self._note(f"cache({where!r}): an entry cannot be used and will be recomputed: {error}", once=str(error))
         except OSError as error:
             self._note(f"cache({where!r}) cannot be read: {error}", once=f"cache({where!r}) cannot be read")
         return None
@@ -148,17 +148,17 @@ class Store:
             record: what the entry was computed from.
         """
         if any(b.columns and key.columns is not None and tuple(b.columns) != key.columns for b in blocks):
-            self._note(f"cache({where!r}) keeps nothing: other columns came out than the operators declare")
+            self._note(f"cache({where!r}) stores nothing: the operators returned other columns than they declare")
             return
         if kind_of(where) != "memory":
             why = storable(blocks)
             if not why:
                 self._save(key, where, blocks, record)
                 return
-            self._note(f"cache({where!r}) keeps rows in memory: {why}")
+            self._note(f"cache({where!r}) stores rows in memory: {why}")
         size = self.memory.put(key.group, key.name, blocks)
         if not size and any(b.slots for b in blocks):
-            self._note(f"cache({where!r}): what does not fit into {self._budget:,} bytes of memory is computed again")
+            self._note(f"cache({where!r}): rows beyond {self._budget:,} bytes of memory are computed again")
         self.stored_bytes += size
 
     def _save(self, key: Key, where: str, blocks: list[Block], record: dict[str, Any] | None) -> None:
@@ -169,7 +169,7 @@ class Store:
             expected = sum(b.nbytes for b in blocks)
             size = place.put(key.name, lambda sink: write_body(blocks, sink, key.ordinals), versions(), expected)
             if not size:
-                self._note(f"cache({where!r}) is full: what does not fit is computed again")
+                self._note(f"cache({where!r}) is full: further rows are computed again in every epoch")
                 return
             with self._lock:
                 self.stored_bytes += size
@@ -179,7 +179,7 @@ class Store:
                 remember(place, record)
         except OSError as error:
             self._unwritable.add(where)
-            self._note(f"cache({where!r}) cannot be written, so nothing more is kept there: {error}")
+            self._note(f"cache({where!r}) cannot be written, so no more is stored there: {error}")
 
     # ---- contents ----------------------------------------------------------------------------------------------------
 

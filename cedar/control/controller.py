@@ -383,7 +383,7 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
         return _accept_trial(state, seen, max(regret, 0.0)), ()
     failed = state.tried[state.trial].failed if state.trial in state.tried else 0
     tried = {**state.tried, state.trial: PlanTrial(min(showed, before * settings.hopeless), seen.now, failed + 1)}
-    why = "no row in its slot" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
+    why = "no row in its trial" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
     back = Switch(state.stays, f"{why}: back to the plan before")
     return replace(state, phase="returns", tried=tried, mark=seen), (back,)
 

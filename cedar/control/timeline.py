@@ -302,13 +302,13 @@ class Timeline:
         if not self.elapsed or not self.parts:
             return "none measured", ""
         if self.stall <= STALLED:
-            return TRAINER, "data are there before it asks"
+            return TRAINER, "batches are ready before it requests them"
         if self.start + self.compiling > self.elapsed / 2:
             return START, f"{self.start + self.compiling:.2f} of {self.elapsed:.2f} s passed before the first task"
         part, most = max(self.parts.items(), key=lambda item: item[1].wall)
         workers = self.capacity / self.elapsed
         if workers > 1 and self.own / self.elapsed > max(_BUSY, most.wall / self.capacity):
-            return "the loader's thread", "it cuts batches and hands them over, in one thread"
+            return "the loader's thread", "it cuts and delivers all batches in one thread"
         why = self._why(part[0], most, min(workers, cores), cores)
         return name_of(part, labels), f"{why}; cache() is cold: later epochs do without it" if filling else why
 

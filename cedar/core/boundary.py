@@ -62,7 +62,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
         return canonical_type(kind.value_type)
     if pt.is_union(kind):
-        raise NoColumn("unions are not column", "make it a struct with a field for each of its types")
+        raise NoColumn("a column cannot be a union", "make it a struct with a field for each of its types")
     return _plain_type(kind)
 
 

@@ -212,7 +212,7 @@ class _Walk:
             try:
                 parts[f"closure {name}"] = cell.cell_contents
             except ValueError:
-                self.unknown[f"{path}.closure.{name}: nothing has that name yet"] = None
+                self.unknown[f"{path}.closure.{name}: the name is not defined yet"] = None
         if _is_library_function(fn):
             if _full_name(fn) in DYNAMIC:
                 self.unknown[f"{path}: {LATE}"] = None
@@ -399,7 +399,7 @@ def _package_data_digest(walk: _Walk, value: Any) -> bytes | None:
     if package == "polars" and hasattr(value, "meta"):
         raw = value.meta.serialize(format="binary")
         if b"PLPYFN" in raw or b"python" in raw.lower():
-            walk.unread(value, "holds a function of Python's")
+            walk.unread(value, "holds a Python function")
         return _hashed("expression", raw if walk.data else str(value))
     if package == "polars" and kind.__name__ in ("Series", "DataFrame"):
         result = value.to_arrow()

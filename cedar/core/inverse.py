@@ -84,7 +84,7 @@ class InverseKeyedJaggedTensor(Container):
         given = dict(weights or {})
         if set(given) - set(features):
             raise _error(
-                f"weights of {sorted(set(given) - set(features))}, which are not keys", "give weights for keys only"
+                f"weights for {sorted(set(given) - set(features))}, which are not keys", "give weights for keys only"
             )
         weighed = [JaggedTensor(given[key], features[key].offsets) for key in given]
         inverse, first = distinct([_on_host(feature).to_arrow() for feature in [*features.values(), *weighed]])
@@ -107,7 +107,7 @@ class InverseKeyedJaggedTensor(Container):
             PipelineError: there are no parts, or their keys differ.
         """
         if len({(part.keys, tuple(sorted(part.weights or {}))) for part in parts}) != 1:
-            raise _error("concat of groups of other keys or weights", "give groups of the same keys")
+            raise _error("concat of groups with different keys or weights", "give groups of the same keys")
         joined = {key: join_jagged([part[key] for part in parts]) for key in parts[0].keys}
         weights = {key: join([(part.weights or {})[key] for part in parts]) for key in parts[0].weights or {}}
         whole = cls.from_jagged(joined, weights)
@@ -292,7 +292,7 @@ def _check(group: InverseKeyedJaggedTensor) -> None:
     on_host = isinstance(inverse, np.ndarray) or inverse.device.type == "cpu"
     if on_host and len(inverse) and not 0 <= int(inverse.min()) <= int(inverse.max()) < group.unique:
         raise _error(
-            f"inverse_lookup goes from {int(inverse.min())} to {int(inverse.max())}, with {group.unique} unique rows",
+            f"inverse_lookup ranges from {int(inverse.min())} to {int(inverse.max())}, with {group.unique} unique rows",
             "number the unique rows from 0",
         )
 

@@ -60,9 +60,9 @@ def refuse_workers(rank: Rank, site: Site | None) -> None:
     worker = data.get_worker_info() if data is not None else None
     if worker is not None and worker.num_workers > 1 and rank.origin != "arguments":
         raise PipelineError(
-            f"a loader is read in worker {worker.id} of {worker.num_workers} of a torch DataLoader",
+            f"a loader is iterated in worker {worker.id} of {worker.num_workers} of a torch DataLoader",
             site=site,
-            done="nothing was read: each worker would read every row, unless arguments say which are its own",
+            done="nothing was read: each worker would read every row, unless arguments say which rows are its own",
             fix="iterate the loader itself, without the DataLoader: it has workers of its own. Or let each of them "
             "read a part, by loader(rank=worker.id, world=worker.num_workers, subgroup=True); or, where the pipeline "
             "is made of this worker's part already, loader(rank=0, world=1, subgroup=True)",

@@ -13,7 +13,7 @@ from typing import Any
 
 from cedar.core.packages import is_library
 
-LATE = "finds names or code only when it is called"
+LATE = "looks up names or code only when it is called"
 DYNAMIC = frozenset({
     "builtins.__import__", "builtins.eval", "builtins.exec", "builtins.globals", "importlib.import_module",
     "importlib.__import__", "os.environ", "os.getenv", "sys.modules", "sys.argv", "sys._getframe",
@@ -42,7 +42,7 @@ def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
                 if value is step:
                     value = getattr(builtins, name, step)
                     if value is step and step.opname == "LOAD_GLOBAL":  # other opcodes may find it in a class body
-                        unknown.append(f"global.{name}: nothing has that name yet")
+                        unknown.append(f"global.{name}: the name is not defined yet")
                     known = issubclass(type(value), (BuiltinFunctionType, type)) and is_library(value.__module__)
                     if value is step or (known and f"builtins.{name}" not in DYNAMIC):
                         continue

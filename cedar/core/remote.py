@@ -137,7 +137,7 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if self._size is None:
-            raise io.UnsupportedOperation("the storage does not tell the file's size")
+            raise io.UnsupportedOperation("the storage does not report the file's size")
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(0, base + offset)
         return self._position
@@ -238,7 +238,7 @@ def _next(handle: Any, position: int, size: int) -> bytes:
     while at < position:
         part = handle.read(min(_MAX_READ_BYTES, position - at))
         if not part:
-            raise ShortRead(f"the file ends at byte {at}, it continued beyond byte {position} before")
+            raise ShortRead(f"the file ends at byte {at}, but had been read up to byte {position}")
         at += len(part)
     return bytes(handle.read(size))
 

@@ -129,11 +129,11 @@ class RequestStats:
 
     def _why_give_up(self, attempt: int, took: float, wait: float) -> str | None:
         if attempt >= self.patience.attempts:
-            return f"{attempt} attempts are the most ({ATTEMPTS})"
+            return f"{attempt} attempts is the limit ({ATTEMPTS})"
         if took + wait > self.patience.seconds:
-            return f"waiting {wait:.1f} s more would pass {self.patience.seconds:g} s ({SECONDS})"
+            return f"waiting {wait:.1f} s more would exceed {self.patience.seconds:g} s ({SECONDS})"
         if not self._take_retry():
-            return "its retries are used up: too large a share of all requests failed"
+            return "its retry budget is used up: too many of its requests failed"
         return None
 
     def _take_retry(self) -> bool:

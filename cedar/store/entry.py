@@ -79,16 +79,16 @@ def opened(raw: Any, name: str, versions: Versions, checked: bool = False) -> En
         description = json.loads(text)
         fields = [description[key] for key in ("versions", "name", "size", "crc", "about")]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged("what it says of itself cannot be read") from error
+        raise Damaged("its description cannot be read") from error
     if fields[0] != dict(versions):
         raise OtherVersion("another version wrote it")
     if fields[1] != name:
-        raise Damaged("it is another entry, under this one's name")
+        raise Damaged("it contains another entry, stored under this name")
     size = fields[2]
     if type(size) is not int or size != len(view) - TAIL.size - length:
         raise Damaged("it is cut short")
     if type(fields[4]) is not dict:
-        raise Damaged("what it says of itself cannot be read")
+        raise Damaged("its description cannot be read")
     if not checked and zlib.crc32(view[:size]) != fields[3]:
         raise Damaged("its checksum is wrong")
     return Entry(view[:size], fields[4])

@@ -75,7 +75,7 @@ class Folder(Place):
             except FileNotFoundError:
                 continue
             except OSError as error:
-                problem = f"cannot be looked at: {error}"
+                problem = f"cannot be examined: {error}"
             if problem:
                 raise self._refused(problem, f"or: chmod go-w {path}" if "written by others" in problem else "")
         if os.path.lexists(self._path) and holds_foreign(self._path, KIND):
@@ -84,7 +84,7 @@ class Folder(Place):
     def _refused(self, problem: str, more: str = "") -> PipelineError:
         return PipelineError(
             f"{self.shown}: the directory {problem}",
-            done="nothing was read from it: what others can write could be taken for your data",
+            done="nothing was read from it: others could have put data there in place of yours",
             fix=f"give your own directory; one that does not exist is made private {more}".strip(),
         )
 

@@ -61,9 +61,9 @@ def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: V
         return None
     except (ValueError, TypeError, KeyError) as error:
         place.remove(name)
-        _log.warning("an entry in %s is not used, and is rebuilt: %s", place.shown, redact(str(error)))
+        _log.warning("an entry in %s cannot be used and will be recomputed: %s", place.shown, redact(str(error)))
     except (CedarError, OSError) as error:
-        _log.info("what is kept in %s cannot be read: %s", place.shown, redact(str(error)))
+        _log.info("entries in %s cannot be read: %s", place.shown, redact(str(error)))
     return None
 
 
@@ -80,7 +80,7 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
         return bool(place.put(name, write, versions or {}, expected))
     except (CedarError, OSError) as error:
         level = logging.INFO if place.refuses else logging.WARNING
-        _log.log(level, "nothing can be kept in %s: %s", place.shown, redact(str(error)))
+        _log.log(level, "entries cannot be saved in %s: %s", place.shown, redact(str(error)))
         place.refuses = True
         return False
 

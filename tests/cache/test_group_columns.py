@@ -44,5 +44,5 @@ def test_groups_hold_what_their_rows_need_and_share_again() -> None:
 @pytest.mark.parametrize("wrong", [{"held": 2}, {"held": 4}, {"held": 3.0}, {"together": 3}, {"fresh": [1, 0]}])
 def test_a_group_that_is_told_wrongly_is_refused(wrong: dict[str, Any]) -> None:
     (described,), parts = written()
-    with pytest.raises(ValueError, match="rows are not there"):
+    with pytest.raises(ValueError, match="invalid rows"):
         read_groups([described | wrong], read(parts), rows=4)

@@ -81,7 +81,7 @@ def test_tasks_are_kept_one_by_one_only_where_somebody_asks_and_never_more_than_
         ({("convert", ()): Spent(19, 0.5)}, {}, "converting batches", "0.1 of 2 core(s) busy"),
         ({("import", ()): Spent(19, 0.5)}, {}, "importing libraries", "once in each process"),
         ({("compile", ()): Spent(19, 19)}, {}, "compiling functions", "once in each process"),
-        ({("read", (0,)): Spent(1, 1)}, {"trains": 9.5}, TRAINER, "data are there"),
+        ({("read", (0,)): Spent(1, 1)}, {"trains": 9.5}, TRAINER, "batches are ready"),
         ({("operator", (2,)): Spent(19, 9.5)}, {"crowded": 9.0}, "map(f)", "other programs have the cores"),
         ({("gather", ()): Spent(9, 9), ("read", (0,)): Spent(2, 2)}, {}, "gathering rows", "1.1 of 2"),
         ({("read", (0,)): Spent(1, 1)}, {"began": 108.0}, START, "8.00 of 10.00 s"),

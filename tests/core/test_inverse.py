@@ -205,7 +205,7 @@ def test_features_of_different_lengths_make_no_group():
         group.weighted({"a": "b"})
     with pytest.raises(PipelineError, match="the keys are a, b"):
         group.weighted({"a": "c"})
-    with pytest.raises(PipelineError, match="other keys"):
+    with pytest.raises(PipelineError, match="different keys"):
         InverseKeyedJaggedTensor.concat([group, InverseKeyedJaggedTensor.from_jagged({"a": jagged([[1]])})])
     with pytest.raises(PipelineError, match="not keys"):
         InverseKeyedJaggedTensor.from_jagged({"a": jagged([[1]])}, {"b": np.array([1])})

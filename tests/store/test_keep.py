@@ -29,7 +29,7 @@ def test_what_is_not_what_it_should_be_is_removed_and_said(tmp_path: Path, caplo
     place = place_beside(str(tmp_path / "a"), 1 << 20)
     save(place, NAME, lambda _: {"x": 1})
     assert load(place, NAME, lambda entry: entry.about["y"]) is None
-    assert "is not used, and is rebuilt" in caplog.text
+    assert "cannot be used and will be recomputed" in caplog.text
     assert load(place, NAME, lambda entry: entry.about["x"]) is None, "it was removed"
 
 
@@ -45,7 +45,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.L
     place = place_beside(str(tmp_path / "a"), 1 << 20)
     assert not any(save(place, NAME, lambda _: {}) for _ in range(3))
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert "nothing can be kept in" in record.getMessage()
+    assert "entries cannot be saved in" in record.getMessage()
     assert (tmp_path / "a").read_text() == "mine"
 
 
