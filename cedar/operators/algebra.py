@@ -1,6 +1,6 @@
-"""Algebra: what a function does to the one value that it gets, so that an optimizer may change the order of maps.
+"""Algebra marks: what a function does to the value that it receives, so that the optimizer can reorder maps.
 
-Mark your own functions and classes; ``map(fn, "x")``, which turns a column into itself, then takes part::
+Mark your own functions and classes; the optimizer can then reorder ``map(fn, "x")``, which replaces a column::
 
     from cedar.operators.algebra import pointwise, spatial
 
@@ -10,8 +10,8 @@ Mark your own functions and classes; ``map(fn, "x")``, which turns a column into
 
     p.map(brighten, "image").map(spatial(crop), "image")  # may run as crop, then brighten: on fewer pixels
 
-Spatial and pointwise functions commute, and so do length-changing and per-value ones; nothing else does. A wrong mark
-is found on sample rows and by audits while running, where rows show it.
+Spatial and pointwise functions commute, and so do length-changing and per-value ones; nothing else does. Checks on
+sample rows and audits during the run detect a wrong mark if their rows show a difference.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MARK = "__cedar_algebra__"
 
 
 def pointwise(fn: F) -> F:
-    """Each element by itself, whatever its place or the shape: brightness, normalize by constants, a cast.
+    """Mark a function that computes each element independently of its position and of the shape: brightness, a cast.
 
-    A random one may draw one number per value, but none per element, since their number changes with a crop.
+    A random pointwise function may draw numbers per value but not per element: a crop changes how many there are.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -50,7 +50,7 @@ def pointwise(fn: F) -> F:
 
 
 def spatial(fn: F) -> F:
-    """Moves, repeats or drops elements by their place alone, never by their value: crop, flip, transpose.
+    """Mark a function that moves, repeats or drops elements by position only, never by value: crop, flip, transpose.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -59,7 +59,7 @@ def spatial(fn: F) -> F:
 
 
 def resampling(fn: F) -> F:
-    """Computes new elements from several: resize, rotate, blur. Commutes with nothing.
+    """Mark a function that computes new elements from several others: resize, rotate, blur. It commutes with nothing.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -68,7 +68,7 @@ def resampling(fn: F) -> F:
 
 
 def per_value(fn: F) -> F:
-    """Each item of a list by itself, one for one, whatever its place or the list's length: a vocabulary lookup.
+    """Mark a function that maps each list item independently of its position and the length: a vocabulary lookup.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -77,7 +77,7 @@ def per_value(fn: F) -> F:
 
 
 def length_changing(fn: F) -> F:
-    """Keeps some items of a list by their place alone, never by their value: truncate, the last n, every second.
+    """Mark a function that keeps list items by position only, never by value: truncate, the last n, every second.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -86,14 +86,14 @@ def length_changing(fn: F) -> F:
 
 
 def mark(transform: Any, algebra: Algebra) -> None:
-    """Mark one instance of a frozen dataclass, whose parameters decide what it does."""
+    """Mark one instance of a frozen dataclass whose algebra depends on its parameters."""
     object.__setattr__(transform, _MARK, algebra)
 
 
 def algebra_of(fn: Any) -> Algebra | None:
-    """What a function, a class, an instance or a functools.partial was marked as; None if it was not.
+    """Return the algebra mark of a function, class, instance or functools.partial; None if it has no mark.
 
-    A subclass is not what its base class was marked as.
+    A subclass does not inherit the mark of its base class.
 
     Examples:
         >>> import functools
@@ -121,10 +121,10 @@ def _marked(fn: F, algebra: Algebra) -> F:
     target: Any = fn
     own = isinstance(fn, FunctionType | type) or isinstance(type(fn).__call__, FunctionType)
     try:
-        if not own:  # a method, a ufunc or another function in C, which others use too: a wrapper carries the mark
+        if not own:  # a method or a C function such as a ufunc, shared with other code: mark a wrapper instead
             target = functools.partial(fn)
         setattr(target, _MARK, algebra)
-    except (AttributeError, TypeError):  # a type in C, a frozen dataclass
+    except (AttributeError, TypeError):  # a C type or a frozen dataclass does not accept the attribute
         target = functools.partial(fn)
         setattr(target, _MARK, algebra)
     return target  # type: ignore[no-any-return]

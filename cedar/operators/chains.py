@@ -1,4 +1,4 @@
-"""Chains: transforms that run one after the other as one kernel, and so leave out what is between them."""
+"""Chains: consecutive transforms fused into one kernel, which skips their intermediate results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Link:
     """A transform in a chain, with the columns that it reads and writes.
 
     Attributes:
-        exact: False: its result may differ as far as ``Transform.tolerance`` says.
-        like: what ``Transform.like`` found in a sample of the column that it reads first; None: nothing.
+        exact: False if the result may differ within ``Transform.tolerance``.
+        like: the type that ``Transform.like`` found in a sample of the first column read; None if it found none.
     """
 
     transform: Transform
@@ -31,7 +31,7 @@ class Link:
 
 @dataclass(frozen=True)
 class ChainFault:
-    """A row that a link has no result for: the link's place in the chain, what is wrong, and what to do."""
+    """Why a link has no result for a row: the link's index in the chain, the problem, and the fix."""
 
     link: int
     why: str
@@ -39,23 +39,23 @@ class ChainFault:
 
 
 class Chain(Protocol):
-    """Runs several transforms of a family at once. The result is that of one after the other, bit for bit where all
-    links are exact.
+    """Runs several transforms of a family at once. The result equals running them one after the other, bit for bit if
+    all links are exact.
     """
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
-        """Whether a transform of the family may join a run of them."""
+        """Whether the transform ``above`` can be added to the chain ``below``."""
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
     ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
-        """The columns that the links leave, and the rows that have none, whose entries may be anything of the type.
+        """Return the output columns and the faults by row; a failed row's entries may be any value of the type.
 
         Args:
-            links: in order.
-            columns: what the links read and do not make themselves; plain columns.
-            draws: for each random link those of the rows; None for the others.
+            links: the transforms, in order.
+            columns: the plain input columns of the links, except those that other links produce.
+            draws: the rows' random draws for each random link; None for the others.
 
         Raises:
-            PipelineError: columns of types that a link does not take.
+            PipelineError: a column has a type that a link does not accept.
         """

@@ -1,4 +1,4 @@
-"""Checks: what can be refused at the user's line, before anything runs."""
+"""Checks of arguments that raise at the user's line, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedar.operators.calls import fn_name, makes_instances
 
 
 def check_columns(label: str, columns: Any) -> None:
-    """Refuse columns that are not tuple of names."""
+    """Raise PipelineError unless ``columns`` is a tuple of names."""
     if not isinstance(columns, tuple) or not all(isinstance(name, str) for name in columns):
         strange = next((c for c in columns if not isinstance(c, str)), columns) if columns else columns
         raise PipelineError(
@@ -23,10 +23,10 @@ def check_columns(label: str, columns: Any) -> None:
 
 
 def names_written(label: str, into: Any, *, default: tuple[str, ...]) -> tuple[str, ...]:
-    """``into`` as a tuple of names, ``default`` where it is None.
+    """Return ``into`` as a tuple of names, or ``default`` if it is None.
 
     Raises:
-        PipelineError: it names nothing, or a column twice.
+        PipelineError: ``into`` names no column, or the same column twice.
     """
     if into is None:
         return default
@@ -41,7 +41,7 @@ def names_written(label: str, into: Any, *, default: tuple[str, ...]) -> tuple[s
 
 
 def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
-    """Refuse an ``on_error`` that is not a Skip and a ``timeout`` that is not a time."""
+    """Raise PipelineError if ``on_error`` is not a Skip or ``timeout`` is not a number above 0."""
     if on_error is not None and not isinstance(on_error, Skip):
         raise PipelineError(
             f"{label}: on_error={on_error!r} is not a policy", site=user_site(), fix="give on_error=cedar.Skip(...)"
@@ -54,17 +54,17 @@ def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
 
 
 def check_known(label: str, columns: tuple[str, ...], schema: Schema) -> None:
-    """Refuse columns that a known schema does not have."""
+    """Raise PipelineError if a known schema lacks one of the columns."""
     for name in columns if schema is not None else ():
         if name not in schema:  # type: ignore[operator]
             raise missing_column(name, list(schema or ()), label)
 
 
 def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False, site: Site | None = None) -> None:
-    """Refuse what cannot be called with ``arguments`` values (and ``rng=``), as far as its signature tells.
+    """Check, as far as the signature shows, that ``fn`` can be called with ``arguments`` values (and ``rng=``).
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: it cannot; the error names the user's line.
     """
     site = site or user_site()
     if not callable(fn):
@@ -108,7 +108,7 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
 def _binds(fn: Any, values: tuple[Any, ...], named: dict[str, Any]) -> bool:
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # many functions in C have none
+    except (TypeError, ValueError):  # many C functions have no signature
         return True
     try:
         signature.bind(*values, **named)

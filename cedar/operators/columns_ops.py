@@ -1,4 +1,4 @@
-"""drop and rename: what columns are called, and which there are. Nothing is copied."""
+"""drop and rename: remove and rename columns without copying data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Drop(RowOperator):
     """Removes columns.
 
     Raises:
-        PipelineError: no names, or something that is not a name.
+        PipelineError: a name is not a string.
 
     Examples:
         >>> from cedar.operators.columns_ops import Drop
@@ -65,10 +65,10 @@ class Drop(RowOperator):
 
 @dataclass(frozen=True)
 class Rename(RowOperator):
-    """Renames columns, (old, new) all at once, so that names can be swapped.
+    """Renames columns by (old, new) pairs, all at once, so that names can be swapped.
 
     Raises:
-        PipelineError: something that is not a name, or one name for two columns.
+        PipelineError: a name is not a string, or two columns get the same name.
 
     Examples:
         >>> from cedar.operators.columns_ops import rename
@@ -122,7 +122,7 @@ class Rename(RowOperator):
 
 
 def rename(mapping: Any) -> Rename:
-    """``rename`` from a dict of old to new names."""
+    """Return the operator for a dict that maps old names to new names."""
     if not isinstance(mapping, Mapping):
         raise PipelineError(
             f"rename: {mapping!r:.60} is not a dict of old to new names", site=user_site(), fix="give {'old': 'new'}"

@@ -1,8 +1,8 @@
-"""Which polars expressions are row-wise, and which columns they read.
+"""Checks which polars expressions are row-wise, and which columns they read.
 
-A block's size must never show in a result, so an expression's value on a row may depend on that row alone. The check
-is an allow-list of node kinds (``expression_kinds``): what is not on it is refused, whatever it does. What else depends
-on types is judged by ``expression_effects``, where types are known.
+Results must not depend on block size, so an expression's value on a row may depend only on that row. The check is an
+allow-list of node kinds (``expression_kinds``) and refuses all other kinds. ``expression_effects`` checks what depends
+on types, once they are known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cedar.operators.expression_nodes import expression, literal_value, too_deep
 if TYPE_CHECKING:
     import polars as pl
 
-_CALLED = {  # how users write it, where it differs from the node's name in snake case
+_CALLED = {  # how users write a node, if that differs from its name in snake case
     "NUnique": "n_unique()", "Agg": "an aggregation", "Over": "over()", "Rolling": "rolling()", "Len": "len()",
     "FillNullWithStrategy": "fill_null(strategy=...)", "RollingExpr": "rolling_*()", "RollingExprBy": "rolling_*_by()",
     "Random": "sample() or shuffle()", "AnonymousFunction": "a Python function", "FoldHorizontal": "a Python function",
@@ -45,7 +45,7 @@ _PYTHON = frozenset("AnonymousFunction FoldHorizontal ReduceHorizontal CumReduce
 
 
 def check_elementwise(expr: pl.Expr) -> str | None:
-    """None for a row-wise expression; else the reason for its refusal, naming the offending part.
+    """Return None for a row-wise expression; otherwise why it is refused, naming the offending part.
 
     Examples:
         >>> import polars as pl
@@ -61,7 +61,7 @@ def check_elementwise(expr: pl.Expr) -> str | None:
 
 
 def columns_of(expr: pl.Expr) -> frozenset[str] | None:
-    """The columns that an expression reads; None if a selector (``col("^a.*$")``) leaves it to the schema.
+    """Return the columns that an expression reads; None if they depend on the schema (``col("^a.*$")``).
 
     Examples:
         >>> import polars as pl
@@ -76,7 +76,7 @@ def columns_of(expr: pl.Expr) -> frozenset[str] | None:
 
 
 def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
-    """For each column that an expression reads, the fields of it that are read, as paths; None is the whole column.
+    """Return the struct fields that an expression reads, as paths per column; None stands for the whole column.
 
     Examples:
         >>> import polars as pl
@@ -93,7 +93,7 @@ def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
 
 
 def _paths(node: Json, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The columns in an expression, each with the fields that are taken out of it right there."""
+    """Yield the columns in an expression, each with the path of the struct field that is taken from it."""
     if isinstance(node, list):
         for child in node:
             yield from _paths(child)
@@ -109,19 +109,19 @@ def _paths(node: Json, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, tupl
 
 
 def _field(body: Json) -> str | None:
-    """The name of the field that a function takes out of a struct."""
+    """Return the name of the struct field that a function node extracts; None for other functions."""
     kind, inner = kind_of(body["function"])
     part, name = kind_of(inner) if kind == "StructExpr" else ("", None)
     return name if part == "FieldByName" and isinstance(name, str) else None
 
 
 def selects_by_type(expr: pl.Expr) -> bool:
-    """True if the columns that a selector picks depend on their types."""
+    """Return True if a selector in the expression picks columns by type."""
     return any(next(find(chosen, "ByDType"), None) is not None for chosen in find(tree(expr), "Selector"))
 
 
 def _columns(node: Json, inside: bool = False) -> Iterator[str]:
-    """The columns read by name; in a list, polars calls the items a column without a name."""
+    """Yield the columns read by name; inside a list, polars represents the items as a column with an empty name."""
     if isinstance(node, list):
         for child in node:
             yield from _columns(child, inside)
@@ -135,7 +135,7 @@ def _columns(node: Json, inside: bool = False) -> Iterator[str]:
 
 
 def explicit(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
-    """The expression with its selectors replaced by the names that they select in ``frame``."""
+    """Return the expression with each selector replaced by the names that it selects in ``frame``."""
 
     def named(selector: Json) -> Json:
         names = frame.select(expression(selector)).collect_schema().names()
@@ -145,7 +145,7 @@ def explicit(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
 
 
 def _with_selectors(node: Json, change: Callable[[Json], Json]) -> Json:
-    """The node with something else in the place of each selector."""
+    """Return the node with ``change`` applied to each selector."""
     if isinstance(node, list):
         return [_with_selectors(part, change) for part in node]
     if not isinstance(node, dict):
@@ -156,7 +156,7 @@ def _with_selectors(node: Json, change: Callable[[Json], Json]) -> Json:
 
 
 def spelled_out(node: Json) -> list[Json]:
-    """The part for each of the columns that its selectors (see ``explicit``) name."""
+    """Return one copy of the node for each column that its selectors name (see ``explicit``)."""
     chosen = [selector["ByName"]["names"] for selector in find(node, "Selector")]
 
     def taken(number: int) -> Json:
@@ -170,7 +170,7 @@ def spelled_out(node: Json) -> list[Json]:
 
 
 def named_columns(expr: pl.Expr) -> frozenset[str]:
-    """The columns that an expression without open selectors (see ``explicit``) reads."""
+    """Return the columns that an expression reads, once ``explicit`` has resolved its selectors."""
     node = tree(expr)
     named = set(_columns(node))
     for selector in find(node, "Selector"):
@@ -179,9 +179,9 @@ def named_columns(expr: pl.Expr) -> frozenset[str]:
 
 
 def lists_without_nulls(expr: pl.Expr) -> pl.Expr:
-    """The expression with nulls taken out of lists before ``sum()`` and ``mean()``, which pass over them anyway.
+    """Return the expression with nulls dropped from lists before ``sum()`` and ``mean()``, which ignore them anyway.
 
-    Polars adds floats up in another order where a list holds a null, be it the list of another row.
+    If any row's list holds a null, polars adds the floats of all lists in a different order.
     """
     node = tree(expr)
     if not any(name_of({"Function": body}) in _SUMS for body in find(node, "Function")):
@@ -191,7 +191,7 @@ def lists_without_nulls(expr: pl.Expr) -> pl.Expr:
 
 _SUMS = {
     f"{family}.{part}": part for family in ("ListExpr", "ArrayExpr") for part in ("Sum", "Mean")
-}  # in lists and arrays
+}  # of lists and of arrays
 
 
 def _without_nulls(node: Json) -> Json:
@@ -211,7 +211,7 @@ def _without_nulls(node: Json) -> Json:
 
 
 def literals(expr: pl.Expr) -> list[Json]:
-    """The numbers and strings that an expression names; what else it names is left out.
+    """Return the numbers and strings in an expression's literals; other literals are left out.
 
     Examples:
         >>> import polars as pl
@@ -225,7 +225,7 @@ def literals(expr: pl.Expr) -> list[Json]:
         kind, given = next(iter(content.items()), ("", None)) if isinstance(content, dict) else ("", None)
         given = literal_value(kind, given)
         if kind == "List":
-            with contextlib.suppress(Exception):  # of another version of polars
+            with contextlib.suppress(Exception):  # another polars version may encode it differently
                 column = pa.ipc.open_stream(bytes(given or ())).read_all().column(0)
                 values += [value for value in column.to_pylist() if isinstance(value, int | float | str)]
         elif isinstance(given, int | float | str) and kind != "Null":
@@ -234,13 +234,13 @@ def literals(expr: pl.Expr) -> list[Json]:
 
 
 def text(expr: pl.Expr, limit: int = 80) -> str:
-    """An expression on one line, cut after ``limit`` characters."""
+    """Format an expression on one line, truncated to ``limit`` characters."""
     line = re.sub(r"\bdyn (int|float|str): ", "", " ".join(str(expr).split()))
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
 def find(node: Json, key: str) -> Iterator[Json]:
-    """The values under ``key`` anywhere in an expression, the fields of structs and literals aside."""
+    """Yield the values under ``key`` anywhere in an expression, except in struct functions and literals."""
     if isinstance(node, dict):
         for name, child in node.items():
             if name == key:
@@ -252,7 +252,7 @@ def find(node: Json, key: str) -> Iterator[Json]:
             yield from find(child, key)
 
 
-_PARTS = {  # of kinds that are row-wise where these are
+_PARTS = {  # node kinds that are row-wise if these parts are
     "RenameAlias": ("expr",),
     "Cast": ("expr",),
     "BinaryExpr": ("left", "right"),
@@ -261,7 +261,7 @@ _PARTS = {  # of kinds that are row-wise where these are
 
 
 def _refusals(node: Json) -> Iterator[str]:
-    """Why this node, or one below it, is not row-wise."""
+    """Yield the reasons why this node, or one inside it, is not row-wise."""
     kind, body = kind_of(node)
     if kind in {"Column", "Selector", "Element", "Field"}:
         return
@@ -297,7 +297,7 @@ def _function_refusals(body: Json) -> Iterator[str]:
     part = kind_of(inner)[0] if inner is not None else ""
     inputs = body["input"]
     allowed = known(name_of({"Function": body})) is not None
-    if kind == "Bin":  # between given breaks; their number alone would be spread over the block's range
+    if kind == "Bin":  # allowed with explicit breaks; a number of bins depends on the block's range
         part = kind_of(inner["method"])[0]
         allowed = part == "Intervals" and "Breaks" in inner["method"]["Intervals"]["spec"]
     if not allowed:
@@ -305,7 +305,7 @@ def _function_refusals(body: Json) -> Iterator[str]:
         return
     if part == "Strptime" and inner["Strptime"][1]["format"] is None:
         yield "without a format, polars infers it from other rows: give str.to_datetime(), to_date() or strptime() one"
-    if kind == "Business" or part == "IsIn":  # lists of holidays, sets of values: one for all rows
+    if kind == "Business" or part == "IsIn":  # constant holidays or value sets apply to all rows
         inputs = [node for i, node in enumerate(inputs) if i == 0 or not is_fixed(node)]
     yield from _all(inputs)
 
@@ -316,7 +316,7 @@ def is_fixed(node: Json) -> bool:
 
 
 def _inside(node: Json) -> Iterator[str]:
-    """Within one row's list items may look at one another, except where it shows how lists were cut into blocks."""
+    """Yield reasons against an expression inside a list, whose items may use one another but not other rows."""
     for kind in sorted(_PYTHON | {"Over", "Rolling"}):
         if any(True for _ in find(node, kind)):
             yield _reason(kind, None)

@@ -1,7 +1,7 @@
-"""What an expression does, judged with the types that it is given: is it row-wise, and may it fail on some row?
+"""Checks of an expression on known column types: is it row-wise, and can it fail on some row?
 
-``elementwise`` refuses kinds of nodes where the user writes them. Whether a kind is row-wise may depend on types, too,
-which are known later: then this asks the table of ``expression_kinds`` node by node.
+``elementwise`` refuses kinds of nodes when the user writes them. Whether a kind is row-wise may also depend on types,
+which are known later: this module then looks up each node in the table of ``expression_kinds``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from cedar.operators.expression_nodes import expression, tree
 if TYPE_CHECKING:
     import polars as pl
 
-_ELEMENT = ""  # polars, too, calls the items of a list so
+_ELEMENT = ""  # polars also uses the empty name for the items of a list
 _FIELD = "__cedar_field_"
 
 
 @dataclass(frozen=True)
 class Judgment:
-    """What is known of an expression on columns of given types.
+    """The result of checking an expression on columns of given types.
 
     Args:
-        refused: why it is not row-wise on them; None if it is.
-        may_fail: False if no row can make it fail.
+        refused: why the expression is not row-wise on these types; None if it is row-wise.
+        may_fail: False if no row can make the expression fail.
     """
 
     refused: str | None
@@ -36,11 +36,11 @@ class Judgment:
 
 
 def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgment:
-    """What the kinds and types in an expression tell.
+    """Check an expression by the kinds of its nodes and their types.
 
     Args:
-        expr: passed by ``check_elementwise``, and fits the frame.
-        frame: of no rows, with the types of the columns.
+        expr: an expression that ``check_elementwise`` accepts and that fits the frame.
+        frame: a frame without rows that has the types of the columns.
 
     Examples:
         >>> import polars as pl
@@ -60,7 +60,7 @@ class _Judging:
     def __init__(self, frame: pl.LazyFrame, inside: bool = False) -> None:
         self.frame = frame
         self.schema = frame.collect_schema()
-        self.inside = inside  # of a list, whose items may look at one another
+        self.inside = inside  # inside a list, whose items may depend on one another
         self.refused: str | None = None
         self.fails = False
 
@@ -88,7 +88,7 @@ class _Judging:
         elif kind == "Function":
             self._visit_all([part for part in body["input"] if not is_fixed(part)])
             self._apply(node, body["input"])
-        else:  # inside a list: an aggregation, a sort
+        else:  # inside a list, for example an aggregation or a sort
             self.fails = True
             self._visit_all(_children(body))
 
@@ -97,7 +97,7 @@ class _Judging:
             self.visit(node)
 
     def _visit_list(self, body: Json) -> None:
-        """The items of a list, as their own column."""
+        """Visit an expression on a list's items, which are treated as a column of their own."""
         self.visit(body["expr"])
         self.fails = True
         evaluation = _replaced(body["evaluation"])
@@ -107,7 +107,7 @@ class _Judging:
             self._refuse(inner.refused)
             given = inner._types(evaluation) if "Agg" in kind_of(body["variant"])[0] else []
             breaks = next((each for each in given if groups_of(each) & {"struct", "null"}), None)
-            if breaks is not None:  # polars does so there, next to some rows and not next to others
+            if breaks is not None:  # polars gives a different result depending on neighboring rows
                 self._refuse(f"list.agg() that gives {breaks} depends on other rows: use list.eval() and list.first()")
 
     def _visit_struct(self, body: Json) -> None:
@@ -123,10 +123,10 @@ class _Judging:
         name = name_of(node)
         kind = known(name)
         types = [list(self._types(operand)) for operand in operands]
-        if kind is None:  # inside a list
+        if kind is None:  # only possible inside a list
             self.fails = True
             return
-        if not all(types):  # nothing can type a part by itself
+        if not all(types):  # polars cannot determine the type of some operand separately
             self.fails = True
             self._refuse(None if kind.takes(ANY, ANY) else f"{kind.forms[0]} of types that polars does not tell")
             return
@@ -145,7 +145,7 @@ class _Judging:
             self._refuse("adding 0 in a list changes the sign of -0.0 or not, as other rows have items: leave it out")
 
     def _check_sets(self, values: list[pl.DataType], sets: list[pl.DataType]) -> None:
-        """``is_in`` of a column asks each row's own list; a column of single values would be one set for the block."""
+        """Require that ``is_in`` of a column uses each row's own list: polars makes plain values one set per block."""
         import polars as pl
 
         for kind in sets:
@@ -155,13 +155,13 @@ class _Judging:
                 self._refuse(f"is_in() of a list in a column of {kind} looks at other rows")
 
     def _types(self, node: Json) -> list[pl.DataType]:
-        """Of a part; several where a selector stands for several columns, none where polars does not tell."""
+        """Return the types of a node's results: several for a selector of several columns, [] if polars cannot tell."""
         import polars as pl
 
         kind, body = kind_of(node)
         if kind == "Column" and body in self.schema:
             return [self.schema[body]]
-        for parts in ([node], spelled_out(node)):  # of several columns, results may share a name
+        for parts in ([node], spelled_out(node)):  # results of a selector may share a name, so try columns singly
             try:
                 return [
                     kind for part in parts for kind in self.frame.select(expression(part)).collect_schema().dtypes()
@@ -186,7 +186,7 @@ def _with(frame: pl.LazyFrame, columns: dict[str, pl.DataType]) -> pl.LazyFrame:
 
 
 def _replaced(node: Json) -> Json:
-    """Items of lists and fields of structs as columns."""
+    """Return the node with list items and struct fields replaced by columns."""
     if node == "Element":
         return {"Column": _ELEMENT}
     if isinstance(node, list):
@@ -195,14 +195,14 @@ def _replaced(node: Json) -> Json:
         return node
     if set(node) == {"Field"}:
         return {"Column": f"{_FIELD}{node['Field'][0]}"}
-    if set(node) == {"Eval"}:  # its items are others
+    if set(node) == {"Eval"}:  # the inner list has items of its own
         body = node["Eval"]
         return {"Eval": {**body, "expr": _replaced(body["expr"])}}
     return {key: child if key == "Literal" else _replaced(child) for key, child in node.items()}
 
 
 def _children(body: Json) -> list[Json]:
-    """The expressions in a node of whatever kind."""
+    """Return the expressions directly inside a node of any kind."""
     if isinstance(body, list):
         return [part for child in body for part in _children(child)]
     if not isinstance(body, dict):

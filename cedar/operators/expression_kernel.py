@@ -1,4 +1,4 @@
-"""The kernel of expression operators: a run of them is one polars query per block."""
+"""The kernel of expression operators: adjacent ones are fused into one polars query per block."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ Failed: TypeAlias = tuple[ErrorContext, Failure]
 
 @dataclass(frozen=True, eq=False)
 class ExpressionKernel:
-    """The kernel of one or several adjacent expression operators."""
+    """The kernel of one expression operator or several adjacent ones."""
 
     steps: tuple[Step, ...]
     programs: dict[Types, ExpressionProgram] = field(
         default_factory=dict, repr=False
     )  # compiled, by the types of the block
-    empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # the result of no rows
+    empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # the result for zero rows
     fused: list[Fused] = field(default_factory=list, repr=False)
     compiling: Lock = field(default_factory=Lock, repr=False)
     pooled: ClassVar[bool] = True  # the work is done in polars' threads
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     @elsewhere
     def __call__(self, block: Block, env: Env) -> Block:
@@ -62,9 +62,9 @@ class ExpressionKernel:
         except PipelineError:
             if UNKNOWN not in (known := block.known_types).values():
                 raise
-            output = output_types(self.steps, known) or {}  # no rows are there, and there is nothing to compute
+            output = output_types(self.steps, known) or {}  # without rows there is nothing to compute
             return block.only_columns({name: blank(kind, 0) for name, kind in output.items()})
-        if not block.slots and block.aligned:  # of splits whose rows were all left out
+        if not block.slots and block.aligned:  # all rows of the split were filtered out
             if types not in self.empties:
                 self.empties[types] = dict(run(program, block).columns)
             return block.only_columns(self.empties[types])
@@ -80,13 +80,13 @@ class ExpressionKernel:
 
     def _program(self, types: Types) -> ExpressionProgram:
         if types not in self.programs:
-            with self.compiling:  # a run's threads begin together, with the GIL between them
+            with self.compiling:  # all threads of a run start together; only one should compile
                 if types not in self.programs:
                     self.programs[types] = compile_steps(self.steps, types)
         return self.programs[types]
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
-        """This kernel and the next as one query, where both are of the kind."""
+        """Return this kernel and the next one fused into one query; None if the next has no expression steps."""
         steps = _steps_of(other)
         return _once(self.fused, other, (*self.steps, *steps)) if steps else None
 
@@ -96,7 +96,7 @@ class ExpressionKernel:
 
 @dataclass(frozen=True, eq=False)
 class ColumnsKernel:
-    """Selects, drops or renames plain columns: moves references, copies nothing."""
+    """Selects, drops or renames plain columns by reference, without copying data."""
 
     step: KeepColumns | Without | RenameColumns
     fused: list[Fused] = field(default_factory=list, repr=False)
@@ -106,18 +106,18 @@ class ColumnsKernel:
         return block.only_columns({name: block.columns[h.origin] for name, h in kept.items() if h.origin is not None})
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
-        """As part of the next kernel's query, where that is one of expressions."""
+        """Return this kernel fused into the next kernel's query; None if that is not an ExpressionKernel."""
         return _once(self.fused, other, (self.step, *other.steps)) if isinstance(other, ExpressionKernel) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ColumnsKernel, (self.step,)
 
 
-Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the kernel that another was fused with last, and both as one
+Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the kernel fused with last, and the fused kernel
 
 
 def _once(known: list[Fused], other: Kernel, steps: tuple[Step, ...]) -> ExpressionKernel:
-    """Both kernels as one: the same one as the last time, as each epoch fuses again what it has compiled already."""
+    """Return the fused kernel, reusing the last one: each epoch fuses again, and should not compile again."""
     for kernel, both in known:
         if kernel is other:
             return both
@@ -133,7 +133,7 @@ def _steps_of(kernel: Kernel) -> tuple[Step, ...]:
 
 
 def run(program: ExpressionProgram, block: Block) -> Block:
-    """The result of a program on a block; polars errors come as they are."""
+    """Run a program on a block and return the result; polars errors are not converted."""
     computed: dict[str, Column] = {}
     rows: Index | None = None
     wanted = program.wanted
@@ -144,7 +144,7 @@ def run(program: ExpressionProgram, block: Block) -> Block:
         data = to_frame(entering)
         done = _of_one_row(program, data) if data.height == 1 else _queried(program, data)
         if done.height == 2 and (len(block) == 1 or (program.filters and done[program.row].n_unique() == 1)):
-            done = done[:1]  # the row that was doubled
+            done = done[:1]  # drop the copy of a doubled single row
         if program.filters:
             rows = done[program.row].to_numpy().astype(np.int64)
         computed = {name: from_series(done[name]) for name in wanted if name in program.output}
@@ -161,7 +161,7 @@ def _of_one_row(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
         return _queried(program, whole_columns(data))
     except polars_errors() as error:
         doubled = error
-    _queried(program, data)  # fails in words that count the row once
+    _queried(program, data)  # raises an error whose message counts the row once
     raise doubled
 
 
@@ -173,7 +173,7 @@ def _queried(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
 
 
 def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) -> None:
-    """Polars is now and then wrong about what it will give; a column has one type in all blocks."""
+    """Check result types: a column needs one type in all blocks, but polars sometimes predicts a wrong type."""
     for name, column in computed.items():
         kind, given = expected[name], _columns.type_of(column)
         if kind is not UNKNOWN and kind != given:
@@ -181,7 +181,7 @@ def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) 
 
 
 class ResultTypeError(Exception):
-    """An expression gives another type than polars said that it would."""
+    """An expression returned a different type than polars predicted."""
 
     def __init__(self, name: str, expected: Any, given: Any) -> None:
         super().__init__(f"column {name!r} is of {given}, where polars said {expected}")
@@ -189,9 +189,9 @@ class ResultTypeError(Exception):
 
 @cache
 def _as_written() -> pl.QueryOptFlags:
-    """A predicate stays where it was written: moved before an expression, it would hide rows on which that fails.
+    """Return optimizer flags that keep steps in order: a predicate moved earlier would hide rows that make steps fail.
 
-    So do expressions: polars 2.1 moves some above those that replace a column that they read.
+    Expressions must not move either: polars 2.1 moves some across a step that replaces a column that they read.
     """
     import polars as pl
 
@@ -201,10 +201,10 @@ def _as_written() -> pl.QueryOptFlags:
 def _failing_rows(
     steps: tuple[Step, ...], program: ExpressionProgram, block: Block, env: Env, error: BaseException
 ) -> dict[int, Failed]:
-    """The live rows on which the program fails, found by halves; only the first where that ends the run.
+    """Find the live rows on which the program fails by bisection; only the first one if that ends the run.
 
     Raises:
-        PipelineError: the program fails on no rows at all, so no row is at fault.
+        PipelineError: the program fails even on zero rows, so no row is to blame.
     """
     plain = Block(block.columns, block.live_keys())
 
@@ -244,7 +244,7 @@ def _failing_rows(
 def _culprit(
     steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], ExpressionProgram], error: BaseException
 ) -> tuple[ErrorContext, BaseException]:
-    """The operator that fails on a block of one row, and its error; each is compiled once for all the rows."""
+    """Return the operator that fails on a block of one row, and its error; ``compiled`` caches programs per step."""
     if len(steps) == 1:
         return steps[0].blame, error
     for number, step in enumerate(steps):
@@ -265,7 +265,7 @@ def _failure(blame: ErrorContext, error: BaseException) -> Failure:
 
 
 def _settle(block: Block, env: Env, failures: Mapping[int, Failed]) -> Block:
-    """The block without the failed rows: their slots become dead."""
+    """Return the block without the failed rows, whose slots become dead."""
     for row, (blame, failure) in failures.items():
         if blame.stops(env) or not block.aligned:
             raise blame.error(failure, block.live_keys().ref(row) if block.aligned else None)

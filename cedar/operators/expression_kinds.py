@@ -1,9 +1,9 @@
-"""What polars expressions are made of, and what holds for each part by the types it is given.
+"""The table of polars expression nodes: for each kind, on which types it is row-wise and on which it cannot fail.
 
-One entry per kind of node: on which types its value on a row depends on that row alone, and on which of them no row
-can make it fail. What is not in the table is refused; what the last set does not hold may fail. The tests take every
-entry on every type, in blocks of one, two and many rows, in slices, next to nulls and in two processes; the table in
-docs/row_wise.md is made of it.
+Each entry lists the types on which a row's value depends only on that row, and those of them on which no row can make
+the node fail. Kinds that are not in the table are refused; on types outside ``never``, a node may fail. The tests run
+every entry on every type: in blocks of one, two and many rows, in slices, next to nulls and in two processes. The table
+in docs/row_wise.md is generated from this one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _groups(*names: str) -> Groups:
 INT = _groups("int uint")
 NUMBER = _groups("int uint float")
 TIMES = _groups("date time datetime duration")
-PLAIN = _groups("null bool int uint float string")  # of which polars makes one of another without failing
+PLAIN = _groups("null bool int uint float string")  # polars converts between these without failing
 SCALAR = _groups("null bool int uint float decimal string binary date time datetime duration enum")
-COMPARED = SCALAR - {"duration", "enum"}  # which polars compares with one another where it does not refuse to
-NESTED = _groups("list array struct deep")  # deep: a list of lists, arrays or structs
+COMPARED = SCALAR - {"duration", "enum"}  # comparing these never fails, unless polars refuses the pair of types
+NESTED = _groups("list array struct deep")  # deep: a list or array whose items are nested
 VALUES = SCALAR | NESTED
-ANY = VALUES | {"categorical"}  # categories are numbered in the order in which a process meets them
+ANY = VALUES | {"categorical"}  # a process numbers categories in the order in which it meets them
 STRING, BINARY, BOOL, LIST, ARRAY, STRUCT = (
     frozenset({name}) for name in ("string", "binary", "bool", "list", "array", "struct")
 )
@@ -45,14 +45,14 @@ class Kind:
     """A kind of node.
 
     Args:
-        node: its name in polars, the family first.
-        written: how users write it, as expressions of ``x``, and ``y`` of its type; ``i``, ``s`` and ``b`` are small
-            integers, strings and booleans.
-        on: the types on which it is row-wise. A nested type counts with all that it holds.
-        never: those of them on which it fails on no row.
-        others: the types of its further operands; None if they are as the first.
-        never_others: those of them with which it fails on no row; None if they are as ``never``.
-        alike: it may fail where operands are of several types, other than integers and floats.
+        node: the node's name in polars, prefixed with its family.
+        written: how users write it, as expressions of ``x``, and ``y`` of the same type; ``i``, ``s`` and ``b`` are
+            small integers, strings and booleans.
+        on: the types of the first operand on which the node is row-wise. A nested type includes its inner types.
+        never: the types in ``on`` on which no row makes the node fail.
+        others: the types of its other operands; None if they are the same as ``on``.
+        never_others: the types in ``others`` with which no row makes the node fail; None if the same as ``never``.
+        alike: True if the node may fail on operands of different types, except integers and floats.
     """
 
     node: str
@@ -79,7 +79,7 @@ class Kind:
 def _all(
     names: str, form: str, on: Groups, never: Groups = NONE, family: str = "", others: Groups | None = None
 ) -> list[Kind]:
-    """Kinds that are alike; ``Node=method`` where the method's name is not the node's in lower case."""
+    """Return several similar kinds; ``Node=method`` names a method that is not the node's name in lower case."""
     kinds = []
     for name in names.split():
         node, _, method = name.partition("=")
@@ -180,7 +180,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "ReplaceStrict", "x.replace_strict({1: 2}, default=y) ; x.replace_strict({1: 2})", SCALAR, NONE, SCALAR | LIST
     ),
-    # casts: the type that is asked for counts as a further operand
+    # casts: the target type counts as another operand
     Kind(
         "Cast.Strict",
         "x.cast(pl.Int64) ; x.cast(pl.Float32) ; x.cast(pl.String)",
@@ -395,14 +395,14 @@ _BY_NODE = {kind.node: kind for kind in KINDS}
 
 
 def kind_of(node: Json) -> tuple[str, Json]:
-    """The name and the parameters of a node: ``"Len"`` and ``{"Cast": {...}}`` are both nodes."""
+    """Return the kind and the parameters of a node: ``"Len"`` and ``{"Cast": {...}}`` are both nodes."""
     if isinstance(node, dict) and len(node) == 1:
         return next(iter(node.items()))
     return str(node), None
 
 
 def name_of(node: Json) -> str:
-    """What the table calls a node of polars."""
+    """Return the name of a polars node in the table."""
     kind, body = kind_of(node)
     if kind == "BinaryExpr":
         return f"Op.{body['op']}"
@@ -416,12 +416,12 @@ def name_of(node: Json) -> str:
 
 
 def known(name: str) -> Kind | None:
-    """The entry of a kind; None if it is in no table."""
+    """Return the table's entry of a kind; None if it has none."""
     return _BY_NODE.get(name)
 
 
 def groups_of(dtype: PolarsDataType) -> Groups:
-    """The group of a type, and those of all that it holds.
+    """Return the group of a type and the groups of its inner types.
 
     Examples:
         >>> import polars as pl
@@ -444,7 +444,7 @@ def groups_of(dtype: PolarsDataType) -> Groups:
 
 
 def markdown() -> str:
-    """The table of docs/row_wise.md."""
+    """Return the table of docs/row_wise.md."""
     rows: dict[tuple[str, str], list[str]] = {}
     for kind in KINDS:
         rows.setdefault((_named(kind.on), _named(kind.never) or "-"), []).append(kind.forms[0])
@@ -460,7 +460,7 @@ def markdown() -> str:
 
 
 def _named(groups: Iterable[str]) -> str:
-    """A set of types in words."""
+    """Describe a set of types in words."""
     left, words = set(groups), []
     for word, some in (
         ("all", ANY), ("all but categories", VALUES), ("all that is not nested", SCALAR), ("numbers", NUMBER),

@@ -1,7 +1,7 @@
-"""Polars' expressions as nested dicts and lists, and back, to the last bit.
+"""Lossless conversion of polars expressions to nested dicts and lists, and back.
 
-In polars' binary form, which is MessagePack: its JSON has no NaN and no infinity, rounds numbers when it is read, and
-takes no more than 64 operators around one another.
+It uses polars' binary format, which is MessagePack. Polars' JSON format has no NaN or infinity, rounds numbers when it
+is read, and allows at most 64 nested operators.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from cedar.core.errors import PipelineError, Site, user_site
 if TYPE_CHECKING:
     import polars as pl
 
-Node: TypeAlias = Any  # a dict of one key, the node's kind; or a text, the kind of one without parts
+Node: TypeAlias = Any  # a dict with the node's kind as its only key, or a string if the node has no parts
 
-_WIDE = frozenset({"Int", "Int128", "UInt128"})  # of 16 bytes, whatever their value
+_WIDE = frozenset({"Int", "Int128", "UInt128"})  # encoded as 16 bytes, regardless of the value
 _MOST_TREES = 1024
-_trees: dict[int, tuple[pl.Expr, Node]] = {}  # by the id of an expression, which is held so that no other gets it
+_trees: dict[int, tuple[pl.Expr, Node]] = {}  # by id(expr); holding the expression keeps its id unique
 
 
 def tree(expr: pl.Expr) -> Node:
-    """An expression as nested dicts and lists, which are not to be changed.
+    """Return an expression as nested dicts and lists, which callers must not change.
 
     Raises:
-        PipelineError: one of many hundreds of operators around one another.
+        PipelineError: the expression nests many hundreds of operators.
 
     Examples:
         >>> import polars as pl
@@ -48,12 +48,12 @@ def tree(expr: pl.Expr) -> Node:
 
 
 def expression(node: Node) -> pl.Expr:
-    """The expression of a node."""
+    """Return the polars expression of a node."""
     import polars as pl
 
     packer = msgpack.Packer(autoreset=False)
     waiting = [node]
-    while waiting:  # msgpack's own way goes no deeper than 511 levels
+    while waiting:  # msgpack's own packing allows at most 511 levels
         part = waiting.pop()
         if isinstance(part, dict):
             packer.pack_map_header(len(part))
@@ -67,7 +67,7 @@ def expression(node: Node) -> pl.Expr:
 
 
 def too_deep(site: Site | None) -> PipelineError:
-    """The error for an expression that is nested beyond what Python, or MessagePack, follows."""
+    """Return the error for an expression that is nested too deeply for Python or MessagePack."""
     return PipelineError(
         "an expression has too many operators, one around the other",
         site=site,
@@ -76,6 +76,6 @@ def too_deep(site: Site | None) -> PipelineError:
 
 
 def literal_value(kind: str, given: Any) -> Any:
-    """What a literal of a kind holds: integers may be bytes."""
+    """Return the value of a literal, decoding wide integers from bytes."""
     wide = kind in _WIDE and isinstance(given, bytes)
     return int.from_bytes(given, "big", signed=kind != "UInt128") if wide else given

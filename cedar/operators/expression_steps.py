@@ -1,7 +1,7 @@
-"""The steps of expression operators, and how a run of them is compiled for the types of a block.
+"""The steps of expression operators, and how consecutive steps are compiled for the column types of a block.
 
-Steps are what ``with_columns``, ``select``, ``filter``, ``drop`` and ``rename`` do. A *program* says which columns
-enter polars, which pass by untouched, and what the query is.
+The operators ``with_columns``, ``select``, ``filter``, ``drop`` and ``rename`` each have a step. A *program* lists the
+columns that enter polars, the columns that bypass it, and the query.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class With:
 
 @dataclass(frozen=True, eq=False)
 class KeepColumns:
-    """Keeps the results of ``items`` alone; a plain column name stands for itself."""
+    """Keeps only the results of ``items``; a plain name keeps that column."""
 
     items: tuple[Named | str, ...]
     blame: ErrorContext
@@ -55,7 +55,7 @@ class KeepColumns:
 
 @dataclass(frozen=True, eq=False)
 class Where:
-    """Keeps the rows where the predicate holds; null does not hold."""
+    """Keeps the rows for which the predicate is true, not false or null."""
 
     predicate: pl.Expr
     blame: ErrorContext
@@ -71,7 +71,7 @@ class Without:
 
 @dataclass(frozen=True, eq=False)
 class RenameColumns:
-    """Renames columns: (old, new), all at once."""
+    """Renames columns by (old, new) pairs, all at once."""
 
     pairs: tuple[tuple[str, str], ...]
     blame: ErrorContext
@@ -82,14 +82,14 @@ Step: TypeAlias = With | KeepColumns | Where | Without | RenameColumns
 
 @dataclass(frozen=True)
 class StepColumn:
-    """A column on its way through the steps: its type, the input column that it still is, and if the query has it."""
+    """A column between steps: its type, the input column that it is unchanged from, and whether it is in the query."""
 
     type: ColumnType
     origin: str | None = None
     inside: bool = True
 
 
-_Resolved: TypeAlias = "tuple[pl.Expr, dict[str, ColumnType], frozenset[str]]"  # its results, and what it reads
+_Resolved: TypeAlias = "tuple[pl.Expr, dict[str, ColumnType], frozenset[str]]"  # expression, result types, columns read
 _Query: TypeAlias = "Callable[[pl.LazyFrame], pl.LazyFrame]"
 
 
@@ -99,12 +99,12 @@ class ExpressionProgram:
 
     Args:
         enters: the input columns that the query reads.
-        output: names and types of the result, in order.
-        passed: output name to the input column that it is, for those that the query need not give back.
-        unread: hidden columns that nothing reads: computed all the same, for the rows on which they fail.
-        queries: what to do, in order.
+        output: names and types of the result columns, in order.
+        passed: maps an output name to its unchanged input column, for columns that the query need not return.
+        unread: hidden columns that nothing reads, computed only so that rows on which they fail are reported.
+        queries: the parts of the query, in order.
         filters: whether rows are dropped.
-        numbered: whether rows enter with their positions: to tell which are left, or to tell how many there are.
+        numbered: whether the query gets row positions, to report which rows remain or how many there are.
     """
 
     enters: tuple[str, ...]
@@ -114,22 +114,22 @@ class ExpressionProgram:
     queries: tuple[_Query, ...]
     filters: bool
     numbered: bool
-    row: str = ""  # the name of the positions in the query: none that a column has
+    row: str = ""  # the name of the position column in the query, unlike any other column's
 
     @property
     def wanted(self) -> list[str]:
-        """What the query gives back."""
+        """The columns that the query returns."""
         computed = [name for name in self.output if name not in self.passed]
         return [*computed, *self.unread, *([self.row] if self.filters else [])]
 
 
 class _StepWalk:
-    """What is found out while the steps are gone through.
+    """State collected while compiling the steps in order.
 
-    ``entered``: input columns that expressions read. ``fresh``: columns computed and not read since. Where one of them
-    goes, polars would never compute it, and rows on which it fails would pass or not as operators happen to be fused:
-    so it stays, under a hidden name in ``unread``. ``known``: expressions resolved, in any walk of the same steps.
-    ``tries``: expressions that fail on every row are refused, as long as nothing runs.
+    ``entered``: input columns that expressions read. ``fresh``: computed columns that nothing has read yet. If a step
+    drops one, polars would not compute it, and whether its failing rows are reported would depend on how operators are
+    fused. So it is kept under a hidden name in ``unread``. ``known``: resolved expressions, shared by all walks of the
+    same steps. ``tries``: whether to refuse expressions that fail on every row; set before a run.
     """
 
     def __init__(
@@ -137,14 +137,14 @@ class _StepWalk:
     ) -> None:
         self.tries = tries
         self.known = {} if known is None else known
-        self.names = set(names)  # of all columns on the way
+        self.names = set(names)  # names of all columns, including intermediate ones
         self.entered: set[str] = set()
         self.fresh: set[str] = set()
         self.unread: list[str] = []
         self.row: list[str] = []
 
     def hide(self, gone: Iterable[str]) -> list[pl.Expr]:
-        """Keeps those of the columns about to go that nothing read."""
+        """Return expressions that keep dropped columns under hidden names if nothing has read them."""
         hidden = []
         for name in gone:
             if name in self.fresh:
@@ -154,7 +154,7 @@ class _StepWalk:
         return hidden
 
     def hidden(self, purpose: str) -> str:
-        """A name that no column has."""
+        """Return a name that no column has."""
         name = f"__cedar_{purpose}"
         while name in self.names:
             name += "_"
@@ -162,16 +162,16 @@ class _StepWalk:
 
 
 def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
-    """The program of ``steps`` for columns of ``types``; UNKNOWN types give UNKNOWN results.
+    """Compile ``steps`` to a program for columns of ``types``; UNKNOWN types give UNKNOWN results.
 
     Raises:
-        PipelineError: a column that is not there, or whose kind expressions cannot read; types that do not fit.
+        PipelineError: a column is missing, expressions cannot read its type, or types do not fit an expression.
     """
     start = {name: StepColumn(kind, name, inside=False) for name, kind in types}
     walk = _StepWalk()
     columns = start
     names = set(start)
-    for step in steps:  # which input columns do expressions read?
+    for step in steps:  # first pass: find the input columns that expressions read
         columns, _ = _apply(step, columns, walk)
         names |= set(columns)
     entered = walk.entered
@@ -182,7 +182,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
     walk = _StepWalk(names, walk.known)
     walk.row = [walk.hidden("row")] if filters or not entered else []
     queries: list[_Query] = []
-    uneven = False  # whether there may be a single row, or a column of one value, which polars works on in other ways
+    uneven = False  # whether there may be a single row or a constant column, which polars computes differently
     for step in steps:
         columns, query = _apply(step, columns, walk)
         if query is None:
@@ -205,10 +205,9 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
 
 
 def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
-    """The columns as they are in a frame of two rows or more: a single row is doubled, a constant becomes a column.
+    """Return columns with at least two materialized rows: double a single row and expand constants.
 
-    Polars has short cuts for single values, which differ: -0.0 + 0 is 0.0 if there is one row, and -0.0 if there
-    are more.
+    Polars has shortcuts for single values with different results: -0.0 + 0 is 0.0 for one row, and -0.0 for several.
     """
     import polars as pl
 
@@ -226,7 +225,7 @@ def _has_constants(step: Step) -> bool:
 
 
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
-    """Names and types after ``steps`` without running; None if even the names depend on unknown types."""
+    """Return names and types after ``steps`` without running; None if the names depend on unknown types."""
     columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
@@ -237,11 +236,11 @@ def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict
 
 
 class _NamesUnknown(Exception):
-    """A selector needs types that only a run can tell."""
+    """A selector depends on types that are unknown before a run."""
 
 
 def _apply(step: Step, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query | None]:
-    """The columns behind a step, and its part of the query."""
+    """Return the columns after a step, and the step's part of the query."""
     if isinstance(step, With):
         return _apply_with(step, columns, walk)
     if isinstance(step, Where):
@@ -259,7 +258,7 @@ def _apply(step: Step, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple
 
 
 def apply_plain(step: Step, columns: dict[str, StepColumn]) -> dict[str, StepColumn]:
-    """The columns behind a step that only selects, drops or renames."""
+    """Return the columns after a step that only selects, drops or renames."""
     blame = step.blame
     if isinstance(step, KeepColumns):
         names = [item for item in step.items if isinstance(item, str)]
@@ -301,7 +300,7 @@ def _apply_keep(
         name, expr = (item, column_named(item)) if isinstance(item, str) else item
         source = expr.meta.output_name() if expr.meta.is_column() else None
         if source in columns and columns[source].origin is not None and name in {None, source}:
-            results = {source: columns[source]}  # a column that is kept as it is need not enter the query
+            results = {source: columns[source]}  # an unchanged column need not enter the query
         else:
             resolved, types = _resolve(name, expr, step.blame, columns, walk)
             exprs.append(resolved)
@@ -311,7 +310,7 @@ def _apply_keep(
     exprs += walk.hide(columns)
     walk.fresh = {name for name, h in kept.items() if h.origin is None}
     inside = [*(name for name, h in kept.items() if h.inside), *walk.unread, *walk.row]
-    # with_columns first: literals take the height of the frame
+    # with_columns runs first, so that literals get the frame's number of rows
     return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
 
 
@@ -331,14 +330,14 @@ def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _StepWalk) -
             fix="compare it: for example col('label') == 1",
         )
     if kind is not UNKNOWN and pt.is_null(kind):
-        predicate = predicate.cast(bool)  # polars filters by nothing else
+        predicate = predicate.cast(bool)  # polars filters only by booleans
     return columns, lambda frame: frame.filter(predicate)
 
 
 def _resolve(
     name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn], walk: _StepWalk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
-    """An expression with its columns spelled out, and the names and types of its results."""
+    """Return an expression with selectors resolved, and the names and types of its results; record what it reads."""
     key = id(blame), id(expr), name
     if key not in walk.known:
         try:
@@ -375,7 +374,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
         if several:
             raise _NamesUnknown
         return expr, {expr.meta.output_name(): UNKNOWN}, reads
-    frame = _static({read: columns[read] for read in reads})  # of many columns, most expressions read few
+    frame = _static({read: columns[read] for read in reads})  # most expressions read only a few of the columns
     try:
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:
@@ -389,7 +388,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
 
 
 def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -> None:
-    """What ``check_elementwise`` lets pass may still look at other rows on some types."""
+    """Refuse an expression that ``check_elementwise`` accepts but that depends on other rows for these types."""
     reason = judge(expr, frame).refused
     if reason is not None:
         raise PipelineError(
@@ -400,7 +399,7 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
 
 
 def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
-    """Types alone do not tell all that polars refuses: it compares no strings with numbers."""
+    """Run an expression on zero rows: polars refuses more than types show, such as comparing strings with numbers."""
     problem = _problem(expr, _static(columns))
     if problem is not None:
         fix = "cast its columns, if their types do not go together"
@@ -409,7 +408,7 @@ def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: Er
 
 @elsewhere
 def _problem(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
-    """Why an expression fails on a frame of no rows; None if it does not."""
+    """Return why an expression fails on a frame without rows; None if it succeeds."""
     import polars as pl
 
     try:
@@ -420,7 +419,7 @@ def _problem(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
 
 
 def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
-    """True if no row can make an expression fail on columns of these types; None: they are not known.
+    """Return True if no row can make an expression fail on columns of these types (None: unknown types).
 
     Examples:
         >>> import polars as pl, pyarrow as pa
@@ -447,14 +446,14 @@ def _type_error(
 ) -> PipelineError:
     import polars as pl
 
-    if isinstance(error, pl.exceptions.StructFieldNotFoundError):  # which says its name and nothing else
+    if isinstance(error, pl.exceptions.StructFieldNotFoundError):  # its message is only the field's name
         fields = dict.fromkeys(field for each in columns.values() for field in _fields(each.type))
         return missing_column(first_line(error), [*fields], f"{blame.label}: {text(expr)}", blame.site, "field")
     return PipelineError(f"{blame.label}: {text(expr)} does not fit its columns: {first_line(error)}", site=blame.site)
 
 
 def _fields(kind: ColumnType) -> Iterator[str]:
-    """Of the structs in a type, however deep."""
+    """Yield the field names of all structs in a type, at any depth."""
     if isinstance(kind, pa.DataType):
         for field in (kind.field(i) for i in range(kind.num_fields)):
             if pt.is_struct(kind):
@@ -479,7 +478,7 @@ def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: ErrorCo
 
 
 def _static(columns: Mapping[str, StepColumn]) -> pl.LazyFrame:
-    """An empty frame of the columns' types; what polars cannot hold stands in it as Object."""
+    """Return an empty frame with the columns' types; types that polars lacks become Object."""
     import polars as pl
 
     return pl.LazyFrame(schema={name: polars_type(h.type) or pl.Object() for name, h in columns.items()})
@@ -494,7 +493,7 @@ def _arrow_type(kind: pl.DataType) -> ColumnType:
 
 
 def _is_cheap(kind: ColumnType) -> bool:
-    """Types that polars takes and gives back unchanged, and filters faster than Arrow does."""
+    """Whether polars keeps a type unchanged and filters it faster than Arrow does."""
     if not isinstance(kind, pa.DataType):
         return False
     while pt.is_large_list(kind):

@@ -1,4 +1,4 @@
-"""with_columns, filter and select by polars expressions: the declarations. Their kernels are in expression_kernel."""
+"""Declarations of with_columns, filter and select by polars expressions; their kernels are in expression_kernel."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 T = TypeVar("T")
-Item: TypeAlias = "str | Named"  # a plain column, or a name (None: the expression's own) and an expression
+Item: TypeAlias = "str | Named"  # a plain column name, or (name, expression), where None keeps the expression's name
 
 
 @dataclass(frozen=True, eq=False)
 class WithColumns(RowOperator):
-    """Adds or replaces columns: (name, expression), the name None if the expression names its results itself.
+    """Adds or replaces columns by (name, expression) pairs; the name None keeps the expression's own result names.
 
     Raises:
-        PipelineError: an expression that is not row-wise; says which part of it.
+        PipelineError: an expression is not row-wise; the message names the offending part.
 
     Examples:
         >>> from cedar import col
@@ -86,10 +86,10 @@ class WithColumns(RowOperator):
 
 @dataclass(frozen=True, eq=False)
 class FilterExpression(RowOperator):
-    """Keeps the rows where the predicate is true; null is not, NaN compares as in polars (above all numbers).
+    """Keeps the rows for which the predicate is true, not null; NaN compares as in polars (above all numbers).
 
     Raises:
-        PipelineError: a predicate that is not row-wise.
+        PipelineError: the predicate is not row-wise.
 
     Examples:
         >>> from cedar import col
@@ -147,7 +147,7 @@ class FilterExpression(RowOperator):
 
 @dataclass(frozen=True, eq=False)
 class Select(RowOperator):
-    """Keeps the given columns and results alone, in that order. Plain columns are moved, not copied.
+    """Keeps only the given columns and results, in that order. Plain columns are moved, not copied.
 
     Examples:
         >>> from cedar.operators.expressions import select
@@ -221,7 +221,7 @@ class Select(RowOperator):
 
 
 def filter_expression(predicates: Sequence[Any], on_error: Skip | None) -> FilterExpression:
-    """``filter`` from expressions that must all hold, given one by one or in lists."""
+    """Return the filter for expressions that must all be true, given one by one or in lists."""
     first, *others = list(flattened(predicates)) or [None]
     if (name := next((other for other in others if isinstance(other, str)), None)) is not None:
         raise PipelineError(
@@ -237,14 +237,14 @@ def filter_expression(predicates: Sequence[Any], on_error: Skip | None) -> Filte
 
 
 def with_columns(*exprs: Any, **named: Any) -> WithColumns:
-    """``with_columns`` from what users give: expressions, names of columns, or plain values."""
+    """Return the operator for a user's arguments to ``with_columns``: expressions, column names or plain values."""
     items = [(None, as_expression(value, "with_columns")) for value in flattened(exprs)]
     given = [(name, as_expression(value, "with_columns")) for name, value in named.items()]
     return WithColumns((*items, *given))
 
 
 def select(*names: Any, **named: Any) -> Select:
-    """``select`` from what users give: names, expressions, lists of either, and named expressions."""
+    """Return the operator for a user's arguments to ``select``: names, expressions, lists or named expressions."""
     items: list[Item] = []
     for value in flattened(names):
         plain = isinstance(value, str) and value != "*" and not value.startswith("^")
@@ -254,7 +254,7 @@ def select(*names: Any, **named: Any) -> Select:
 
 
 def flattened(given: Iterable[Any]) -> Iterator[Any]:
-    """What users gave one by one or, as in polars, in lists, tuples or generators."""
+    """Yield arguments that users gave one by one or, as polars allows, in lists, tuples or generators."""
     for value in given:
         if isinstance(value, list | tuple | Iterator):
             yield from value
@@ -263,10 +263,10 @@ def flattened(given: Iterable[Any]) -> Iterator[Any]:
 
 
 def as_expression(value: Any, label: str) -> pl.Expr:
-    """A polars expression of what a user gave: text names a column, other plain values stand for themselves.
+    """Convert a user's argument to a polars expression: a string names a column, other plain values become literals.
 
     Raises:
-        PipelineError: a function, an array, or another thing that is not an expression.
+        PipelineError: the argument is a function, an array or another object that is not an expression.
     """
     import polars as pl
 
@@ -297,7 +297,7 @@ def _not_an_expression(value: Any, label: str) -> PipelineError:
 
 
 def require_elementwise(expr: Any, label: str) -> None:
-    """Refuse, at the user's line, what is not an expression or looks at other rows."""
+    """Raise PipelineError at the user's line if ``expr`` is not an expression or depends on other rows."""
     if not _is_expression(expr):
         raise _not_an_expression(expr, label)
     reason = check_elementwise(expr)
@@ -310,7 +310,7 @@ def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
     fix = f"use {use}" if use else None
     if fix is None and "looks at other rows" in why:
         fix = "compute what spans rows beforehand and put it in as a number, or use map_batches(fn, size=...)"
-    shown = text(expr).replace("python_udf()", "map_*(fn)")  # polars' name for map_elements and map_batches alike
+    shown = text(expr).replace("python_udf()", "map_*(fn)")  # polars uses one name for map_elements and map_batches
     return PipelineError(
         f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix or "use .map(fn, ...) or .map_batches(fn)"
     )
@@ -323,7 +323,7 @@ def _blame(operator: RowOperator, bound: Bound | None = None) -> ErrorContext:
 
 
 def _kernel(operator: RowOperator, step: Step) -> ExpressionKernel:
-    """One for all runs that name the operator alike: what it compiled for the types of a block serves them all."""
+    """Return one kernel for all runs with the same label and site, so that they share its compiled programs."""
     return _kept(operator, step.blame, lambda: ExpressionKernel((step,)))
 
 
@@ -335,7 +335,7 @@ def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
 
 
 def _kept(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
-    """What is asked for repeatedly while a plan is created, and costs a look into polars; computed once."""
+    """Return a value from the operator's cache: planning needs it repeatedly, and polars computes it slowly."""
     known: dict[Hashable, Any] = operator.__dict__.setdefault("_known", {})
     if key not in known:
         known[key] = make()
@@ -358,7 +358,7 @@ def _writes(items: Iterable[Named]) -> frozenset[str] | None:
 
 
 def result_name(item: Item) -> str | None:
-    """The name of an item's one result; None if there may be several."""
+    """Return the name of an item's only result; None if there may be several."""
     if isinstance(item, str):
         return item
     name, expr = item

@@ -1,4 +1,4 @@
-"""Merging: when two operators compute the same."""
+"""Merging: keys that are equal for operators that compute the same result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def by_content(operator: Any, but: Container[str] = ()) -> Hashable:
-    """Stands for a dataclass: its expressions by content, its functions by identity, with the types of constants.
+    """Return a key of a dataclass: expressions count by content, functions by identity, constants by type and value.
 
     Args:
-        but: names of fields that do not count.
+        but: the names of fields to leave out.
     """
     return type(operator), tuple(
         _key(getattr(operator, f.name)) for f in dataclasses.fields(operator) if f.name not in but

@@ -1,4 +1,4 @@
-"""Row-wise: a test on sample rows of whether a function's result for a row depends on that row alone."""
+"""Tests on sample rows whether a function is row-wise: its result for a row depends only on that row."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cedar.core.columns import Column, take
 def reason_against(
     run: Callable[[Block], Mapping[str, Column]], block: Block, whole: Mapping[str, Column]
 ) -> tuple[str, str] | None:
-    """Why ``run`` is not row-wise and what to do; None if the sample shows nothing against it.
+    """Return why ``run`` is not row-wise and what to do; None if the test passes on the sample.
 
     Args:
-        run: a block's columns to its result's.
+        run: a function from a block to the columns of its result.
         block: the sample.
-        whole: the result for all of it.
+        whole: the result of ``run`` for the whole sample.
     """
     rows, slots = len(block), block.live_slots()
     if rows < 2:
@@ -57,7 +57,7 @@ def _same_twice(run: Callable[[Block], Mapping[str, Column]], block: Block, whol
 
 
 def same_column(a: Column, b: Column) -> bool:
-    """Whether two columns hold the same values, bit for bit, NaN included."""
+    """Whether two columns hold bit-identical values, including NaN."""
     if isinstance(a, pa.Array) and isinstance(b, pa.Array):
         return bool(a.type == b.type) and (bool(a.equals(b)) or repr(a.to_pylist()) == repr(b.to_pylist()))
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -70,7 +70,7 @@ def same_column(a: Column, b: Column) -> bool:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two Python values are the same, as far as their types allow to tell."""
+    """Whether two Python values are equal; True for types that compare only by identity."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -79,9 +79,9 @@ def same_value(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same_value, a, b))
     if hasattr(a, "__array__") or hasattr(a, "__array_interface__"):  # tensors, images, frames
         return same_column(np.asarray(a), np.asarray(b))
-    if getattr(type(a), "__eq__", None) is object.__eq__:  # compares by identity, which says nothing here
+    if getattr(type(a), "__eq__", None) is object.__eq__:  # identity does not show whether values are equal
         return True
     try:
         return bool(a == b) or repr(a) == repr(b)
-    except Exception:  # noqa: BLE001 - a user's __eq__ that gives no bool, as arrays do
+    except Exception:  # noqa: BLE001 - a user's __eq__ may not return a bool
         return repr(a) == repr(b)

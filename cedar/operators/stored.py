@@ -1,4 +1,4 @@
-"""Tables that operators look things up in: kept in a file, which workers map into memory, so that none has a copy."""
+"""Lookup tables of operators, stored in a file that all workers map into memory, so that no worker needs a copy."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from cedar.store.folder import open_entry
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table in an Arrow file of this machine; its columns are in one piece each.
+    """A table in an Arrow file on this machine; each column has at most one chunk.
 
     Raises:
-        SourceError: the file is not there: workers on other machines do not see it.
+        SourceError: the file cannot be read, for example by a worker on another machine.
     """
 
     path: str
 
     @property
     def table(self) -> Any:
-        """The ``pyarrow.Table``, whose memory is the file's."""
+        """The ``pyarrow.Table``, backed by the mapped file."""
         return _opened(self.path)
 
     def numbers(self, name: str) -> Any:
-        """A column of numbers, as an array that cannot be written."""
+        """Return a column of numbers as a read-only array."""
         column = self.table.column(name)
         return numbers(column.chunk(0) if column.num_chunks else pa.nulls(0, column.type))
 

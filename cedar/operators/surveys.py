@@ -1,4 +1,4 @@
-"""Surveys: what an operator has to know of all rows before it can work on the first, such as which of them repeat."""
+"""Surveys: passes over all rows that an operator needs before its first row, for example to find duplicates."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Survey(Generic[T]):
-    """A pass over rows that is made once per policy, by the process that runs the pipeline; workers get its result.
+    """A pass over all rows, run once per policy in the coordinator; workers receive only its result.
 
     Args:
-        make: makes the pass, under a policy for rows that fail.
-        on_error: the policy of the run that asks.
+        make: runs the pass under a policy for rows that fail, and returns its result.
+        on_error: the policy of the current run.
 
     Examples:
         >>> Survey(lambda on_error: 3).under(None).value
@@ -31,12 +31,12 @@ class Survey(Generic[T]):
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def under(self, on_error: Skip | None) -> Survey[T]:
-        """The same survey, under the policy of one run."""
+        """Return the survey for the policy of one run."""
         return replace(self, on_error=on_error)
 
     @property
     def value(self) -> T:
-        """What the pass found."""
+        """The result of the pass."""
         with self._lock:
             if self.on_error not in self._results:
                 self._results[self.on_error] = self.make(self.on_error)
@@ -47,5 +47,5 @@ class Survey(Generic[T]):
 
 
 def known(value: T) -> Survey[T]:
-    """A survey that needs no pass."""
+    """Return a survey whose value is known, so that it needs no pass."""
     return Survey[T](lambda _: value)

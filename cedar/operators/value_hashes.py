@@ -1,4 +1,4 @@
-"""A hash of each value of a column: the same in every process, on every machine and in every version."""
+"""Hashes of the values of a column, which are the same in every process, machine and version."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cedar.core.block import python_values
 from cedar.core.columns import Column, Index
 from cedar.core.cursor import Hashes, hash_array, hash_ints, hash_names
 
-_NULL = 0x6E756C6C  # what a null counts as
+_NULL = 0x6E756C6C  # the number that is hashed for a null
 
 
 def value_hashes(column: Column, seed: int) -> Hashes:
-    """uint64[rows]: equal values of a column have one hash. A null has one, too.
+    """Return a hash of each value, uint64[rows]; equal values have equal hashes, and nulls have one, too.
 
     Examples:
         >>> a, b, c = value_hashes(pa.array([7, 7, 8]), seed=0).tolist()
@@ -42,10 +42,10 @@ def value_hashes(column: Column, seed: int) -> Hashes:
 
 
 def by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
-    """int64[rows], the rows by the first bits of their hashes, earlier rows first; and uint64[rows], these bits.
+    """Return the rows sorted by the first bits of their hashes (ties in row order), int64, and these bits, uint64.
 
-    The bits, and the row in place of the others, are one number, so that numbers are sorted, and not rows by numbers:
-    that takes a tenth of the time.
+    Each number that is sorted holds the first bits of a hash and, in place of its last bits, the row. Sorting these
+    numbers takes a tenth of the time of sorting rows by hash.
 
     Examples:
         >>> by_first_bits(np.array([1 << 60, 7, 1 << 50, 2], dtype=np.uint64))[0].tolist()
@@ -65,6 +65,6 @@ def _mixed(words: Any, seed: int) -> Hashes:
 
 
 def _of_objects(values: Any) -> Any:
-    strings = (repr(value + 0.0 if isinstance(value, float) else value) for value in values)  # -0.0 is 0.0
+    strings = (repr(value + 0.0 if isinstance(value, float) else value) for value in values)  # -0.0 hashes like 0.0
     digests = (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in strings)
     return np.fromiter(digests, dtype=np.uint64, count=len(values)).view(np.int64)

@@ -1,4 +1,4 @@
-"""The weight, or the cost, of each row, from a column or an expression."""
+"""Compute the weight or the cost of each row from a column or an expression."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLE = ("sample", "weight")
 
 
 def weight_columns(weights: Any) -> list[str]:
-    """The columns that ``weights`` (a column's name, a polars expression, or None) reads.
+    """Return the columns that ``weights`` (a column's name, a polars expression, or None) reads.
 
     Examples:
         >>> from cedar.operators.weights import weight_columns
@@ -36,7 +36,7 @@ def weight_columns(weights: Any) -> list[str]:
 
 
 def require_weights(expr: Any, label: str) -> None:
-    """Refuse, at the user's line, an expression that does not give each row one value of columns that it names."""
+    """Raise PipelineError unless an expression names its columns and gives one value for each row."""
     require_elementwise(expr, label)
     if columns_of(expr) is None:
         problem = "leaves it to the schema which columns it reads"
@@ -52,11 +52,11 @@ def require_weights(expr: Any, label: str) -> None:
 
 
 def live_weights(block: Block, weights: Any, site: Site | None, use: tuple[str, str] = SAMPLE) -> Weights:
-    """float64[live rows]; ``use`` is who asks, and for what.
+    """Return the weight of each live row, float64; ``use`` names the operator and the purpose in messages.
 
     Raises:
-        PipelineError: the column is missing, or gives no numbers.
-        RowError: a weight that is null, NaN, infinite or negative.
+        PipelineError: the column is missing or does not hold numbers.
+        RowError: a weight is null, NaN, infinite or negative.
     """
     if weights is None:
         return np.ones(len(block))
@@ -67,10 +67,10 @@ def live_weights(block: Block, weights: Any, site: Site | None, use: tuple[str, 
 
 
 def checked_weights(block: Block, values: Weights, site: Site | None, use: tuple[str, str]) -> Weights:
-    """A number for each live row, as it is.
+    """Return the live rows' weights unchanged after checking them.
 
     Raises:
-        RowError: one that is NaN, infinite or negative.
+        RowError: a weight is NaN, infinite or negative.
     """
     bad = ~np.isfinite(values) | (values < 0)
     if bad.any():
@@ -115,7 +115,7 @@ def _floats(column: Column, weights: Any, site: Site | None, use: tuple[str, str
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of an Arrow type is a weight as it is."""
+    """Whether values of an Arrow type can be used as weights without conversion."""
     kinds = pa.types
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind))
 
