@@ -1,4 +1,4 @@
-"""Arguments: what a user's function gets to see of a block."""
+"""Arguments: convert a block into the values that a user's function receives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cedar.operators.failures import ErrorContext
 
 
 def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Iterable[Any]]:
-    """An iterable of values per column, for calls per row; of row dicts where no columns are named."""
+    """Return one iterable of values per column, for calls per row; without named columns, one iterable of row dicts."""
     values = [_values(pick(block, name, blame), name, blame) for name in columns or block.columns]
     if columns:
         return list(values)
@@ -26,7 +26,7 @@ def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
 
 
 def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Any]:
-    """The arrays of a batch, one per column; where no columns are named, a dict of all, or what it has instead."""
+    """Return a batch's arrays, one per named column; without names, a dict of all columns, or the batch's object."""
     if VALUE in block.columns and not columns:
         return [block.columns[VALUE][0]]
     arrays = numpy_columns(block, columns or tuple(block.columns), blame)
@@ -34,7 +34,7 @@ def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext)
 
 
 def numpy_columns(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> dict[str, Any]:
-    """Columns as ndarrays (read-only: they are the block's memory), JaggedTensors or dicts of them."""
+    """Return columns as ndarrays (read-only views of the block's memory), JaggedTensors or dicts of them."""
     from cedar.core.convert import to_numpy
 
     keys = block.live_keys() if block.aligned else None
@@ -46,10 +46,10 @@ def numpy_columns(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
 
 
 def pick(block: Block, name: str, blame: ErrorContext) -> Column:
-    """A column of a block.
+    """Return a column of a block.
 
     Raises:
-        PipelineError: there is none of that name; says which there are.
+        PipelineError: the block has no column of that name; the message lists its columns.
     """
     try:
         return blank(UNKNOWN, 0) if block.is_nothing else block.columns[name]
@@ -58,12 +58,12 @@ def pick(block: Block, name: str, blame: ErrorContext) -> Column:
 
 
 def key_hashes(block: Block, env: Env, draw: int) -> Hashes:
-    """The hash of each live row's key, which its draws are keyed by."""
+    """Return the hash of each live row's key, which seeds that row's random draws."""
     return block.live_keys().hash(env.draw_seed(draw))
 
 
 def read_only(array: Any) -> Any:
-    """A view that cannot be written to: a block may be worked on again, or be shared."""
+    """Return a read-only view of an array, because a block may be shared or processed again after a retry."""
     if isinstance(array, np.ndarray) and array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
@@ -73,7 +73,7 @@ def read_only(array: Any) -> Any:
 def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
     try:
         values = python_values(column)
-    except (ValueError, OverflowError) as error:  # nanoseconds, and years beyond 9999
+    except (ValueError, OverflowError) as error:  # nanoseconds or years beyond 9999 do not fit Python's datetime
         raise PipelineError(
             f"{blame.label}: column {name!r} of {column.type} holds values without a Python type: {error}",
             site=blame.site,
@@ -83,4 +83,4 @@ def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
 
 
 def _dicts(names: list[str], values: list[Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    return map(dict, map(zip, repeat(names), zip(*values, strict=True)))  # in C throughout
+    return map(dict, map(zip, repeat(names), zip(*values, strict=True)))  # these iterators all run in C

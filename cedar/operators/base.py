@@ -1,7 +1,7 @@
-"""What an operator is: a frozen declaration, its effects, and how to bind it to a run.
+"""The operator classes: a frozen declaration, its effects, and how to bind it to a run.
 
-A *row operator* works on one block at a time and keeps no state: its kernel is block in, block out, safe to retry and
-safe to run anywhere. A *stream operator* needs order or state across blocks and runs in the coordinator.
+A *row operator* works on one block at a time and keeps no state: its kernel maps a block to a block and can be retried
+in any worker. A *stream operator* needs order or state across blocks and runs in the coordinator.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from cedar.operators.surveys import Survey
 if TYPE_CHECKING:
     from cedar.operators.chains import Link
 
-Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the names are unknown
+Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if the column names are unknown, too
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
 Algebra = Literal["pointwise", "spatial", "resampling", "per-value", "length"]
-"""pointwise: each element of the value by itself, whatever its place (brightness, normalize); spatial: moves or drops
-elements by their place alone (crop, flip); resampling: computes new elements from several (resize); per-value: each
-item of a list by itself (vocabulary lookup); length: keeps a run of the items of a list (truncate)."""
+"""pointwise: maps each element, independently of its position (brightness, normalize); spatial: moves or drops
+elements by position only (crop, flip); resampling: computes new elements from several others (resize); per-value: maps
+each list item independently (vocabulary lookup); length: keeps a contiguous run of list items (truncate)."""
 
 
 @dataclass(frozen=True)
 class Effects:
-    """What the optimizer may rely on.
+    """What the optimizer may assume about an operator.
 
     Args:
         reads: columns read; None means the whole row.
         writes: columns written or removed; None means the whole row.
-        random: True when the result depends on the operator's generator.
-        rows: rows in : rows out.
-        per_row: True when Python runs once per row, so that small blocks are worth their overhead.
-        cost: a hint, seconds per row, where the operator knows.
-        survivors: the only columns that survive next to those written; None: all others do.
+        random: True if the result depends on the operator's random generator.
+        rows: the ratio of input rows to output rows.
+        per_row: True if Python code runs once per row, so that small blocks are worth their overhead.
+        cost: a hint in seconds per row, if the operator knows it.
+        survivors: the only columns that remain in addition to those written; None if all others remain.
         algebra: what a transform of one column does to it; decides which transforms of that column commute.
-        waits: False for what does nothing but compute: where it takes longer than its work, others are in its way, and
-            more workers would be in each other's.
-        keyed: True when the result depends on row keys, though not on the epoch.
+        waits: False for an operator that only computes and never waits for I/O: if it then takes longer than its CPU
+            time, cores are scarce, and more workers would not help.
+        keyed: True if the result depends on row keys, although not on the epoch.
     """
 
     reads: frozenset[str] | None = None
@@ -72,29 +72,29 @@ class Effects:
 
 
 class Instances:
-    """Instances of the classes given to ``map``: made at most once per worker, kept between blocks and epochs.
+    """Instances of the classes given to ``map``, reused between blocks and epochs.
 
-    In the caller's process they are made one after another, and only while the caller waits for a batch: a trainer's
-    own draws from the global generators do not meet a constructor's.
+    In the caller's process, instances are constructed one at a time and only while the caller waits for a batch, so
+    that constructors do not disturb the trainer's global random state.
     """
 
-    apart = True  # what is at work in this process, that the caller may be at work next to
+    apart = True  # whether user code in this process may run concurrently with the caller
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # an iteration may end as garbage, in the middle of another one
+        self._lock = threading.RLock()  # reentrant: garbage collection may end one iteration during another
         self._changed = threading.Condition(self._lock)
         self._idle: dict[int, list[Any]] = {}
         self._making = False
-        self._waiting = 0  # threads, for what may change
-        self._away: int | None = None  # the thread of the caller, while it is at work with a batch
+        self._waiting = 0  # number of threads that wait on the condition
+        self._away: int | None = None  # the caller's thread while it works on a batch
         self._runs = 0
 
     @contextmanager
     def borrow(self, operator: int, make: Callable[[], Any]) -> Iterator[Any]:
-        """An instance that no other thread uses meanwhile.
+        """Lend an instance that no other thread uses at the same time.
 
         Raises:
-            PipelineError: the run ended before one could be made.
+            PipelineError: the run ended before an instance could be constructed.
         """
         with self._lock:
             idle, run = self._idle.setdefault(operator, []), self._runs
@@ -130,7 +130,7 @@ class Instances:
         return not self._making and self._away in (None, threading.get_ident())
 
     def leave(self) -> None:
-        """The caller goes to work with a batch, once no instance is being made."""
+        """Record that the caller works on a batch; first wait for any constructor in progress."""
         if not self.apart:
             return
         with self._lock:
@@ -139,7 +139,7 @@ class Instances:
             self._away = threading.get_ident()
 
     def enter(self) -> None:
-        """The caller waits for a batch."""
+        """Record that the caller waits for a batch."""
         if self._away is None:
             return
         with self._lock:
@@ -147,39 +147,39 @@ class Instances:
             self._tell()
 
     def end(self) -> None:
-        """The run ended: who waits for an instance waits no more."""
+        """End the run: threads that wait for an instance stop waiting."""
         with self._lock:
             self._away = None
             self._runs += 1
             self._tell()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Instances, ()  # each process makes its own
+        return Instances, ()  # each process constructs its own instances
 
 
 @dataclass(frozen=True)
 class Env:
-    """What a kernel may know of the run: nothing that depends on workers, executor or block size."""
+    """What a kernel may know about the run. Results must not depend on workers, executor or block size."""
 
     seed: int = 0
     epoch: int = 0
     instances: Instances = field(default_factory=Instances)
-    sampling: bool = False  # types are being inferred: failing rows are passed over without a word
-    watch: Literal["", "detail", "whole", "audit"] = ""  # of the task: measure operators, all its rows too; or check
-    marks: Marks | None = None  # of the task: where it says what it is at, should its process die
-    apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
-    numeric: NumericEnvironment | None = None  # of functions; None if there are none
-    limits: Limits = DEFAULT  # of what a task holds
-    place: BatchPlace | None = None  # of the task's rows in their batch, for arrays that leave it
-    unsteady: dict[int, str] | None = None  # of samples: by operator, what two calls showed; None makes no second call
+    sampling: bool = False  # True during type inference: failing rows are ignored silently
+    watch: Literal["", "detail", "whole", "audit"] = ""  # the task measures operators ("whole": all rows) or audits
+    marks: Marks | None = None  # where the task records its current operator and row, in case its process dies
+    apart: Callable[..., Any] | None = None  # for samples: runs calls in a process that may crash (see Call.run)
+    numeric: NumericEnvironment | None = None  # for user functions; None if the pipeline has none
+    limits: Limits = DEFAULT  # memory limits of a task
+    place: BatchPlace | None = None  # where the task's rows belong in the batch's memory
+    unsteady: dict[int, str] | None = None  # for samples: warning per operator whose repeated call differed; None: off
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """To another process, once for each task: what all tasks have in common is pickled, and loaded, once."""
+        """Pickle for another process once per task; fields that all tasks share are pickled and loaded only once."""
         common = _packed(self.seed, self.epoch, self.sampling, self.numeric, self.limits)
-        return _arrived, (common, self.watch, self.marks)  # instances and ``apart`` are of this process
+        return _arrived, (common, self.watch, self.marks)  # instances and ``apart`` stay in this process
 
     def draw_seed(self, operator_seed: int) -> int:
-        """The 64-bit word that a random operator's draws are keyed by, before the row key joins."""
+        """Return the 64-bit seed of a random operator's draws, to be combined with each row's key."""
         return hash_ints(self.seed, self.epoch, operator_seed)
 
 
@@ -190,7 +190,7 @@ def _packed(*common: Any) -> bytes:
 
 @lru_cache(maxsize=16)
 def _unpacked(common: bytes) -> Any:
-    return pickle.loads(common)  # noqa: S301 - from the process that this one works for
+    return pickle.loads(common)  # noqa: S301 - pickled by the parent process
 
 
 def _arrived(common: bytes, watch: Any, marks: Marks | None) -> Env:
@@ -199,7 +199,7 @@ def _arrived(common: bytes, watch: Any, marks: Marks | None) -> Env:
 
 
 class Kernel(Protocol):
-    """What an operator does to one block. Picklable with cloudpickle; holds no state between calls."""
+    """Applies an operator to one block. Picklable with cloudpickle; keeps no state between calls."""
 
     def __call__(self, block: Block, env: Env, /) -> Block: ...
 
@@ -210,17 +210,17 @@ class Bound:
 
     Args:
         index: the operator's ordinal in the logical DAG, inputs first.
-        label: what error messages call it, such as ``map(decode)``.
-        site: the user's line.
+        label: the operator's name in error messages, such as ``map(decode)``.
+        site: the line of user code that added the operator.
         draw: the seed of a random operator: from its ordinal among the random operators, or its name.
-        on_error: the policy for failing rows; None stops at the first.
-        batched: True below a ``batch``: a block is one batch, and functions see arrays.
-        sample: returns up to 64 rows of split 0 as this operator's input will look; costs a read, so call it only when
-            a type or a check needs it.
-        types: the column types of the input where they are known without running.
-        env: for calls on the sample; its instances are kept for the run where it is the run's.
-        wide: returns some thousand rows with the named columns, for estimates (``dedup``), and what becomes of them.
-        further: the rows behind the sample, some at a time, for an operator that gave no result on the sample.
+        on_error: the policy for failing rows; None stops the run at the first one.
+        batched: True after a ``batch``: a block is one batch, and functions receive arrays.
+        sample: returns up to 64 rows of split 0 in the form of this operator's input; costs a read, so call it only
+            when a type or a check needs it.
+        types: the column types of the input, if they are known without running.
+        env: the environment for calls on the sample; if it is the run's own, its instances are kept for the run.
+        wide: returns a few thousand rows with the named columns, and how they are batched later (for ``dedup``).
+        further: yields the rows after the sample in blocks, for an operator that gave no result on the sample.
     """
 
     index: int
@@ -241,13 +241,13 @@ def _no_rows() -> Block:
 
 
 class Operator(ABC):
-    """A node of the logical DAG: a frozen dataclass that says what it does, and what it reads, writes and assumes."""
+    """A node of the logical DAG: a frozen dataclass that declares what the operator does, reads, writes and assumes."""
 
     name: ClassVar[str]
     inputs: ClassVar[int | None] = 1  # None: any number
 
     def label(self) -> str:
-        """What messages and plans call it."""
+        """Return the operator's name in messages and plans."""
         return self.name
 
     @abstractmethod
@@ -255,132 +255,132 @@ class Operator(ABC):
 
     @abstractmethod
     def schema(self, *inputs: Schema) -> Schema:
-        """The output's names and types without running; UNKNOWN where only a run can tell."""
+        """Return the output's column names and types without running; UNKNOWN for types that only a run reveals."""
 
     def parameters(self) -> dict[str, Any]:
-        """JSON-able parameters that fix the order and the number of rows; a resume refuses when they changed."""
+        """Return JSON-serializable parameters that fix row order and count; resuming fails if they have changed."""
         return {}
 
     def code(self) -> tuple[Any, ...]:
-        """Functions and expressions whose change is worth a warning at resume."""
+        """Return the functions and expressions for which a resume warns if their code has changed."""
         return ()
 
-    # ---- capabilities: what else the optimizer and the executor may rely on; the defaults promise nothing ----------
+    # ---- capabilities: what else the optimizer and the executor may assume; the defaults promise nothing -----------
 
     @property
     def may_fail(self) -> bool:
-        """Some row may make it fail; with a policy for such rows, that row then goes missing here."""
+        """Whether a row may make the operator fail; with a policy such as ``Skip``, that row is then dropped."""
         return True
 
     @property
     def exact_rows(self) -> int | None:
-        """It must see exactly so many rows at a time."""
+        """The exact number of rows that the operator needs at a time; None if any number will do."""
         return None
 
     @property
     def appends(self) -> bool:
-        """Columns that it writes and does not read come after the others."""
+        """Whether columns that the operator writes without reading them are placed after the others."""
         return True
 
     @property
     def renames(self) -> Mapping[str, str]:
-        """New names, by old ones; a column that is renamed alone does not count as read."""
+        """A mapping from old to new column names; a column that is only renamed does not count as read."""
         return {}
 
     @property
     def projection(self) -> tuple[str, ...] | None:
-        """The columns that it keeps, where that is all it does."""
+        """The columns that the operator keeps, if it does nothing else; otherwise None."""
         return None
 
     @property
     def filters(self) -> bool:
-        """It drops rows, and does nothing else."""
+        """Whether the operator only drops rows."""
         return False
 
     @property
     def condition(self) -> Any:
-        """The polars expression that is true on the rows that stay, where it filters by one: a source may apply it."""
+        """The polars expression that the operator filters by, if any; a source may apply it earlier."""
         return None
 
     @property
     def by_expressions(self) -> bool:
-        """``code()`` are polars expressions: they run in one query with others, and tell which fields they read."""
+        """Whether ``code()`` holds polars expressions, which can share one query and show the fields that they read."""
         return False
 
     @property
     def storage(self) -> str | None:
-        """Where the rows that arrive are kept for later epochs: "auto", "memory", a directory or a URL."""
+        """Where the operator stores its input rows for later epochs: "auto", "memory", a directory or a URL."""
         return None
 
     @property
     def grouping(self) -> tuple[tuple[str, ...], ...] | None:
-        """The groups of columns that it deduplicates; () finds them in a sample, None makes none."""
+        """The groups of columns that the operator deduplicates: () finds them in a sample, None means no groups."""
         return None
 
     @property
     def group_aware(self) -> bool:
-        """It passes on the columns of a deduplicated group as such."""
+        """Whether the operator keeps the columns of a deduplicated group in deduplicated form."""
         return False
 
     @property
     def unique_reads(self) -> tuple[str, ...] | None:
-        """The columns that its result depends on alone: it is done once for rows that are equal in these."""
+        """The only columns that its result depends on, so that rows equal in them are computed once; None: unknown."""
         return None
 
     @property
     def link(self) -> Link | None:
-        """The transform of whole columns that it is, which may join others in a chain."""
+        """The operator's whole-column transform, if it has one, for fusing it with others in a chain."""
         return None
 
     def merge_key(self) -> Hashable | None:
-        """Equal operators on the same rows are computed once; None: only one and the same object is equal to itself.
+        """Return a key: operators with equal keys on the same rows are computed once; None merges nothing but itself.
 
-        ``by_content`` of cedar.operators.merging makes one of a dataclass's fields.
+        ``by_content`` of cedar.operators.merging builds a key from a dataclass's fields.
         """
         return None
 
     def computes(self) -> Hashable | None:
-        """What it computes, whatever columns the result goes into; None if there is no telling."""
+        """Return a key for what the operator computes, regardless of the output columns; None if unknown."""
         return None
 
     def fitted(self, columns: Container[str]) -> Operator | None:
-        """The same where only these columns are left; None if nothing is left to do."""
+        """Return the operator for an input with only these columns; None if it then has nothing to do."""
         return self
 
     def loosened(self) -> Operator:
-        """The same, with results that differ by what its transform tolerates at most."""
+        """Return the operator with inexact results allowed, within the tolerance of its transform."""
         return self
 
     @property
     def results(self) -> Sequence[str | None]:
-        """The columns that it computes one by one, so that it can do without some; None if there may be several."""
+        """The columns that the operator computes one by one and can omit; None stands for possibly several columns."""
         return ()
 
     def never_fails(self, result: int, types: Schema) -> bool:
-        """Whether computing that one of its ``results`` fails on no row, and does nothing else."""
+        """Whether computing the result with this index in ``results`` cannot fail on any row or have side effects."""
         return False
 
     survey: Survey[Any] | None = None
-    """What the kernel needs to know of all rows: made when a run begins."""
+    """What the kernel needs to know about all rows, collected when a run begins."""
 
     def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
-        """Which rows a filter leaves, where their keys alone say so; None if they do not.
+        """Return which rows a filter keeps, if that depends on their keys only; otherwise None.
 
-        ``on_error`` is the policy of the run that asks, for operators with a survey.
+        ``on_error`` is the current run's policy, for operators with a survey.
         """
         return None
 
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:
-        """The same for a check on a few rows, where it counts: ``few(n, least, spread)`` in the place of a number n."""
+        """Return the operator for a check on a few rows: ``few(n, least, spread)`` replaces each row count n."""
         return self
 
     def without(self, results: Container[int]) -> Operator | None:
-        """The same without some of its ``results``; None if nothing is left to do."""
+        """Return the operator without some of its ``results``; None if it then has nothing to do."""
         return self
 
     @property
     def calls_functions(self) -> bool:
-        """It runs code of the user's, whose results may depend on the numeric environment."""
+        """Whether the operator runs user code, whose results may depend on the numeric environment."""
         ours = type(self).__module__.startswith("cedar.")
         return not ours or any(callable(item) for item in self.code())
 
@@ -389,11 +389,11 @@ class RowOperator(Operator):
     """Works on one block at a time."""
 
     calls: ClassVar[Literal["", "values", "keeps", "items", "blocks"]] = ""
-    """How it calls the function in its field ``fn``: for values of a row, to keep it, for its items, or for blocks."""
+    """What the function in the field ``fn`` returns: a row's values, whether to keep it, its items, or whole blocks."""
 
     @property
     def keeps_rows(self) -> bool:
-        """True when slots in and slots out are the same."""
+        """True if the operator's output has the same slots as its input."""
         return self.effects().rows == "1:1"
 
     def policy(self) -> Skip | None:
@@ -402,19 +402,19 @@ class RowOperator(Operator):
 
     @abstractmethod
     def bind(self, bound: Bound) -> Kernel:
-        """The kernel, with types fixed; raises PipelineError where the operator cannot work here."""
+        """Return the kernel with types fixed; raises PipelineError if the operator cannot run at this place."""
 
 
 @dataclass(frozen=True)
 class StreamContext:
-    """What a stream operator may know of the run.
+    """What a stream operator may know about the run.
 
     ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
-    ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
-    column types, resolved by the sample where needed; ``refills`` says that dead slots may come that the next row
-    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``assigned`` on.
-    For those that join rows: ``parts`` asks that keys tell of which. For those that mix: ``weights`` in place of their
-    own, by which they draw from unit 0 on, or from those that ``drawn`` says; and ``step`` of the loader at a unit.
+    ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` returns the input's
+    column types, from the sample if needed; ``refills`` is True if the next row replaces a dead slot of a batch.
+    For operators ``over_ranks``, ``ranks`` ranks take units in turns, starting at unit ``assigned``. For operators that
+    join rows, ``parts`` makes output keys name the joined rows. For mixtures, ``weights`` replaces the operator's own
+    weights, ``drawn`` lists (first unit, weights) if they changed, and ``step`` maps a unit to the loader's step.
     """
 
     seed: int
@@ -438,13 +438,13 @@ class StreamContext:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a stream operator puts rows into another order.
+    """How a stream operator reorders rows.
 
     Args:
-        rows, bytes: of the windows within which it does; of neither: in the whole input.
-        seed: of the order.
+        rows, bytes: the size of the windows in which rows are shuffled; if both are None, the whole input is shuffled.
+        seed: the seed of the order.
         by: rows that are equal in this column stay together.
-        interleave: such groups that are mixed with each other.
+        interleave: the number of such groups that are mixed with each other.
     """
 
     rows: int | None = None
@@ -457,54 +457,54 @@ class Mixing:
 class StreamOperator(Operator):
     """Needs order or state across blocks: runs in the coordinator and is never retried."""
 
-    windowed: ClassVar[bool] = False  # True: wants ``ends_window`` marks on its input
-    local: bool = False  # True: works on each lane alone, though it counts rows
+    windowed: ClassVar[bool] = False  # True: the operator needs ``ends_window`` marks on its input
+    local: bool = False  # True: the operator works on each lane separately, although it counts rows
 
-    # ---- capabilities, as those of ``Operator`` ----
-    alike: ClassVar[bool] = False  # its inputs must have the same columns
-    paired: ClassVar[bool] = False  # row i of every input makes row i: as many rows of each are read
-    recounts: ClassVar[bool] = False  # rows out have no fixed ratio to rows in
-    moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
-    keeps_windows: ClassVar[bool] = False  # one input after the other: windows below it are windows above it
-    tells_begun: ClassVar[bool] = False  # its pieces say how much of a lane was begun for them, as those below do
-    any_order: ClassVar[bool] = False  # takes rows as they come, and is where the last that it used ends
-    over_ranks: ClassVar[bool] = False  # it moves rows between the units that ranks get at one step, in turns
-    shares: ClassVar[bool] = False  # of the lanes of an epoch it makes, together, what it makes of the epoch
-    batch_rows: int | None = None  # the rows of the batches that it makes
-    last: str | None = "keep"  # the end of an epoch: "drop", "keep", "pad", or None: equal steps on all ranks
-    most_rows: int | None = None  # of a unit that it makes
-    first: int | None = None  # it takes the first so many units
-    cuts: ClassVar[bool] = False  # it leaves units by their place in the order of its input
-    repeats: ClassVar[bool] = False  # its input is read more than once
-    mixes: ClassVar[bool] = False  # it draws from its inputs by weights, which may change
-    joins: ClassVar[bool] = False  # a row of it may hold several of its input
-    shuffles: ClassVar[bool] = False  # its rows come in another order in each epoch
+    # ---- capabilities, like those of ``Operator`` ----
+    alike: ClassVar[bool] = False  # all inputs must have the same columns
+    paired: ClassVar[bool] = False  # row i of every input makes output row i, so inputs are read in lockstep
+    recounts: ClassVar[bool] = False  # output rows have no fixed ratio to input rows
+    moves_rows: ClassVar[bool] = False  # buffers and moves single rows, so it should run before rows grow large
+    keeps_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
+    tells_begun: ClassVar[bool] = False  # its pieces report how much of a lane was started, as its input's pieces do
+    any_order: ClassVar[bool] = False  # takes rows in any order; its position is the end of the last row that it used
+    over_ranks: ClassVar[bool] = False  # moves rows between the units that the ranks take at one step
+    shares: ClassVar[bool] = False  # the outputs for an epoch's lanes together equal the output for the whole epoch
+    batch_rows: int | None = None  # the rows per batch, if the operator makes batches
+    last: str | None = "keep"  # at the end of an epoch: "drop", "keep", "pad", or None: equal steps on all ranks
+    most_rows: int | None = None  # the maximum rows of an output unit
+    first: int | None = None  # the number of leading units that the operator keeps
+    cuts: ClassVar[bool] = False  # drops units by their position in its input
+    repeats: ClassVar[bool] = False  # reads its input more than once
+    mixes: ClassVar[bool] = False  # draws from its inputs by weights, which may change
+    joins: ClassVar[bool] = False  # an output row may hold several input rows
+    shuffles: ClassVar[bool] = False  # outputs rows in a different order in each epoch
 
     def keeping_rest(self) -> StreamOperator:
-        """The same with every row at the end of an epoch, for ranks that need not take equally many steps."""
+        """Return the operator that keeps every row at the end of an epoch, for ranks with unequal step counts."""
         return self
 
     @property
     def unsteady(self) -> str | None:
-        """Why it gives other rows in each epoch; None if it gives the same."""
+        """Why the operator gives different rows in each epoch; None if it gives the same rows."""
         return None
 
     @property
     def mixing(self) -> Mixing | None:
-        """How it puts rows into another order; None if it keeps theirs, or says nothing of it."""
+        """How the operator reorders rows; None if it keeps their order or does not declare it."""
         return None
 
     @property
     def counts_rows(self) -> str | None:
-        """Why rows may not be filtered before it; None if they may."""
+        """Why filters may not move before the operator; None if they may."""
         return "counts rows"
 
     def endless(self, *inputs: bool) -> bool:
-        """Whether its rows have no end, by whether those of its inputs have none."""
+        """Whether the output never ends, given for each input whether it never ends."""
         return all(inputs)
 
     def effects(self) -> Effects:
-        """By default it may read and write any column."""
+        """Return the effects; by default, the operator may read and write any column."""
         return Effects(rows="stream")
 
     def schema(self, *inputs: Schema) -> Schema:
@@ -514,9 +514,9 @@ class StreamOperator(Operator):
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream: ...
 
     def sample(self, *inputs: Block) -> Block:
-        """What a sample of the inputs looks like on the other side; only types and column names matter."""
+        """Return a sample of the output from samples of the inputs; only column names and types matter."""
         return inputs[0]
 
     def batched(self, *inputs: bool) -> bool:
-        """Whether the output's unit is the batch, given the inputs'."""
+        """Whether the output's unit is the batch, given whether each input's unit is."""
         return bool(inputs and inputs[0])

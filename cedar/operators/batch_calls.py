@@ -1,4 +1,4 @@
-"""Batch calls: the kernel of ``map`` below a ``batch``, where a function is called once per batch, with arrays."""
+"""Batch calls: the kernel of ``map`` after a ``batch``, which calls a function once per batch, with arrays."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cedar.operators.whole_batch import UNIT, MapToValue, call_batch, holding
 
 
 class _NoColumns(Exception):
-    """A function of the whole batch returned something else than a dict of columns."""
+    """A function of the whole batch returned something other than a dict of columns."""
 
 
 def bind_batch(
     call: Call, columns: tuple[str, ...], form: Form, into: tuple[str, ...], declared: Types, bound: Bound
 ) -> MapBatch | MapToValue:
-    """The kernel of ``map`` on batches, its types declared or taken from a call on the sample.
+    """Return the kernel of ``map`` on batches, with types that are declared or inferred from a call on the sample.
 
-    A function of the whole batch whose result there is not a dict of columns is one whose results are delivered as they
-    are.
+    If a function of the whole batch returns something other than a dict of columns on the sample, its results are
+    delivered unchanged.
 
     Raises:
         RowError: the call on the sample failed, and the types are not all declared.
@@ -59,7 +59,7 @@ def bind_batch(
 
 @dataclass(frozen=True)
 class MapBatch:
-    """The kernel of ``map`` below a ``batch``: one call per batch. A function of the whole batch may resize it."""
+    """The kernel of ``map`` after a ``batch``: one call per batch. A function of the whole batch may resize it."""
 
     call: Call
     columns: tuple[str, ...]
@@ -80,7 +80,7 @@ class MapBatch:
                         "return one entry per row; a function of the whole batch (no columns named) may resize it",
                     )
             except BadResult as error:
-                if whole and isinstance(error, UnequalLengths):  # those of the sample were equal by chance
+                if whole and isinstance(error, UnequalLengths):  # the sample's columns had equal lengths by chance
                     return holding(block, result)
                 failure = self.call.blame.failure(error)
             else:

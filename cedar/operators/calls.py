@@ -1,8 +1,8 @@
-"""Calls: how a user's function is called, once per row or once per batch.
+"""Calls: how cedar calls a user's function, once per row or once per batch.
 
-A plain function is mapped over columns by ``map`` itself, in C. Around it go, only where asked for, a generator keyed
-by the row, a time limit, and the collecting of an iterable; ``async def`` runs many rows in flight. A class whose
-instances can be called is made once per worker; any other class (``int``, ``str``) is called like a function.
+Python's built-in ``map`` calls a plain function on columns. Options add a random generator keyed by the row, a time
+limit, and collecting an iterable result; an ``async def`` function has many rows in flight. A class whose instances are
+callable is constructed once per worker; any other class (``int``, ``str``) is called like a function.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Call:
 
     Args:
         fn: a function, ``async def``, or a class whose instances are called.
-        blame: whom failures are reported against.
+        blame: the operator that failures are attributed to.
         draw: the operator's own seed, for ``random``.
         random: pass ``rng=``, a generator keyed by the row.
-        timeout: seconds for one call.
-        items: the result is an iterable, collected within the call.
-        twice: each call is made twice, and its result is whether the results differ.
+        timeout: the time limit of one call, in seconds.
+        items: the function returns an iterable, whose items are collected within the call.
+        twice: call the function twice per row; the result is whether the two results differ.
     """
 
     fn: Callable[..., Any]
@@ -66,15 +66,15 @@ class Call:
         hashes: Hashes | None = None,
         keep: Callable[[int, Any], Any] | None = None,
     ) -> Outcome:
-        """The results of ``n`` calls, None in the place of each that failed, and the failures by place.
+        """Return the results of ``n`` calls, with None for each failed call, and the failures by call number.
 
         Args:
-            env: of the current block.
+            env: the environment of the current block.
             arguments: an iterable of ``n`` values per parameter.
             n: the number of calls.
             hashes: the hash of each row's key, for ``random``.
-            keep: takes the number of a call and its result, as soon as it is there, and returns what stands for it;
-                of calls that are not one after the other, the results are as they are.
+            keep: called with each call's number and result as soon as the call ends; its return value replaces the
+                result. Async calls, and calls in another process, do not use it.
         """
         first = bool(n) and env.unsteady is not None and self.blame.index not in env.unsteady
         if not first and not env.sampling and env.apart is None:
@@ -92,7 +92,7 @@ class Call:
         return outcome
 
     def _look_again(self, env: Env, drew: bool, columns: list[list[Any]], hashes: Hashes | None) -> None:
-        """What draws from a global generator, or runs next to what does, may be deterministic: other calls tell."""
+        """Call a function again that may have drawn from a global generator; warn if the results differ."""
         assert env.unsteady is not None
         env.unsteady[self.blame.index] = ""
         few, seeds = [column[: unsteady.ROWS] for column in columns], None
@@ -132,9 +132,9 @@ class Call:
                     return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env), keep)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """The generator that each live row is given, as the call that makes it; nothing if none is.
+        """Return the call that makes each live row's generator, as a dict per row; [] without ``random``.
 
-        ``cedar.operators.draws.keyed_generator`` gives one in the same state.
+        ``cedar.operators.draws.keyed_generator`` returns a generator in the same state.
         """
         if not self.random:
             return []
@@ -158,20 +158,20 @@ class Call:
         with CancellableArguments(arguments, n) as wanted:
             calls: Iterator[Any] = map(fn, *wanted)
             if keep is not None:
-                calls = map(keep, itertools.count(), calls)  # a call that raises has its number, too
+                calls = map(keep, itertools.count(), calls)  # a call that raises uses up a number, too
             while True:
                 error: BaseException
                 try:
-                    results.extend(calls)  # keeps what it has when a call raises, and `map` continues with the next row
-                except PipelineError:  # an instance that cannot be made: no row's fault
+                    results.extend(calls)  # on an exception, earlier results stay, and `map` can continue
+                except PipelineError:  # a failed constructor: not caused by a row
                     raise
-                except raised() as failed:  # reported with its row
+                except raised() as failed:  # will be reported with its row
                     error = failed
                 else:
                     asker().check()
                     if len(results) >= n:
                         return results, failures
-                    error = RuntimeError("the function raised StopIteration")  # or `map` would have gone on
+                    error = RuntimeError("the function raised StopIteration")  # else `map` would not have ended
                 failures[len(results)] = self.blame.failure(error)
                 if stop:
                     return results, failures
@@ -204,7 +204,7 @@ class Call:
 
 
 def call_of(fn: Callable[..., Any], bound: Bound, **options: Any) -> Call:
-    """``fn`` at its place in a pipeline."""
+    """Return the ``Call`` for ``fn`` at an operator's place in the pipeline."""
     return Call(fn, ErrorContext(bound.index, bound.label, bound.site, bound.on_error), bound.draw, **options)
 
 
@@ -212,7 +212,7 @@ def call_of(fn: Callable[..., Any], bound: Bound, **options: Any) -> Call:
 
 
 def makes_instances(fn: Any) -> bool:
-    """True for a class whose instances can be called."""
+    """True for a class whose instances are callable."""
     return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
 
 
@@ -223,18 +223,18 @@ def is_async(fn: Any) -> bool:
         return asynchronous
     if isinstance(fn, type) and not makes_instances(fn):
         return False
-    call = getattr(fn, "__call__", None)  # noqa: B004 - its kind is what is asked for
+    call = getattr(fn, "__call__", None)  # noqa: B004 - inspected, not tested for callability
     return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
 
 
 def fn_name(fn: Any) -> str:
-    """What labels call a function."""
+    """Return the name of a function for labels."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", None) or type(fn).__name__)
 
 
-# ---- what goes around a function -----------------------------------------------------------------------------------
+# ---- wrappers around a function ------------------------------------------------------------------------------------
 
 
 def _collected(fn: Callable[..., Any], *args: Any, **named: Any) -> list[Any]:
@@ -246,14 +246,14 @@ _MOST_LEFT = 64
 
 
 def left_behind() -> int:
-    """How many threads are still in a call that was given up."""
+    """Return the number of threads that are still running a call that timed out."""
     return sum(thread.is_alive() for thread in list(_stuck))
 
 
 class _TimedCalls:
-    """Calls in a helper thread, and gives up waiting after the timeout; the thread ends when its call does.
+    """Calls a function in a helper thread and stops waiting after the timeout; the thread ends when its call does.
 
-    For executors whose workers cannot be ended: threads, and processes of another machine.
+    Used by executors whose workers cannot be killed: threads, and processes on other machines.
     """
 
     def __init__(self, call: Call, borrowed: _Callee, numeric: NumericEnvironment | None) -> None:
@@ -276,7 +276,7 @@ class _TimedCalls:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._jobs.put(None)
-        if kind is None or issubclass(kind, Exception):  # an interrupt does not wait for the call it interrupts
+        if kind is None or issubclass(kind, Exception):  # on an interrupt, do not wait for the running call
             self._thread.join()
 
     def _within(self, *args: Any, **named: Any) -> Any:
@@ -305,20 +305,20 @@ class _TimedCalls:
 
 def _serve(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], numeric: NumericEnvironment | None) -> None:
     if numeric is not None:
-        numeric.set()  # a new thread has the numbers that libraries begin with
+        numeric.set()  # a new thread starts with the libraries' default numeric settings
     while (job := jobs.get()) is not None:
         fn, args, named = job
         outcome: tuple[Any, BaseException | None]
         try:
             outcome = fn(*args, **named), None
-        except BaseException as error:  # noqa: BLE001 - raised again where the caller waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             outcome = None, error
         done.put(outcome)
         del job, fn, args, named, outcome
 
 
 class _Callee:
-    """A function; or an instance, and the event loop that its connections belong to."""
+    """A function, or an instance with the event loop that its connections belong to."""
 
     def __init__(self, fn: Callable[..., Any], make: Callable[[], Any] | None = None) -> None:
         self.fn = fn

@@ -1,4 +1,4 @@
-"""Constructing: instances of users' classes, one at a time in a process, each from the same global generators."""
+"""Construct instances of user classes, one at a time per process, with reproducible global random state."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _thread = threading.local()
 
 
 def constructed(make: Callable[[], Any], name: str, numeric: NumericEnvironment | None) -> Any:
-    """What ``make`` gives.
+    """Call ``make`` and return the instance.
 
-    The global generators of random, NumPy and torch are in a state that the class's name fixes, and are put back: so
-    an instance is the same in any thread and process, in any order, and the caller's own draws continue as if nothing
-    had been. Where it brought torch, whose generator nothing had set, it is made once more.
+    The global generators of random, NumPy and torch are seeded from the class name and restored afterwards. So an
+    instance is the same in any thread and process and in any order, and the caller's own draws are not affected. If
+    the constructor is the first to import torch and draws from its still unseeded generator, it is called again.
 
     Args:
         make: the constructor.
-        name: of the class; neither the run's seed nor the operator's place, which caches do not know.
-        numeric: of the run.
+        name: the class name; the seed does not depend on the run's seed or the operator's index, unknown to caches.
+        numeric: the numeric environment of the run.
     """
     with _one, _flag(), nullcontext() if numeric is None else numeric.entered():
         for last in (False, True):
@@ -45,7 +45,7 @@ def constructed(make: Callable[[], Any], name: str, numeric: NumericEnvironment 
 
 
 def constructing() -> bool:
-    """This thread is in a constructor: what it waits for must not wait for another constructor."""
+    """Whether this thread is in a constructor; work that it waits for must not wait for another constructor."""
     return getattr(_thread, "depth", 0) > 0
 
 
@@ -62,13 +62,13 @@ def _flag() -> Iterator[None]:
 def _generators(name: str) -> Iterator[None]:
     words = name.encode()
     seed = hash_ints(*(int.from_bytes(words[i : i + 8], "little") for i in range(0, len(words), 8)))
-    python, numpys, torch = random.getstate(), np.random.get_state(), _torch()  # noqa: NPY002 - it is what users use
+    python, numpys, torch = random.getstate(), np.random.get_state(), _torch()  # noqa: NPY002 - users draw from it
     torchs = None if torch is None else torch.random.default_generator.get_state()
     devices = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     if torch is not None:
-        torch.random.default_generator.manual_seed(seed % 2**63)  # not those of devices, as torch.manual_seed would
+        torch.random.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed would seed devices, too
     try:
         yield
     finally:
@@ -86,7 +86,7 @@ def _torch() -> Any:
 
 
 def _untouched() -> bool:
-    """torch, which has just come, was not asked for numbers, or is not there; else it is as if it had not been."""
+    """Return True if torch is absent or its generator is untouched; otherwise reset its generator, return False."""
     torch = _torch()
     if torch is None:
         return True

@@ -1,4 +1,4 @@
-"""Draws: random generators keyed by a row, so that a row draws the same wherever and whenever it is worked on."""
+"""Draws: random generators keyed by row, so that a row gets the same numbers wherever and whenever it is processed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, mix64_array
 
-_STEP = 0x9E3779B97F4A7C15  # of splitmix64
+_STEP = 0x9E3779B97F4A7C15  # the increment of splitmix64
 
 
 def keyed_generator(key: int, seed: int) -> np.random.Generator:
-    """A generator of its own for the row whose key hashes to ``key``; both are 64-bit words.
+    """Return the generator of the row whose key hashes to ``key``; ``key`` and ``seed`` are 64-bit integers.
 
     Examples:
         >>> keyed_generator(7, 1).random() == keyed_generator(7, 1).random() != keyed_generator(8, 1).random()
@@ -26,10 +26,10 @@ def keyed_generator(key: int, seed: int) -> np.random.Generator:
 
 
 def seeded(fn: Callable[..., Any], seed: int, *, fresh: bool) -> Callable[..., Any]:
-    """``fn`` with the hash of the row's key as first argument, which it gets in turn as ``rng=``.
+    """Wrap ``fn``: the wrapper's first argument is the hash of the row's key; ``fn`` gets its generator as ``rng=``.
 
-    Setting a generator's state takes a tenth of the time of making one. ``fresh`` makes one all the same, for calls
-    that may still be drawing when the next one starts.
+    Setting a generator's state takes a tenth of the time of creating one. ``fresh`` creates one for each call anyway,
+    for calls that may still be drawing when the next one starts.
     """
     if fresh:
         return lambda key, *args: fn(*args, rng=keyed_generator(key, seed))
@@ -48,10 +48,10 @@ def seeded(fn: Callable[..., Any], seed: int, *, fresh: bool) -> Callable[..., A
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers for the rows of a block, many rows at a time: uint64[n] ``words``, one for each row.
+    """Random numbers for the rows of a block, many rows at a time; ``words`` is uint64[n], one seed per row.
 
-    The numbers of a row follow from its word alone (splitmix64), so they are the same in any block. Nothing is used
-    up: the same call gives the same numbers again, so ask for all that a row needs at once, or say where to continue.
+    A row's numbers depend only on its word (splitmix64), so they are the same in any block. The object has no state: a
+    repeated call returns the same numbers, so request all that a row needs at once, or continue with ``first``.
 
     Examples:
         >>> draws = Draws(np.array([3, 7], dtype=np.uint64))
@@ -65,22 +65,22 @@ class Draws:
         return len(self.words)
 
     def bits(self, k: int, first: int = 0) -> Hashes:
-        """uint64[n, k]: numbers ``first`` to ``first + k`` of each row."""
+        """Return numbers ``first`` to ``first + k`` of each row, uint64[n, k]."""
         steps = np.arange(first, first + k, dtype=np.uint64) * np.uint64(_STEP)
         return mix64_array(self.words[:, None] + steps[None, :])
 
     def uniform(self, k: int, first: int = 0) -> npt.NDArray[np.float64]:
-        """float64[n, k], from 0 to below 1."""
+        """Return float64[n, k], uniform in [0, 1)."""
         return np.asarray((self.bits(k, first) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
     def integers(self, low: int, high: int, k: int, first: int = 0) -> npt.NDArray[np.int64]:
-        """int64[n, k], from ``low`` to below ``high``."""
+        """Return int64[n, k], uniform in [low, high)."""
         return low + np.floor(self.uniform(k, first) * (high - low)).astype(np.int64)
 
     def take(self, rows: Index) -> Draws:
-        """The draws of some of the rows."""
+        """Return the draws of some of the rows."""
         return Draws(self.words[rows])
 
     def generator(self, row: int) -> np.random.Generator:
-        """A generator for one row, for what the others do not give; making one takes about 10 us."""
+        """Return a NumPy generator for one row, for other distributions; creating one takes about 10 us."""
         return keyed_generator(int(self.words[row]), _STEP)

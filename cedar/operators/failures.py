@@ -1,4 +1,4 @@
-"""Failures: what becomes of a row on which a function failed, or whose result does not fit."""
+"""Failures: how rows are handled on which a function fails or returns a result that does not fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed row: ``what`` broke, the same in short for the quarantine, what to do, and the exception behind it."""
+    """A failed row: the error message, a short form for the quarantine, the fix, and the exception that caused it."""
 
     what: str
     short: str
@@ -30,7 +30,7 @@ class Failure:
 
 
 class BadResult(Exception):
-    """Raised around a user's function for a result that no column can take; ``fix`` says what to return."""
+    """A user's function returned a result that no column can hold; ``fix`` says what to return."""
 
     def __init__(self, message: str, fix: str) -> None:
         super().__init__(message, fix)
@@ -40,7 +40,7 @@ class BadResult(Exception):
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """Whom a failing row is reported against: the operator's ordinal, its label, the user's line and the policy."""
+    """The operator that a failing row is attributed to: its ordinal, its label, the user's line and the policy."""
 
     index: int
     label: str
@@ -52,7 +52,7 @@ class ErrorContext:
         return self.on_error is None and not env.sampling
 
     def failure(self, error: BaseException) -> Failure:
-        """An exception of the user's function, or a result that ours refused."""
+        """Return the failure for an exception of the user's function or for a result that cedar refused."""
         if isinstance(error, BadResult):
             return Failure(f"{self.label} {error.message}", error.message, error.fix, None)
         kind, text = type(error).__name__, text_of(error)
@@ -65,16 +65,16 @@ class ErrorContext:
         return Failure(f"{self.label} failed: {short}", short, fix, error)
 
     def error(self, failure: Failure, row: RowRef | None) -> RowError:
-        """The error that ends the run, its cause attached."""
+        """Return the error that ends the run, with its cause attached."""
         error = RowError(failure.what, site=self.site, row=row, done="stopped at this row", fix=failure.fix)
         error.__cause__ = failure.cause
         return error
 
     def settle(self, block: Block, env: Env, failures: Mapping[int, Failure]) -> Block:
-        """The block without the failed live rows: their slots become dead.
+        """Return the block without the failed live rows, whose slots become dead.
 
         Raises:
-            RowError: without a policy, for the first of them.
+            RowError: there is no policy; the error names the first failed row.
         """
         if not failures:
             return block
@@ -88,10 +88,10 @@ class ErrorContext:
         return block.kill({row: self.skipped(failure) for row, failure in failures.items()})
 
     def settle_crash(self, block: Block, env: Env, bad: BadRow) -> Block:
-        """The block without its rows, which ended processes each time.
+        """Return the block without its rows, because they crashed every worker process that ran them.
 
         Raises:
-            RowError: the policy does not drop them.
+            RowError: the policy does not drop such rows.
         """
         keys = block.live_keys()
         failure = self.failure(bad.error(int(keys.row[0]), int(keys.row[-1])))
@@ -102,15 +102,15 @@ class ErrorContext:
         return self.settle(block, env, dict.fromkeys(range(len(block)), failure))
 
     def skipped(self, failure: Failure) -> Skipped:
-        """What a dead slot says of a failed row."""
+        """Return the record of a failed row for its dead slot."""
         refill = self.on_error is not None and self.on_error.refill
         return Skipped(self.index, self.label, redact(failure.short), refill)
 
     def settle_whole(self, block: Block, env: Env, failure: Failure, unit: str) -> Block:
-        """A group of rows that failed together: every one of them becomes a dead slot.
+        """Drop a group of rows that failed together; each of them becomes a dead slot.
 
         Raises:
-            RowError: without a policy; it names the group (``unit``) by its first row.
+            RowError: there is no policy; the error names the group (``unit``) and its first row.
         """
         if self.stops(env):
             raise self.error(failure, first_row(block, unit))
@@ -122,13 +122,13 @@ class ErrorContext:
 
 
 def no_rows(block: Block) -> Block:
-    """The block's columns without a row or a slot."""
+    """Return an empty block with the columns of ``block``."""
     empty = {name: columns.cut(column, 0, 0) for name, column in block.columns.items()}
     return Block(empty, block.keys.take(slice(0, 0)))
 
 
 def first_row(block: Block, unit: str) -> RowRef | None:
-    """The key of a group's first live row, called ``unit``."""
+    """Return a reference to a group's first live row, which messages call ``unit``."""
     slots = block.live_slots()
     if not block.slots:
         return None
@@ -136,7 +136,7 @@ def first_row(block: Block, unit: str) -> RowRef | None:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, also of one whose ``__str__`` fails."""
+    """Return the message of an exception, or a placeholder if its ``__str__`` fails."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
@@ -144,5 +144,5 @@ def text_of(error: BaseException) -> str:
 
 
 def without(values: Iterable[T], failures: Mapping[int, Failure]) -> list[T]:
-    """The values at the places that did not fail."""
+    """Return the values whose index is not in ``failures``."""
     return [value for i, value in enumerate(values) if i not in failures] if failures else list(values)

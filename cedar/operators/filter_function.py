@@ -1,4 +1,4 @@
-"""filter with a Python function: keeps the rows, or the batches, for which it returns True."""
+"""filter with a Python function: keep the rows, or the batches, for which it returns True."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class FilterFunction(RowOperator):
     """Keep the rows for which ``fn`` returns True.
 
     Args:
-        fn: of the values of ``columns``, or of the row as a dict if none are named; returns a bool. Below a
-            ``batch`` it gets arrays and decides on the whole batch.
+        fn: takes the values of ``columns``, or the row as a dict if no columns are named; returns a bool. After a
+            ``batch`` it takes arrays and decides on the whole batch.
         columns: the columns read.
         on_error: the policy for rows on which ``fn`` fails.
         random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
         named: keys the draws instead of the operator's place in the pipeline.
-        timeout: seconds that one call may take.
+        timeout: the time limit of one call, in seconds.
 
     Raises:
-        PipelineError: ``fn`` cannot be called so.
+        PipelineError: ``fn`` cannot be called with these arguments.
 
     Examples:
         >>> FilterFunction(lambda age: age > 17, ("age",)).effects().rows
@@ -86,11 +86,11 @@ class FilterFunction(RowOperator):
 
 @dataclass(frozen=True)
 class FilterRows:
-    """The kernel on rows."""
+    """The kernel of ``filter`` on rows."""
 
     call: Call
     columns: tuple[str, ...]
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame = self.call.blame
@@ -105,13 +105,13 @@ class FilterRows:
         return block if keep.all() else block.filter(keep)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """What each live row draws."""
+        """Describe the random generator of each live row."""
         return self.call.describe(block, env)
 
 
 @dataclass(frozen=True)
 class FilterBatch:
-    """The kernel below a ``batch``: one bool for the whole batch, which without it is left without a slot."""
+    """The kernel of ``filter`` after a ``batch``: one bool per batch; False leaves a block without slots."""
 
     call: Call
     columns: tuple[str, ...]

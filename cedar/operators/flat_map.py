@@ -1,4 +1,4 @@
-"""flat_map: a Python function on each row that returns any number of rows."""
+"""flat_map: call a Python function on each row that returns any number of rows."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class FlatMap(RowOperator):
     """Call ``fn`` once per row; each item of what it returns becomes a row.
 
     Args:
-        fn: with ``columns``, a function of their values; each item is the value of ``into`` (a tuple where ``into``
-            names several), and the other columns are repeated. Without, a function of the row as a dict; each item is
-            a whole row. It may be a generator function, ``async def``, or a class whose instances can be called.
+        fn: with ``columns``, a function of their values; each item is the value of ``into`` (a tuple if ``into`` names
+            several columns), and the other columns are repeated. Without, a function of the row as a dict; each item is
+            a whole row. It may be a generator function, ``async def``, or a class whose instances are callable.
         columns: the columns read.
         into: the columns written; by default the first of ``columns``.
         random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
         named: keys the draws instead of the operator's place in the pipeline.
-        dtype: the type of an item, a tuple or a dict for several columns; by default what the annotation of ``fn``
-            says, else what the first 64 rows show, or those behind them where these give no item.
+        dtype: the type of an item, a tuple or a dict for several columns; by default from the annotation of ``fn``,
+            else inferred from the first 64 rows, or from later rows if these give no item.
         on_error: the policy for rows on which ``fn`` fails; such a row is dropped with all its items.
-        timeout: seconds that one call may take, its items included.
+        timeout: the time limit of one call in seconds, including its items.
 
     Raises:
-        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is not a type.
+        PipelineError: ``fn`` cannot be called with these arguments, ``into`` is invalid, or ``dtype`` is not a type.
 
     Examples:
         >>> FlatMap(str.split, ("text",), into="word").label()
@@ -68,7 +68,7 @@ class FlatMap(RowOperator):
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The columns written; none where the items are whole rows."""
+        """The columns written; () if the items are whole rows."""
         return names_written("flat_map", self.into, default=self.columns[:1])
 
     @property
@@ -129,7 +129,7 @@ class FlatMap(RowOperator):
 
 
 def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResults:
-    """What a function gives for the first rows, and for those behind them as long as no item comes."""
+    """Call a function on the first rows, and on later rows until it returns an item, and return the results."""
     sampled, asked = SampledResults([], []), 0
     for block in chain([bound.sample()], bound.further()):
         sampled = _sampled(call, columns, block, bound.env)
@@ -150,12 +150,12 @@ def _sampled(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> Sa
 
 @dataclass(frozen=True)
 class FlatMapRows:
-    """The kernel: every item becomes a row whose key is its row's, distinguished by the item's index."""
+    """The kernel: every item becomes a row, whose key is the original row's key plus the item's index."""
 
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame = self.call.blame
@@ -171,11 +171,11 @@ class FlatMapRows:
         return _expanded(block, counts, columns)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """What each live row draws."""
+        """Describe the random generator of each live row."""
         return self.call.describe(block, env)
 
     def _columns(self, results: list[Any], failures: dict[int, Failure]) -> tuple[dict[str, Column], list[list[Any]]]:
-        """The items' columns, and the items of each row that did not fail; rows with a misfit join ``failures``."""
+        """Return the items' columns and the items of each good row; rows with misfits are added to ``failures``."""
         items = without(results, failures)
         columns, misfits = self.outputs.columns(list(chain.from_iterable(items)))
         if not misfits:
@@ -189,7 +189,7 @@ class FlatMapRows:
 
 
 def _expanded(block: Block, counts: Index, columns: dict[str, Column]) -> Block:
-    """A block of ``columns``, with ``counts[i]`` slots for live row i; dead slots stay one each."""
+    """Return a block of ``columns`` with ``counts[i]`` slots for live row i; a dead slot stays one slot."""
     slots = np.ones(block.slots, dtype=np.int64)
     slots[block.live_slots()] = counts
     starts = np.cumsum(slots) - slots

@@ -1,6 +1,6 @@
-"""In flight: an ``async def`` function on many rows at a time.
+"""Run an ``async def`` function on many rows at a time.
 
-asyncio is imported when there is one: that takes 0.1 s.
+asyncio is imported only when a pipeline has such a function, because the import takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cedar.operators.failures import BadResult, ErrorContext, Failure
 if TYPE_CHECKING:
     import asyncio
 
-LIMIT = 64  # rows in flight
+LIMIT = 64  # the maximum number of rows in flight
 
 Outcome: TypeAlias = "tuple[list[Any], dict[int, Failure]]"
 
 
 @dataclass(frozen=True)
 class AsyncRows:
-    """How the rows of a block go through an ``async def`` function: see ``Call`` for what the fields mean."""
+    """Runs an ``async def`` function on the rows of a block; see ``Call`` for the meaning of the fields."""
 
     blame: ErrorContext
     keys: list[int] | None
@@ -38,7 +38,7 @@ class AsyncRows:
     def run(
         self, runner: asyncio.Runner | None, fn: Callable[..., Any], arguments: Sequence[Iterable[Any]], n: int
     ) -> Outcome:
-        """The results and the failures, in ``runner``'s event loop or in one of its own."""
+        """Return the results and the failures; use the event loop of ``runner``, or a new one if it is None."""
 
         def work() -> Outcome:
             if runner is not None:
@@ -57,10 +57,10 @@ class AsyncRows:
         rows = enumerate(zip(*arguments, strict=True))
 
         async def work(rows: Iterator[tuple[int, tuple[Any, ...]]]) -> None:
-            for i, args in rows:  # rows are taken in order, so the first to fail is known once all in flight are done
+            for i, args in rows:  # rows start in order, so the first failure is known when all in flight are done
                 try:
                     results[i] = await self._once(fn, i, args)
-                except raised() as error:  # reported with its row
+                except raised() as error:  # will be reported with its row
                     failures[i] = self.blame.failure(error)
                 if run.over or (self.stop and failures):
                     return
@@ -96,10 +96,10 @@ class AsyncRows:
 
 
 def as_items(value: Any) -> list[Any]:
-    """The items of what a ``flat_map`` function returned.
+    """Return the items of a ``flat_map`` function's result as a list.
 
     Raises:
-        BadResult: it is not an iterable, or one that is surely meant as a single value.
+        BadResult: the result is not an iterable, or is a string, bytes or dict, surely meant as a single value.
     """
     if isinstance(value, (str, bytes, dict)):
         raise BadResult(
@@ -114,19 +114,19 @@ def as_items(value: Any) -> list[Any]:
 
 
 def too_long(timeout: float) -> TimeoutError:
-    """What a call that is given up fails with."""
+    """Return the error for a call that exceeds its time limit."""
     return TimeoutError(f"no result within timeout={timeout:g} s")
 
 
 def new_runner() -> asyncio.Runner:
-    """A runner that leaves the thread's current event loop alone."""
+    """Return a runner that does not change the thread's current event loop."""
     import asyncio
 
     return asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
 
 def _outside_loops(work: Callable[[], Outcome]) -> Outcome:
-    """``work()``, in a thread of its own where this one already runs an event loop, as notebooks do."""
+    """Run ``work()``, in a new thread if this one already runs an event loop, as in notebooks."""
     import asyncio
 
     try:

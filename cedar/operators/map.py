@@ -1,4 +1,4 @@
-"""map: a Python function on each row, or on each batch below a ``batch``."""
+"""map: call a Python function on each row, or after a ``batch`` on each batch."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Map(RowOperator):
     """Call ``fn`` once per row.
 
     Args:
-        fn: with ``columns``, a function of their values that returns the value of ``into``, a tuple where ``into``
-            names several; without, of the row as a dict that returns a row. A class whose instances can be called is
-            made once per worker. ``async def`` works on many rows at a time. Below a ``batch`` it is called once per
-            batch, with arrays. A ``Transform`` of cedar.operators works on whole columns.
+        fn: with ``columns``, a function of their values that returns the value of ``into``, a tuple if ``into`` names
+            several; without, a function that takes and returns a row as a dict. A class with callable instances is
+            constructed once per worker. ``async def`` works on many rows at a time. After a ``batch``, ``fn`` is
+            called once per batch, with arrays. A ``Transform`` of cedar.operators works on whole columns.
         columns: the columns read.
         into: the columns written; by default the first of ``columns``.
         random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
         named: keys the draws instead of the operator's place in the pipeline.
-        dtype: the type of the result, a tuple or a dict for several; by default the annotation's, else what the first
-            64 rows show.
+        dtype: the type of the result, a tuple or a dict for several; by default from the annotation, else inferred
+            from the first 64 rows.
         on_error: the policy for rows on which ``fn`` fails.
-        timeout: seconds that one call may take.
-        exact: False: a transform's result may differ as far as its ``tolerance`` says. Set by the optimizer.
+        timeout: the time limit of one call, in seconds.
+        exact: False if a transform's result may differ within its ``tolerance``; set by the optimizer.
 
     Raises:
-        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is not a type.
+        PipelineError: ``fn`` cannot be called with these arguments, ``into`` is invalid, or ``dtype`` is not a type.
 
     Examples:
         >>> Map(abs, ("x",), into="y").effects().writes
@@ -79,7 +79,7 @@ class Map(RowOperator):
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The columns written; none where the function returns whole rows."""
+        """The columns written; () if the function returns whole rows."""
         several = isinstance(self.fn, Transform) and self.fn.outputs is None
         return names_written("map", self.into, default=self.columns if several else self.columns[:1])
 
@@ -131,8 +131,8 @@ class Map(RowOperator):
 
     @property
     def unique_reads(self) -> tuple[str, ...] | None:
-        """So it is of transforms that are functions of their row, and of functions of one column that say what they do
-        to each of its values (see ``algebra``). Transforms that run in chains are fused with their neighbors instead.
+        """The columns that the result depends on, for transforms that use only their row, and for functions of one
+        column that have an algebra mark; otherwise None. Transforms in chains are fused with their neighbors instead.
         """
         if self.random:
             return None
@@ -175,7 +175,7 @@ class Map(RowOperator):
 
 
 class Collate(Map):
-    """Calls ``fn`` on each batch as a list of its rows, dicts, as torch and Hugging Face call their collators."""
+    """Calls ``fn`` on each batch as a list of row dicts, as torch and Hugging Face call their collate functions."""
 
     name = "collate"
 
@@ -190,7 +190,7 @@ class Collate(Map):
 
 
 def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResults:
-    """What a function returns for the first rows."""
+    """Call a function on the sample's rows and return the results."""
     block, env = bound.sample(), bound.env
     hashes = key_hashes(block, env, call.draw) if call.random else None
     results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
@@ -201,16 +201,16 @@ def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledRe
 
 @dataclass(frozen=True)
 class MapRows:
-    """The kernel: the function's results become columns; rows that fail go as the policy says."""
+    """The kernel of ``map``: turns the function's results into columns; the policy decides about failing rows."""
 
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     @property
     def row_bytes(self) -> int:
-        """Of the arrays of a row, which go to the place of its batch."""
+        """The bytes of a row's arrays, which are written directly into the batch's memory."""
         kinds = [kind for kind in self.outputs.types.values() if isinstance(kind, TensorType)]
         return sum(np.dtype(kind.dtype).itemsize * math.prod(kind.shape) for kind in kinds)
 
@@ -228,7 +228,7 @@ class MapRows:
         return block.only_columns(columns) if self.outputs.form == "dict" else block.with_columns(columns)
 
     def _written(self, place: BatchPlace | None, rows: int) -> RowWriter | None:
-        """Where arrays go as they are returned, if that is all that is returned."""
+        """Return a writer into the batch's memory if the function returns one array per row; otherwise None."""
         if place is None or self.outputs.form != "value":
             return None
         ((name, kind),) = self.outputs.types.items()
@@ -246,20 +246,20 @@ class MapRows:
         return self.outputs.columns(without(rows, failures) if failures else rows)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """What each live row draws."""
+        """Describe the random generator of each live row."""
         return self.call.describe(block, env)
 
 
-WRITTEN = object()  # stands for an array that is where it belongs
+WRITTEN = object()  # replaces the result of a row whose array was written into the batch
 
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Writes arrays to their rows of a column as they are returned, so that their own memory serves the next call.
+    """Copies each returned array into its row of a column at once, so that the array's memory is reused.
 
     Args:
-        name: of the column.
-        out: its rows.
+        name: the name of the column.
+        out: the rows of the column that belong to the block.
     """
 
     name: str
@@ -268,6 +268,6 @@ class RowWriter:
     def __call__(self, row: int, result: Any) -> Any:
         out = self.out
         if type(result) is not np.ndarray or result.shape != out.shape[1:] or result.dtype != out.dtype:
-            return result  # it fits in another way, or does not
+            return result  # another step converts it or reports it
         out[row] = result
         return WRITTEN

@@ -1,4 +1,4 @@
-"""map_batches: a function on many rows at a time, as a table, a frame, arrays or tensors."""
+"""map_batches: call a function on many rows at a time, as a table, a frame, arrays or tensors."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ UNIT = "rows starting at"
 class MapBatches(RowOperator):
     """Call ``fn`` on many rows at a time.
 
-    It gets and returns the same kind of container, also for a single column: a ``pyarrow.Table`` ("arrow"), a
+    ``fn`` takes and returns the same kind of container, also for a single column: a ``pyarrow.Table`` ("arrow"), a
     ``polars.DataFrame`` ("polars"), or a dict of column name to array ("numpy") or tensor ("torch"; lists are
-    JaggedTensors in both), and it returns as many rows as it got. NumPy arrays are read-only, tensors are copies, and
-    what is returned is taken over as it is.
+    JaggedTensors in both). It returns as many rows as it received. NumPy arrays are read-only, tensors are copies, and
+    cedar uses returned arrays without copying them if their type allows.
 
     Args:
-        fn: the function; a class whose instances can be called is made once per worker; ``async def`` is awaited.
-        columns: the columns that it gets; all if none are named, and then what it returns replaces them all.
-        into: the columns that it returns; by default the same.
-        format: of what it gets and returns.
-        size: the number of rows that it sees at a time, fewer at the end. Without it, ``fn`` may see any number, and
-            its result for a row must depend on that row alone, which is tested on the first rows.
-        on_error: the policy for rows on which ``fn`` fails. Without ``size``, rows are tried one by one to find them;
+        fn: the function; a class with callable instances is constructed once per worker; ``async def`` is awaited.
+        columns: the columns that ``fn`` receives; without names, it receives all, and its result replaces them all.
+        into: the columns that ``fn`` returns; by default the same as ``columns``.
+        format: the kind of container that ``fn`` takes and returns.
+        size: the number of rows per call, fewer at the end. Without it, ``fn`` may receive any number of rows, and its
+            result for a row must depend only on that row, which cedar tests on the first rows.
+        on_error: the policy for rows on which ``fn`` fails. Without ``size``, cedar runs rows one by one to find them;
             with it, the whole group is dropped.
 
     Raises:
-        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, an unknown format, or a size below 1.
+        PipelineError: ``fn`` cannot be called with one argument, or ``into``, the format or the size is invalid.
 
     Examples:
         >>> MapBatches(lambda table: table, ("x",)).label()
@@ -91,7 +91,7 @@ class MapBatches(RowOperator):
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The columns written; none where what is returned replaces all."""
+        """The columns written; () if the result replaces all columns."""
         return names_written("map_batches", self.into, default=self.columns)
 
     def label(self) -> str:
@@ -138,15 +138,15 @@ class MapBatches(RowOperator):
 
 @dataclass(frozen=True)
 class MapBlock:
-    """The kernel: one call per block.
+    """The kernel of ``map_batches``: one call per block.
 
     Args:
         call: the function.
-        columns: that it gets; all if none are named.
-        into: that it returns; whatever it returns if none are named.
-        format: of what it gets and returns.
-        single: rows are independent of each other, so that a failing block can be tried row by row.
-        outputs: the columns that it returns; None until they are fixed.
+        columns: the columns that it receives; () for all.
+        into: the columns that it returns; () for any.
+        format: the kind of container that it takes and returns.
+        single: whether rows are independent of each other, so that a failing block can be retried row by row.
+        outputs: the types of the columns that it returns; None until they are fixed.
     """
 
     call: Call
@@ -158,17 +158,17 @@ class MapBlock:
 
     @property
     def row_wise(self) -> bool:
-        """A block may be cut."""
+        """Whether the block may be split."""
         return self.single
 
     def fixed(self, block: Block, size: int | None, env: Env) -> MapBlock:
-        """With the types that the sample shows; tested to be row-wise where it has to be.
+        """Return the kernel with types inferred from the sample; without ``size``, also test that it is row-wise.
 
         Raises:
             RowError: the function fails on every row of the sample.
-            PipelineError: its result depends on other rows, or has another number of rows.
+            PipelineError: its result depends on other rows, or has a different number of rows.
         """
-        if not len(block):  # what it makes of no rows tells more than nothing does
+        if not len(block):  # a call on zero rows may still show the result's types
             types = dict.fromkeys(self.into, pa.null())
             with suppress(PipelineError):
                 none = self._attempt(block.slice(0, 0), env)
@@ -216,7 +216,7 @@ class MapBlock:
         return self._one_by_one(block, env, columns, self.outputs)
 
     def _one_by_one(self, block: Block, env: Env, failure: Failure, outputs: Outputs) -> Block:
-        """The rows that do not fail alone; if none fails alone, the block fails as a whole."""
+        """Run rows one by one and keep those that succeed; if none fails, the whole block fails."""
         blame = self.call.blame
         good: list[dict[str, Column]] = []
         failures: dict[int, Failure] = {}
@@ -235,10 +235,10 @@ class MapBlock:
         return self._write(block, {name: concat([part[name] for part in parts]) for name in outputs.types})
 
     def _attempt(self, block: Block, env: Env) -> dict[str, Column] | Failure:
-        """The columns of one call, or what went wrong.
+        """Call the function on a block and return its columns or the failure.
 
         Raises:
-            PipelineError: it returned another number of rows.
+            PipelineError: the function returned a different number of rows.
         """
         given = container(block, self.columns or tuple(block.columns), self.format, self.call.blame)
         results, failures = self.call.run(env, [[given]], 1)
@@ -268,14 +268,14 @@ class MapBlock:
         return block.with_columns(columns) if self.columns else block.only_columns(columns)
 
 
-# ---- what the function gets and gives --------------------------------------------------------------------------------
+# ---- the function's argument and result ------------------------------------------------------------------------------
 
 
 Format: TypeAlias = Literal["arrow", "polars", "numpy", "torch"]
 
 
 def container(block: Block, columns: tuple[str, ...], format: Format, blame: ErrorContext) -> Any:
-    """The columns as the user's function wants them."""
+    """Convert columns to the container of ``format`` for the user's function."""
     if format == "numpy":
         return numpy_columns(block, columns, blame)
     from cedar.core.convert import to_arrow, to_torch
@@ -303,7 +303,7 @@ def _frame(arrays: dict[str, pa.Array], blame: ErrorContext) -> Any:
 
 
 def _own(tensors: Any) -> Any:
-    """A copy: tensors cannot be read-only, and a block may be worked on again, or be shared."""
+    """Copy tensors, which cannot be read-only, because a block may be shared or processed again after a retry."""
     if isinstance(tensors, dict):
         return {name: _own(child) for name, child in tensors.items()}
     if isinstance(tensors, JaggedTensor):
@@ -312,10 +312,10 @@ def _own(tensors: Any) -> Any:
 
 
 def arrays_of(result: Any, format: Format) -> dict[str, Any]:
-    """The columns of what the user's function returned.
+    """Return the columns of the user function's result.
 
     Raises:
-        BadResult: it is not the container that the format asks for.
+        BadResult: the result is not the container that the format requires.
     """
     wanted = {"arrow": "a pyarrow.Table", "polars": "a polars.DataFrame"}.get(format, "a dict of arrays")
     if format == "arrow" and isinstance(result, (pa.Table, pa.RecordBatch)):

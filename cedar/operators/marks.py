@@ -1,8 +1,8 @@
-"""Marks: which operator and which row a task is at, in memory that outlives the process that writes it.
+"""Marks: records of a task's current operator and row, in shared memory that survives a crash of the worker.
 
-A worker that dies or hangs says nothing any more. Where it was stands in a slot of a page that it shares with the
-process that waits for its result. A task that was lost before marks every row that it gives to a function; others mark
-the rows of functions that have a time limit, and else only the operator and the block.
+A worker that crashes or hangs cannot report its progress. Each task therefore has a slot in a memory page that its
+worker shares with the process that waits for the result. A task whose earlier attempt was lost marks every row that it
+passes to a function; other tasks mark rows only for functions with a time limit, else only the operator and block.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 from cedar.core.block import Block
 from cedar.core.errors import RowRef
 
-READING = -2  # in the place of an operator: rows are being read
-SLOT = 128  # bytes; slot 0 of a page holds its token
-TOKEN = 16
-# A number that every mark has for itself, at both ends: where they differ, the writer died within; then the process,
-# operator, rows, whether they can be distinguished, when it began, seconds that it may take, and the key of the first
-# row.
+READING = -2  # the operator number of a mark while rows are being read
+SLOT = 128  # bytes per slot; slot 0 of a page holds its token
+TOKEN = 16  # bytes of the token
+# Each mark has its sequence number at both ends: if these differ, the writer died while writing. In between: the
+# process, operator, number of rows, whether they can run one by one, start time, time limit in seconds, and the key of
+# the first row.
 _LAYOUT = struct.Struct("@qqqqqddqqqqqqq")
 
 
@@ -35,22 +35,22 @@ _PARTS = ("source", "file", "row", "sub", "repeat", "branch")
 
 
 class WorkerKilled(Exception):
-    """Stands for what a function did on a row: the process that ran it died each time."""
+    """The failure of a row that crashed every process that ran it."""
 
 
 class BlockKilled(WorkerKilled):
-    """The same for a block of rows, of which none ends a process alone."""
+    """The failure of a block that crashes processes although none of its rows does so by itself."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a task is at.
+    """The current operator and rows of a task.
 
     Args:
-        operator: its ordinal; ``READING`` below all of them, -1 for what is not an operator of the user.
-        rows: that it works on, from the one of ``key`` on.
-        key: source, file, row, sub, repeat, branch of the first.
-        divisible: the rows could be worked on one by one.
+        operator: the operator's ordinal; ``READING`` while a source reads, -1 for steps that cedar added.
+        rows: the number of rows, starting with the row of ``key``.
+        key: source, file, row, sub, repeat and branch of the first row.
+        divisible: whether the rows could run one by one.
     """
 
     operator: int
@@ -60,20 +60,20 @@ class Mark:
 
     @property
     def ref(self) -> RowRef:
-        """The first row."""
+        """A reference to the first row."""
         source, file, row, sub, repeat, _ = self.key
         return RowRef(source, file, row, sub, repeat, unit="row" if self.rows == 1 else "rows starting at")
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row, a batch or a block that ended the process that worked on it.
+    """A row, batch or block that crashed the process that ran it.
 
     Args:
-        mark: of the row, or of one in the block.
-        how: the process ended.
-        hung: it was ended because of a time limit.
-        block: all rows of the block that the row is in end a process together, and none does alone.
+        mark: the mark of the row, or of a row in the block.
+        how: a description of how the process ended.
+        hung: whether the process was killed because of a time limit.
+        block: whether only the row's whole block crashes a process, and none of its rows does so by itself.
     """
 
     mark: Mark
@@ -82,7 +82,7 @@ class BadRow:
     block: bool = False
 
     def error(self, first: int = 0, last: int = 0) -> Exception:
-        """What takes the place of the function's own; ``first`` and ``last`` are the rows of a block."""
+        """Return the exception that stands for the crash; ``first`` and ``last`` are the rows of a block."""
         if self.block:
             return BlockKilled(f"{self.how}, on rows {first} to {last} together and on none of them alone")
         return TimeoutError(self.how) if self.hung else WorkerKilled(self.how)
@@ -90,12 +90,12 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a process runs in the place of a task, to see whether that ends it.
+    """A part of a task that a process runs to find out whether it crashes.
 
     Args:
-        suspect: where an attempt ended.
-        alone: only this row is run, not the block that it is in.
-        apiece: its operator gets the rows one by one.
+        suspect: the last mark of the attempt that crashed.
+        alone: run only this row, not its whole block.
+        apiece: run the operator on the rows one by one.
     """
 
     suspect: Mark
@@ -105,7 +105,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class SlotReading:
-    """A slot as it was read: its mark, by which process, since when (``time.monotonic``), and how long it may take."""
+    """The content of a slot: its mark, the writing process, the start (``time.monotonic``) and the limit in seconds."""
 
     mark: Mark
     pid: int
@@ -118,13 +118,13 @@ class SlotReading:
 
 @dataclass(frozen=True)
 class SlotAddress:
-    """A slot, described for another process.
+    """The address of a slot, for use in another process.
 
     Args:
-        path: of the file that the page is mapped from.
-        token: what it begins with, so that no other file is taken for it.
-        number: of the slot.
-        owner: the process that reads it.
+        path: the file that the page is mapped from.
+        token: the first bytes of that file, which tell it from any other file.
+        number: the number of the slot.
+        owner: the ID of the process that reads the slot.
     """
 
     path: str
@@ -135,14 +135,14 @@ class SlotAddress:
 
 @dataclass(eq=False)
 class Marks:
-    """Where the marks of one task go, and what is known of its rows from earlier attempts.
+    """Writes the marks of one task, and holds what earlier attempts showed about its rows.
 
     Args:
-        place: the slot.
-        fine: mark every row.
-        divided: marks of several rows that ended the process twice: these rows are worked on one by one.
-        bad: what is not retried.
-        trial: what is to be tried instead of the task's work.
+        place: the address of the slot.
+        fine: whether to mark every row.
+        divided: marks of groups of rows that crashed the process twice, and whose rows now run one by one.
+        bad: rows and blocks that are not retried.
+        trial: the part to run instead of the whole task; None runs the task.
     """
 
     place: SlotAddress
@@ -161,23 +161,23 @@ class Marks:
 
     @property
     def watched(self) -> bool:
-        """Something sees the marks, and ends this process where a row takes too long."""
+        """Whether another process reads the marks and kills this one if a row takes too long."""
         return self.place.owner != os.getpid() and _page(self.place.path, self.place.token) is not None
 
     def enter(self, operator: int, block: Block, divisible: bool) -> bool:
-        """An operator begins with a block; True if it is to be worked on row by row."""
+        """Record that an operator starts a block; return True if it must run row by row."""
         self._block = block
         self._set(Mark(operator, len(block), _first_key(block), divisible))
         apiece = self.trial is not None and self.trial.apiece and self.trial.suspect.operator == operator
         return block.slots > 1 and (apiece or (bool(self.divided) and self._mark in self.divided))
 
     def reading(self, source: int, file: int, row: int, stop: int = 0) -> None:
-        """A split begins to be read, from a row up to another."""
+        """Record that a source starts to read a split, from ``row`` up to ``stop``."""
         self._block, self._span = None, (row, stop - 1)
         self._set(Mark(READING, 0, (source, file, row, -1, 0, 0)))
 
     def guard(self, fn: Callable[..., Any], calls: int, timeout: float | None) -> Callable[..., Any]:
-        """``fn``, called once for each row of the current block, or once for all of it, with a mark for each call."""
+        """Wrap ``fn``, which is called once per row of the current block or once for all, to mark each call."""
         if self._block is None or not (self.fine or self.bad or timeout is not None):
             return fn
         self._guarded = True
@@ -206,20 +206,20 @@ class Marks:
 
     @contextmanager
     def calls(self) -> Iterator[None]:
-        """Around calls with their own marks: what follows is not a single row's."""
+        """Wrap calls that ``guard`` marks, and restore the mark of the whole block afterwards."""
         yield
         if self._guarded:
             self._guarded = False
             self._set(self._mark)
 
     def seen(self) -> SlotReading | None:
-        """What its slot holds now, where that can be seen from here."""
+        """Return the current content of the slot; None if this process cannot read it."""
         page = _page(self.place.path, self.place.token)
         return None if page is None else written(page, self.place.number)
 
     @contextmanager
     def aside(self, operator: int) -> Iterator[None]:
-        """Around what an operator does for no row, such as making the instance that it calls."""
+        """Mark work of an operator that belongs to no row, such as constructing the instance that it calls."""
         before = self._mark
         self._set(Mark(operator, 0))
         try:
@@ -228,21 +228,21 @@ class Marks:
             self._set(before)
 
     def known(self) -> BadRow | None:
-        """What is known of the row, the batch or the current block, if that is not to be retried."""
+        """Return the record of the current row, batch or block if it must not be retried; otherwise None."""
         at = replace(self._mark, divisible=False) if self.bad else None
         return next((e for e in self.bad if self._holds(e) or replace(e.mark, divisible=False) == at), None)
 
     def _holds(self, bad: BadRow) -> bool:
-        """It is a block, and the current one: a task reads one split, and its operators get the rows in few blocks."""
+        """Whether ``bad`` is a bad block that holds the current rows or, while reading, belongs to this operator."""
         if not bad.block or bad.mark.operator != self._mark.operator:
             return False
         return self._block is None or bad.mark.key in each_key(self._block.keys)
 
     def item(self, index: int) -> None:
-        """A source makes one row.
+        """Record that a source creates one row.
 
         Raises:
-            WorkerKilled: it is known to end the process.
+            WorkerKilled: the row is known to crash the process.
         """
         if self.fine or self.bad:
             source, file, *_ = self._mark.key
@@ -264,10 +264,10 @@ class Marks:
 
 
 def making(index: int) -> None:
-    """Said by a source of Python objects before it makes a row.
+    """Mark a row; a source of Python objects calls this before it creates the row.
 
     Raises:
-        WorkerKilled: it is known to end the process.
+        WorkerKilled: the row is known to crash the process.
     """
     marks: Marks | None = getattr(_current, "marks", None)
     if marks is not None:
@@ -276,7 +276,7 @@ def making(index: int) -> None:
 
 @contextmanager
 def reading(marks: Marks | None, source: int, file: int, row: int, stop: int = 0) -> Iterator[None]:
-    """Around the reading of a split: for the marks of its rows, ``making`` finds them here."""
+    """Mark the reading of a split, and make ``marks`` available to ``making`` in this thread."""
     if marks is None:
         yield
         return
@@ -292,7 +292,7 @@ _current = threading.local()
 
 
 def written(page: Any, number: int) -> SlotReading | None:
-    """What a slot of a page holds; None if nothing was written, or not to the end."""
+    """Return the content of a slot of a page; None if it is empty or only partly written."""
     first, pid, operator, rows, divisible, began, limit, *key, last = _LAYOUT.unpack_from(page, number * SLOT)
     if not pid or first != last:
         return None
@@ -310,7 +310,7 @@ def _first_key(block: Block) -> tuple[int, ...]:
 
 
 def each_key(keys: Any) -> list[tuple[int, ...]]:
-    """The key of each row, as marks have it."""
+    """Return the key of each row in the form that marks use."""
     return list(zip(*(_each(getattr(keys, part), len(keys)) for part in _PARTS), strict=True))
 
 
@@ -320,7 +320,7 @@ def _each(part: Any, rows: int) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _page(path: str, token: bytes) -> mmap.mmap | None:
-    """The page of another process; None if it is not available here, on another machine for one."""
+    """Map the page of another process; None if it is not available, for example on another machine."""
     try:
         with open(path, "r+b") as file:
             page = mmap.mmap(file.fileno(), 0)

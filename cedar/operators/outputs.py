@@ -1,8 +1,8 @@
-"""Outputs: the columns that a function's results become, their types fixed before the first batch.
+"""Outputs: convert a function's results into columns, whose types are fixed before the first batch.
 
-``fix_outputs`` is the one place where a type is learned: from ``dtype=``, else from the annotation, else from calling
-the function on the first rows of the first split. From then on a result, of a row or of a batch, either fits or is an
-error that says what fixed the type.
+Only ``fix_outputs`` decides a type: by ``dtype=``, else by the annotation, else by calling the function on the first
+rows of the first split. From then on, the result for a row or batch either fits, or is an error that names how the type
+was fixed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cedar.core.values import ValueMismatch, build_column, describe, misfits, ty
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 
 Form: TypeAlias = Literal["value", "tuple", "dict"]
-Types: TypeAlias = dict[str, tuple[ColumnType, str]]  # by name, each with what fixed it
+Types: TypeAlias = dict[str, tuple[ColumnType, str]]  # column name to (type, how it was fixed)
 
 SAMPLED = "the first rows"
 NO_ROWS = "a sample that had no rows"
@@ -35,9 +35,9 @@ NO_ROWS = "a sample that had no rows"
 
 @dataclass(frozen=True)
 class SampledResults:
-    """What a function returned for the first rows: the results, their rows, and the first failure with its row.
+    """The results of a function on the first rows, the rows' references, and the first failure with its row.
 
-    ``failed`` of the rows that it was called on, ``asked``, have no result.
+    The function was called on ``asked`` rows, and failed on ``failed`` of them.
     """
 
     results: list[Any]
@@ -50,7 +50,7 @@ class SampledResults:
     def of(
         results: list[Any], rows: list[RowRef | None], failures: Mapping[int, Failure], keys: Keys
     ) -> SampledResults:
-        """The results, and what became of the rows of these keys."""
+        """Return the sampled results of rows with these keys, some of which failed."""
         first = min(failures, default=None)
         failure = None if first is None else (failures[first], keys.ref(first))
         return SampledResults(results, rows, failure, len(failures), len(keys))
@@ -58,13 +58,13 @@ class SampledResults:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The columns that results become.
+    """The columns into which results are converted.
 
     Args:
-        blame: whom misfits are reported against.
-        form: a result is the value of the one column, a tuple of several, or a dict.
-        types: name to type, in the order of the columns.
-        origins: what fixed each type, for messages.
+        blame: the operator to which misfits are attributed.
+        form: whether a result is the value of a single column, a tuple for several columns, or a dict.
+        types: maps a column's name to its type, in the order of the columns.
+        origins: how each type was fixed, for messages.
     """
 
     blame: ErrorContext
@@ -75,10 +75,10 @@ class Outputs:
     def columns(
         self, results: Sequence[Any], place: BatchPlace | None = None
     ) -> tuple[dict[str, Column], dict[int, Failure]]:
-        """The columns of the results that fit, and what is wrong with the others, by their index.
+        """Return the columns of the results that fit, and the failures of the others by their index.
 
         Args:
-            place: where arrays are to be written.
+            place: the batch's memory into which arrays are written; None allocates new arrays.
         """
         parts, failures = self._split(results)
         try:
@@ -97,30 +97,30 @@ class Outputs:
             return good, failures
 
     def arrays(self, result: Any) -> dict[str, Column]:
-        """The columns of the result for a batch: an array for each.
+        """Return the columns of a batch's result, which holds an array for each.
 
         Raises:
-            BadResult: another form, another type, or columns of different lengths.
+            BadResult: the result has the wrong form or type, or its columns have different lengths.
         """
         arrays = named_arrays(result, self.form, tuple(self.types))
         return _one_length({name: array_column(arrays[name], kind, name) for name, kind in self.types.items()})
 
     def empty(self) -> dict[str, Column]:
-        """The columns of no rows."""
+        """Return the columns with zero rows."""
         return {name: blank(kind, 0) for name, kind in self.types.items()}
 
     def _split(self, results: Sequence[Any]) -> tuple[list[Sequence[Any]], dict[int, Failure]]:
-        """The values per column of the results that have the right form, and what is wrong with the others."""
+        """Return the values per column of results in the right form, and the failures of the others."""
         if self._sized(results):
             try:
                 return self._parts(results), {}
-            except KeyError:  # as many columns as wanted, but others
+            except KeyError:  # the right number of columns, but different names
                 pass
         failures = self._misshapen(results)
         return self._parts([r for i, r in enumerate(results) if i not in failures]), failures
 
     def _sized(self, results: Sequence[Any]) -> bool:
-        """Whether all results are of the right type and length: a quick test."""
+        """Test quickly whether all results have the right type and length."""
         if self.form == "value":
             return True
         wanted: tuple[type, ...] = (dict,) if self.form == "dict" else (tuple, list)
@@ -174,17 +174,17 @@ class Outputs:
 
 
 def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annotation: Any = None) -> Types:
-    """Name to (type, what says so), for the columns whose types ``dtype=`` or the annotation tell.
+    """Return name to (type, origin) for the columns whose types ``dtype=`` or the annotation declares.
 
     Args:
         fn: the user's function.
-        form: of its results.
+        form: the form of its results.
         into: the columns written; empty if the results are whole rows.
-        dtype: as the user gave it; a tuple or a dict for several columns.
-        annotation: of one result; by default what ``fn`` is annotated to return.
+        dtype: the user's ``dtype=``; a tuple or a dict for several columns.
+        annotation: the annotation of one result; by default the return annotation of ``fn``.
 
     Raises:
-        PipelineError: a dtype that is not a type, or too many or too few of them.
+        PipelineError: a dtype is not a type, or there are too many or too few of them.
     """
     annotation = return_annotation(fn) if annotation is None else annotation
     declared: Types = {}
@@ -228,7 +228,7 @@ def _by_name(dtype: Any, form: Form, into: tuple[str, ...]) -> Mapping[str, Any]
 def fix_outputs(
     blame: ErrorContext, form: Form, into: tuple[str, ...], declared: Types, observe: Callable[[], Types]
 ) -> Outputs:
-    """The outputs of a function: as declared, and where that leaves something open, as observed."""
+    """Return the outputs of a function: declared types, and observed types for the other columns."""
     if form != "dict" and len(declared) == len(into):
         fixed = {name: declared[name] for name in into}
     else:
@@ -239,10 +239,10 @@ def fix_outputs(
 def types_of_results(
     blame: ErrorContext, form: Form, into: tuple[str, ...], declared: Types, sampled: SampledResults
 ) -> Types:
-    """The types that the results for the first rows show, of the columns that are not declared.
+    """Infer the types of the columns that are not declared from the results for the first rows.
 
     Raises:
-        RowError: the function failed on every row of the sample, or returned what no column takes.
+        RowError: the function failed on every row of the sample, or returned a value that no column can hold.
         PipelineError: it returned None for each of them.
     """
     if not sampled.results and sampled.failure is not None:
@@ -265,11 +265,11 @@ def types_of_results(
 
 
 def types_of_arrays(blame: ErrorContext, result: Any, form: Form, into: tuple[str, ...], declared: Types) -> Types:
-    """The types that the result for a batch shows, of the columns that are not declared.
+    """Infer the types of the columns that are not declared from the result for a batch.
 
     Raises:
-        BadResult: it is not of this form, or no column takes it.
-        PipelineError: a column that is not named by a string, or that is declared and not there.
+        BadResult: the result has a different form, or no column can hold it.
+        PipelineError: a column's name is not a string, or a declared column is missing.
     """
     arrays = named_arrays(result, form, into or None)
     check_row_names(blame, arrays, declared)
@@ -278,7 +278,7 @@ def types_of_arrays(blame: ErrorContext, result: Any, form: Form, into: tuple[st
 
 
 def _unknown(blame: ErrorContext, sampled: SampledResults, failure: Failure, row: RowRef | None) -> RowError:
-    """The error for a function of which no result is there to tell its type, though rows that fail are dropped."""
+    """Return the error for a function whose type is unknown because the sample's failing rows left no result."""
     many = f"all of the first {sampled.asked} rows failed"
     if sampled.failed < sampled.asked:
         many = f"of the first {sampled.asked} rows {sampled.failed} failed, and the others gave no item"
@@ -302,7 +302,7 @@ def _check_sample(blame: ErrorContext, sampled: SampledResults) -> None:
         )
     waiting = [result for result in sampled.results if inspect.isawaitable(result)]
     for result in waiting:
-        getattr(result, "close", bool)()  # or each would warn that it was never awaited
+        getattr(result, "close", bool)()  # otherwise Python warns that it was never awaited
     if waiting:
         raise PipelineError(
             f"{blame.label} returned a {type(waiting[0]).__name__} to be awaited",
@@ -312,7 +312,7 @@ def _check_sample(blame: ErrorContext, sampled: SampledResults) -> None:
 
 
 def _row_names(blame: ErrorContext, sampled: SampledResults, declared: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns of the first row that is one; those declared where the sample has no rows."""
+    """Return the columns of the first result that is a dict; if there is none, the declared columns."""
     first = next((result for result in sampled.results if isinstance(result, dict)), None)
     if first is None:
         return tuple(declared)
@@ -321,7 +321,7 @@ def _row_names(blame: ErrorContext, sampled: SampledResults, declared: Mapping[s
 
 
 def check_row_names(blame: ErrorContext, row: Mapping[Any, Any], declared: Mapping[str, Any]) -> None:
-    """Refuse a row whose keys are not text, or that lacks a column that ``dtype=`` names."""
+    """Raise PipelineError for a row whose keys are not strings, or that lacks a column named in ``dtype=``."""
     strange = [name for name in row if not isinstance(name, str)]
     if strange:
         raise PipelineError(
@@ -347,16 +347,16 @@ def _infer(blame: ErrorContext, name: str, values: Sequence[Any], rows: Sequence
 
 
 class UnequalLengths(BadResult):
-    """Columns of different lengths do not make rows."""
+    """The columns of a result have different lengths, so they do not form rows."""
 
 
 def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
-    """What a function returned for a column, as one: an array or tensor, a list, a JaggedTensor, a dict of such.
+    """Convert a function's result for a column: an array, tensor, list or JaggedTensor, or a dict of these.
 
-    It is taken over without a copy where its type allows. ``kind`` is what it must be; None infers.
+    The data is not copied if its type allows. ``kind`` is the required type; None infers it.
 
     Raises:
-        BadResult: it is not an array, or of another type than ``kind``.
+        BadResult: the value is not an array, or its type differs from ``kind``.
     """
     column = _column(value, kind, name)
     actual = type_of(column)
@@ -388,7 +388,7 @@ def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
     if isinstance(value, (pa.Array, pa.ChunkedArray)) or hasattr(value, "to_arrow") or hasattr(value, "detach"):
         try:
             return as_column(value)
-        except (TypeError, pa.ArrowException) as error:  # bfloat16, which NumPy has not; DataFrames
+        except (TypeError, pa.ArrowException) as error:  # for example bfloat16, which NumPy lacks, or a DataFrame
             raise BadResult(f"returned {describe(value)} for column {name!r}: {error}", "convert it first") from error
     fix = "did it forget to return? " if value is None else ""
     raise BadResult(
@@ -405,10 +405,10 @@ def _struct(value: dict[Any, Any], kind: ColumnType | None, name: str) -> pa.Arr
 
 
 def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapping[str, Any]:
-    """A result's arrays by column; ``names`` is None if a dict may have any.
+    """Return a result's arrays by column name; ``names`` is None if a dict may have any names.
 
     Raises:
-        BadResult: it is not what the form says.
+        BadResult: the result does not have the required form.
     """
     if form == "value" and names is not None:
         return {names[0]: result}

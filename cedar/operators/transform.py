@@ -1,7 +1,7 @@
-"""Transforms: functions that work on whole columns, and say beforehand what type they make.
+"""Transforms: functions that work on whole columns and declare their result types.
 
-``map`` knows them: ``p.map(FirstX(20), "history")`` runs once per block, and not once per row. They are plain values:
-equal parameters make equal transforms. Each is a function of its row alone, and of the row's draws where it is random.
+``map`` accepts them: ``p.map(FirstX(20), "history")`` runs once per block instead of once per row. They are plain
+values: equal parameters make equal transforms. A row's result depends only on the row, and on its draws if random.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN = (str, int, float, tuple, type(None))
 
 
 class BadValues(Exception):
-    """Raised by a transform: what is wrong with some rows, by row, and what to do."""
+    """A transform failed on some rows: holds the problem by row, and the fix."""
 
     def __init__(self, rows: dict[int, str], fix: str) -> None:
         super().__init__(next(iter(rows.values()), ""))
@@ -35,14 +35,14 @@ class Transform(ABC):
     """A function of one or several columns; subclasses are frozen dataclasses.
 
     Attributes:
-        arity: how many columns it reads; None is one or more.
-        outputs: how many columns it writes; None is as many as it reads.
-        random: it draws: ``columns`` gets ``draws=``.
-        per_row: its time goes into rows, not into calls, so that small blocks are worth their overhead.
-        waits: it may wait for something: a service, a file.
-        larger: what it makes is known to be larger than what it reads, as decoded images are.
-        mixes_rows: its result for a row depends on the batch that the row is in; it works after ``batch`` alone.
-        chain: what runs several such transforms, one after the other, as one kernel.
+        arity: the number of columns that it reads; None for one or more.
+        outputs: the number of columns that it writes; None for as many as it reads.
+        random: whether it draws random numbers, so that ``columns`` receives ``draws=``.
+        per_row: whether time is spent per row rather than per call, so that small blocks are worth their overhead.
+        waits: whether it may wait for I/O, such as a service or a file.
+        larger: whether its result is known to be larger than its input, as for decoded images.
+        mixes_rows: whether a row's result depends on the row's batch; such a transform works only after ``batch``.
+        chain: the ``Chain`` that fuses several such transforms into one kernel; None if they cannot be fused.
     """
 
     arity: ClassVar[int | None] = 1
@@ -56,50 +56,50 @@ class Transform(ABC):
 
     @abstractmethod
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
-        """The type of the result for columns of these types; a tuple where it writes several.
+        """Return the type of the result for columns of these types; a tuple if it writes several columns.
 
         Raises:
-            PipelineError: types that it does not take.
+            PipelineError: the transform does not accept these types.
         """
 
     @abstractmethod
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
-        """The result for columns of types that ``result`` takes, one entry per row; a tuple where it writes several.
+        """Return the result for columns of accepted types, one entry per row; a tuple if it writes several columns.
 
-        A random one takes ``draws=``, the draws of the rows.
+        A random transform receives ``draws=``, the draws of the rows.
 
         Raises:
-            BadValues: rows that have no result.
+            BadValues: some rows have no result.
         """
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
-        """What each row draws, by name, for people to read: from the same numbers as ``columns``.
+        """Return each row's random choices by name, for people to read, from the same numbers as ``columns``.
 
-        By default the word that a row's numbers follow from: ``Draws(np.array([word], np.uint64))`` gives them again.
+        By default, this is the row's seed as ``word``: ``Draws(np.array([word], np.uint64))`` gives its numbers again.
 
         Args:
-            draws: of the rows, in which ``columns`` has a result for each.
-            columns: those that it reads.
+            draws: the draws of the rows, for each of which ``columns`` has a result.
+            columns: the columns that the transform reads.
         """
         del columns
         return [{"word": word} for word in draws.words.tolist()]
 
     def tolerance(self, above: Sequence[Transform]) -> str:
-        """How it may differ below transforms of the column that it writes, where ``exact=False``; "": it may not."""
+        """Return how far the result may differ with ``exact=False`` before the transforms ``above``; "": not at all."""
         del above
         return ""
 
     def like(self, sample: Callable[[], Column]) -> ColumnType | None:
-        """What a column of objects is taken to hold, by a sample of it; other rows fail. None: each row tells."""
+        """Return the type that a sample of an object column shows, which all rows must have; None: types may differ."""
         del sample
         return None
 
     def __call__(self, *values: Any, draws: Draws | None = None) -> Any:
-        """The result for one row, given as Python values; ``draws`` holds one row, for what is random.
+        """Return the result for one row, given as Python values; ``draws`` holds that row's draws, if it is random.
 
         Raises:
-            PipelineError: values of types that it does not take.
-            ValueError: values that have no result.
+            PipelineError: the transform does not accept the values' types.
+            ValueError: the values have no result.
         """
         arrays = [as_column(one_row(value)) for value in values]
         self.result(*(type_of(array) for array in arrays))
@@ -112,29 +112,29 @@ class Transform(ABC):
 
     @property
     def identity(self) -> str:
-        """Stands for what it does; a change is worth a warning at a resume. Parameters that are not plain values,
-        such as a vocabulary, are for a subclass to stand for.
+        """Identifies the transform and its plain parameters; a resume warns if it changed. A subclass with parameters
+        that are not plain values, such as a vocabulary, must add them.
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else vars(self)
         return f"{type(self).__name__}{ {name: v for name, v in values.items() if isinstance(v, _PLAIN)} }"
 
     @property
     def pooled(self) -> bool:
-        """It works in threads of a library, whose CPU time is not seen from the calling thread."""
+        """Whether it works in a library's threads, whose CPU time the calling thread does not include."""
         return False
 
     def unfit(self, kind: ColumnType, wants: str) -> PipelineError:
-        """The error for a column of a type that it does not take."""
+        """Return the error for a column of a type that the transform does not accept."""
         return PipelineError(f"{type(self).__name__} takes {wants}, not {kind}", fix="cast the column, or map it first")
 
 
 def as_tuple(made: Any) -> tuple[Any, ...]:
-    """What a transform made, one entry for each column that it writes."""
+    """Return a transform's result as a tuple with one entry for each column that it writes."""
     return made if isinstance(made, tuple) else (made,)
 
 
 def one_row(value: Any) -> Any:
-    """A column of one row."""
+    """Return a column that holds one row with this value."""
     if isinstance(value, np.ndarray) and value.ndim:
         return value[None] if value.dtype != object else objects([value])
     return pa.array([value])
@@ -148,10 +148,10 @@ def check_transform(
     dtype: Any,
     timeout: float | None,
 ) -> None:
-    """Refuse arguments of ``map`` that do not fit a transform.
+    """Check that the arguments of ``map`` fit a transform.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: they do not; the error names the user's line.
     """
     name, arity = type(transform).__name__, transform.arity
     if not columns or (arity is not None and len(columns) != arity):

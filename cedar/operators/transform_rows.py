@@ -1,4 +1,4 @@
-"""The kernels of ``map`` with a transform: one transform, or a chain of them."""
+"""The kernels of ``map`` for a transform or a chain of transforms."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cedar.operators.transform import BadValues, Transform, as_tuple
 
 @dataclass(frozen=True)
 class TransformRows:
-    """A transform: reads columns, writes columns; ``draw`` is the operator's own seed, for a random one.
+    """The kernel of one transform; ``draw`` is the operator's own seed, for a random transform.
 
-    ``exact`` and ``like``: see ``Link``.
+    For ``exact`` and ``like``, see ``Link``.
     """
 
     transform: Transform
@@ -35,7 +35,7 @@ class TransformRows:
 
     @property
     def row_wise(self) -> bool:
-        """A block may be cut."""
+        """Whether the block may be split."""
         return not self.transform.mixes_rows
 
     def __call__(self, block: Block, env: Env) -> Block:
@@ -58,7 +58,7 @@ class TransformRows:
         return block.with_columns(dict(zip(self.writes, as_tuple(made), strict=True)))
 
     def draws(self, block: Block, env: Env) -> Draws | None:
-        """Of a block's live rows, where the transform is random."""
+        """Return the draws of a block's live rows; None if the transform is not random."""
         if not self.transform.random:
             return None
         if not block.aligned:
@@ -70,7 +70,7 @@ class TransformRows:
         return Draws(key_hashes(block, env, self.draw))
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """What each live row draws, by name; nothing where the transform is not random."""
+        """Return each live row's random choices by name; [] if the transform is not random."""
         draws = self.draws(block, env)
         if draws is None:
             return []
@@ -85,13 +85,13 @@ class TransformRows:
         return Link(self.transform, self.reads, self.writes, self.exact, self.like)
 
     def fuse(self, above: object) -> ChainRows | None:
-        """Both as one kernel, where their family does that."""
+        """Return this kernel fused with the next one; None if their family cannot fuse them."""
         return ChainRows((self,)).fuse(above)
 
 
 @dataclass(frozen=True)
 class ChainRows:
-    """Transforms of one family, one after the other."""
+    """The kernel of several transforms of one family, applied one after the other."""
 
     parts: tuple[TransformRows, ...]
     row_wise: ClassVar[bool] = True
@@ -116,11 +116,11 @@ class ChainRows:
 
     @property
     def inexact(self) -> bool:
-        """Its result may differ from that of one transform after the other."""
+        """Whether the result may differ from running the transforms separately."""
         return not all(part.exact for part in self.parts)
 
     def fuse(self, above: object) -> ChainRows | None:
-        """With one more, where the family takes it."""
+        """Return the chain extended by the next kernel; None if it cannot join the chain."""
         chain = self.parts[0].transform.chain
         if chain is None or not isinstance(above, TransformRows) or above.transform.chain is not chain:
             return None
@@ -129,7 +129,7 @@ class ChainRows:
 
 
 def _of_no_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
-    """The result of no rows whose types is unknown; None of any others."""
+    """Return the result for a block without rows whose types are unknown; None for any other block."""
     known = block.known_types
     if all(known.get(name) is not UNKNOWN for part in parts for name in part.reads):
         return None
@@ -137,10 +137,10 @@ def _of_no_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
 
 
 def _settled(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, ChainFault]) -> Block:
-    """The block without the rows that failed; each is blamed on the transform that had no result for it.
+    """Return the block without failed rows; each failure is attributed to the transform that had no result.
 
     Raises:
-        RowError: where that ends the run: for the first row of the first transform.
+        RowError: a failure ends the run; the error names the first failed row of the first such transform.
     """
     failures = {row: _failure(parts[fault.link], fault) for row, fault in faults.items()}
     ending = [row for row, fault in faults.items() if parts[fault.link].blame.stops(env)]

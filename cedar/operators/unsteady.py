@@ -1,4 +1,4 @@
-"""Unsteady functions: those that draw from a global generator, so that no other run gives their rows again."""
+"""Detection of nondeterministic functions: they draw from a global generator, so runs cannot be reproduced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from cedar.operators.row_wise import same_value
 
-ROWS = 8  # that are inspected again
+ROWS = 8  # the number of rows on which a function is called again
 TEXT = (
     "{} is not deterministic: it draws from a global random generator, and called again on the first rows it returned "
     "other results. Runs and resumes differ. Give random=True, and draw from the generator that it passes as rng=; "
@@ -23,11 +23,11 @@ TEXT = (
 
 
 class Drew(list[Any]):
-    """Results of calls during which a global generator was drawn from."""
+    """The results of calls that changed the state of a global random generator."""
 
 
 def states() -> bytes:
-    """Those of the global generators of this process."""
+    """Return the states of this process's global random generators."""
     torch = sys.modules.get("torch")
     bits = None if torch is None else torch.get_rng_state().numpy()
     return pickle.dumps((random.getstate(), np.random.get_state(), bits))  # noqa: NPY002
@@ -35,7 +35,7 @@ def states() -> bytes:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Draws of the block leave the global generators where they were."""
+    """Restore the states of the global generators after the ``with`` block."""
     torch = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()  # noqa: NPY002
     try:
@@ -49,5 +49,5 @@ def restored() -> Iterator[None]:
 
 def differs(fn: Callable[..., Any], *args: Any, **named: Any) -> bool:
     """Whether two calls return different values."""
-    first = fn(*copy.deepcopy(args), **copy.deepcopy(named))  # it may change what it is given
+    first = fn(*copy.deepcopy(args), **copy.deepcopy(named))  # copies, as fn may modify its arguments
     return not same_value(first, fn(*args, **named))

@@ -1,4 +1,4 @@
-"""Values of whole batches: what a function returns for one that is not a dict of columns, delivered as it is."""
+"""Batch values: results of a function on a whole batch that are not a dict of columns, and are delivered unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNIT = "batch starting at row"
 def call_batch(
     call: Call, columns: tuple[str, ...], block: Block, env: Env, rows: bool = False
 ) -> tuple[Any, Failure | None]:
-    """One call on a batch, its arrays or its ``rows``: its result, or what went wrong."""
+    """Call a function once on a batch's arrays, or on its ``rows``; return (result, None) or (None, failure)."""
     given = [list(block.rows())] if rows else batch_arguments(block, columns, call.blame)
     hashes = key_hashes(block, env, call.draw)[:1] if call.random else None
     results, failures = call.run(env, [[argument] for argument in given], 1, hashes)
@@ -30,12 +30,12 @@ def call_batch(
 
 
 def holding(block: Block, value: Any) -> Block:
-    """The rows of a batch, with a value that belongs to all of them in the place of columns."""
+    """Return a block with the slots of a batch that holds one value for the whole batch instead of columns."""
     return Block({VALUE: objects([value])}, block.keys, block.dead, aligned=False)
 
 
 def delivered(values: Any, tensors: bool) -> list[Any]:
-    """The value of a batch for the caller alone: arrays may be written into, and become tensors where asked for."""
+    """Return batch values that the caller owns: arrays are writable, and become torch tensors if ``tensors``."""
 
     def own(array: Any) -> Any:
         if not isinstance(array, np.ndarray):
@@ -52,11 +52,11 @@ def delivered(values: Any, tensors: bool) -> list[Any]:
 
 @dataclass(frozen=True)
 class MapToValue:
-    """The kernel of a function whose results are delivered as they are: one call per batch.
+    """The kernel of a function whose results are delivered unchanged: one call per batch.
 
     Args:
         call: the function.
-        rows: it takes a list of the batch's rows; else the arrays by column, or what the function before it returned.
+        rows: True passes a list of the batch's rows; False the arrays by column or the previous function's result.
     """
 
     call: Call
