@@ -1,6 +1,6 @@
-"""Kernels next to a run: where they were never compiled on this machine, another process does it, and nothing waits.
+"""Background compilation of kernels: a separate process compiles them while the run continues.
 
-Until then operators take a slower way to the same bits. Kernels that are kept already are loaded at once.
+Until then, operators use a slower implementation with bit-identical results. Kernels compiled earlier load at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cedar.core import forks
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators import native
 
-VARIABLE = "CEDAR_KERNELS"  # "wait": who needs kernels waits until they are compiled, and does not do without
-_SILENT = 2.0  # seconds before a message
+VARIABLE = "CEDAR_KERNELS"  # "wait": operators wait for compiled kernels instead of using the slower path
+_SILENT = 2.0  # seconds of compiling before a message is printed
 _LOOK = 0.02
 _CODE = (
     "import sys; sys.path[:] = {path!r}; from cedar.operators.beside import make; make({module!r}, {names!r}, {parent})"
@@ -32,14 +32,14 @@ _loaded: dict[str, Any] = {}
 
 
 def kernels(module: str, *names: str) -> Any:
-    """Kernels of a module, as attributes; None while they are compiled next to the run, or if nothing can do that.
+    """Return an object with a module's kernels as attributes; None while they are compiling or if that failed.
 
     Args:
-        module: by its full name; it is imported by the process that compiles, and not here.
-        names: of the kernels.
+        module: the module's full name; the compiling process imports it, this process does not.
+        names: the names of the kernels.
 
     Raises:
-        PipelineError: numba, which compiles them, is not installed; or they are waited for, and not available.
+        PipelineError: numba is not installed; or ``CEDAR_KERNELS=wait`` is set and compilation failed.
     """
     loaded = _loaded.get(module)
     if loaded is not None:
@@ -57,12 +57,12 @@ def kernels(module: str, *names: str) -> Any:
 
 
 def under_way() -> bool:
-    """Kernels are compiled: what takes their place takes many times as long."""
+    """Whether kernels are compiling now, so that operators use the much slower implementation."""
     return _making.under_way
 
 
 def _load(module: str) -> None:
-    """Load a module where it is kept; to be called with the lock."""
+    """Load a module's compiled kernels if they are on disk; the caller holds the lock."""
     try:
         found = native.load(module)
     except ImportError as error:
@@ -71,7 +71,7 @@ def _load(module: str) -> None:
             site=user_site(),
             fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
         ) from error
-    except Exception as error:  # noqa: BLE001 - whatever a linker throws: rows have a slower way
+    except Exception as error:  # noqa: BLE001 - any linker error: operators use the slower path
         _making.fails(module, f"those on disk cannot be linked: {error}")
         return
     if found is not None:
@@ -79,7 +79,7 @@ def _load(module: str) -> None:
 
 
 class _Making:
-    """Modules that are compiled, one after the other, by another process, and then loaded here."""
+    """A queue of modules that other processes compile one after the other, and that are then loaded here."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
@@ -88,7 +88,7 @@ class _Making:
         self._thread: threading.Thread | None = None
 
     def want(self, module: str, names: Sequence[str]) -> None:
-        """Compile one more; to be called with the lock."""
+        """Add a module to the queue; the caller holds the lock."""
         self.known.add(module)
         self._waiting.append((module, names))
         if self._thread is None:
@@ -101,13 +101,13 @@ class _Making:
         return self._thread is not None
 
     def wait(self) -> None:
-        """Until all that is needed is compiled."""
+        """Wait until every queued module is compiled."""
         thread = self._thread
         if thread is not None:
             thread.join()
 
     def fails(self, module: str, why: str) -> None:
-        """A module cannot be compiled; this is logged once."""
+        """Record that a module cannot be compiled, and log it."""
         self.known.add(module)
         self.failed[module] = why
         _log.warning("there are no kernels, and rows take many times as long without: %s", why)
@@ -127,7 +127,7 @@ class _Making:
                     with _lock:
                         _load(module)
                     why = f"they could not be compiled: {_reason(errors)}"
-            except Exception as error:  # noqa: BLE001 - whatever it is: a run does not end for it
+            except Exception as error:  # noqa: BLE001 - no failure to compile may end the run
                 why = f"they could not be compiled: {error}"
             if module not in _loaded and module not in self.failed:
                 self.fails(module, why)
@@ -143,15 +143,15 @@ class _Making:
 
 
 def say(text: str) -> None:
-    """To people who look: a terminal or a notebook; else to the log."""
+    """Print a message if a user can see it (a terminal or a notebook); otherwise log it."""
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
-        print(f"cedar: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a caller waits for it
+        print(f"cedar: {text}", file=sys.stderr, flush=True)  # noqa: T201 - progress for a waiting user
     else:
         _log.info("%s", text)
 
 
 def _reason(errors: IO[bytes]) -> str:
-    """What a process said last: of a traceback, the line of the exception."""
+    """Return the exception line of the last traceback in a process's stderr, or its first line of output."""
     errors.seek(0)
     lines = errors.read().decode(errors="replace").splitlines()
     inside = [i for i, line in enumerate(lines) if line.startswith("  File ")]
@@ -162,20 +162,20 @@ def _reason(errors: IO[bytes]) -> str:
 def _process(
     module: str, names: Sequence[str], errors: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Compiles a module for all that come after it."""
+    """Start a process that compiles a module and stores it for this and later processes."""
     code = _CODE.format(path=sys.path, module=module, names=tuple(names), parent=os.getpid())
     command = [sys.executable, "-P", "-c", code]
     nothing: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    env = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}  # it is for all to use
+    env = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}  # the result is shared
     process = subprocess.Popen(command, process_group=0, stderr=errors, env=env, **nothing)  # noqa: S603 - Python
     atexit.register(process.kill)
     return process
 
 
 def make(module: str, names: Sequence[str], parent: int) -> None:
-    """In its own process: compile a module unless another one does or did; end with the parent.
+    """Compile a module, unless another process has done so; runs in its own process, which ends with its parent.
 
-    It has as much of the cores as the run: kernels are ten times as fast as what stands in for them.
+    It runs at the same priority as the run, because kernels are ten times as fast as their replacement.
     """
     from cedar.operators.jit import compile_to_keep
 
@@ -193,12 +193,12 @@ def _end_with(parent: int) -> None:
 
 
 def _renew() -> None:
-    """In a process that was forked in the meantime, nothing compiles."""
+    """Reset the queue in a forked process, where the compiling thread does not exist."""
     global _making  # noqa: PLW0603
     _making = _Making()
 
 
-in_turn = forks.Lock()  # held by what stands in for kernels: one thread at a time leaves a core to the compiler
+in_turn = forks.Lock()  # held by the slow implementations: one thread at a time, so that the compiler gets a core
 _lock = forks.Lock()
 _making = _Making()
 os.register_at_fork(after_in_child=_renew)

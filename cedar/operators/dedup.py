@@ -1,7 +1,7 @@
-"""dedup: marks features that repeat. Batches hold them once, and per-value work is done once.
+"""dedup: mark columns of lists that repeat, so that batches store each distinct list and its results once.
 
-Marking changes no value and no order. It says two things: what comes out of a ``batch`` holds these columns as groups,
-whatever was done to them in between; and a function of one value may be called once for rows that are equal.
+Marking changes no value and no order. It means that a ``batch`` delivers these columns as deduplicated groups, even if
+other operators changed them before; and that a function of one value may be called once for equal rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Dedup(RowOperator):
-    """Columns of lists as groups.
+    """Groups columns of lists for deduplication.
 
     Args:
-        groups: the names of each group's columns; None finds those that pay in a sample of the rows.
-        session: the column that tells sessions apart, for estimates; by default a session begins where no list repeats.
+        groups: the names of each group's columns; None finds worthwhile groups in a sample of the rows.
+        session: the column of session IDs, for estimates; by default, a session begins where no list repeats.
 
     Raises:
-        PipelineError: a column in two groups, or an empty group.
+        PipelineError: a column is in two groups, or a group is empty.
 
     Examples:
         >>> Dedup((("items", "actions"),)).label()
@@ -58,11 +58,11 @@ class Dedup(RowOperator):
         return f"dedup({'auto' if self.groups is None else ', '.join(map('+'.join, self.groups))})"
 
     def effects(self) -> Effects:
-        """It touches no value: every row operator may run on either side of it."""
+        """Return empty effects: the operator changes no value, so every row operator may move across it."""
         return Effects(frozenset(), frozenset())
 
     def schema(self, *inputs: Schema) -> Schema:
-        """As below. That its columns are there is checked by ``bind``: a plan may drop those that nothing reads."""
+        """Return the input's schema. ``bind`` checks the columns, because a plan may drop unread ones."""
         return inputs[0]
 
     may_fail = False
@@ -73,7 +73,7 @@ class Dedup(RowOperator):
         return self.groups or ()
 
     def bind(self, bound: Bound) -> Kernel:
-        """The kernel; raises PipelineError for columns that are not there, or hold no lists."""
+        """Return the kernel; raises PipelineError if a column is missing or does not hold lists."""
         if self.groups is None:
             sampled = self.sampled(bound)
             groups = find_groups(sampled, self._names(bound)).groups if sampled and sampled.may_pay() else ()
@@ -82,7 +82,7 @@ class Dedup(RowOperator):
         return DedupRows(self.groups)
 
     def sampled_groups(self, bound: Bound) -> GroupEstimate:
-        """The groups, with what a sample says of each; nothing is read where no column can be in one."""
+        """Return the groups with estimates from a sample; reads nothing if no column can be in a group."""
         names = self._names(bound)
         if not names:
             return GroupEstimate(note="no column of lists")
@@ -94,9 +94,9 @@ class Dedup(RowOperator):
         return find_groups(sampled, names)
 
     def sampled(self, bound: Bound, *, mixed: bool = True) -> Sampled | None:
-        """A sample of the columns that may be in groups, None if there are no rows.
+        """Return a sample of the columns that can be in groups; None if there are no rows.
 
-        ``mixed``: as the rows will lie in batches; else as they are read.
+        ``mixed``: order the sample as rows will be in batches; otherwise as they are read.
         """
         names = self._names(bound)
         if not names:
@@ -112,15 +112,15 @@ class Dedup(RowOperator):
         return Sampled(columns, session, reach, block.columns.get(reach.by) if reach.by else None)
 
     def _names(self, bound: Bound) -> list[str]:
-        """The columns that may be in groups.
+        """Return the columns that can be in groups.
 
         Raises:
-            PipelineError: a column that is not there, or that holds no lists.
+            PipelineError: a column is missing or does not hold lists.
         """
         known = bound.types
         types = bound.sample().known_types if known is None or UNKNOWN in known.values() else known
         chosen = [name for group in self.groups or () for name in group]
-        if not types:  # there are no rows, and the columns are unknown
+        if not types:  # there are no rows, so the columns are unknown
             return chosen
         for name in [*chosen, *([self.session] if self.session is not None else [])]:
             if name not in types:
@@ -130,10 +130,10 @@ class Dedup(RowOperator):
 
 
 def dedup(groups: Any = "auto", session: str | None = None) -> Dedup:
-    """The operator that ``p.dedup(...)`` adds.
+    """Return the operator that ``p.dedup(...)`` adds.
 
     Raises:
-        PipelineError: groups that are neither "auto" nor lists of column names.
+        PipelineError: the groups are neither "auto" nor lists of column names.
     """
     if isinstance(groups, str) and groups == "auto":
         return Dedup(None, session)
@@ -156,7 +156,7 @@ def is_lists(kind: ColumnType) -> bool:
 
 
 def check_lists(bound: Bound, names: Sequence[str], types: Mapping[str, ColumnType]) -> None:
-    """Refuse columns that hold no lists."""
+    """Raise PipelineError if a column does not hold lists."""
     for name in names:
         if types[name] is not UNKNOWN and not is_lists(types[name]):
             raise PipelineError(
@@ -179,18 +179,18 @@ def _check_session(column: Any, name: str | None, block: Block, bound: Bound) ->
 
 @dataclass(frozen=True)
 class DedupRows:
-    """The kernel: each group's distinct rows are found in the block; columns that are not lists any more stay."""
+    """The kernel: finds each group's distinct rows in the block; columns that are no longer lists stay unchanged."""
 
     groups: Groups
 
     def __call__(self, block: Block, env: Env) -> Block:
         if env.sampling:
-            return block  # types are the same, and any code that looks at samples sees plain rows
+            return block  # the types are the same, and code that inspects samples expects plain rows
         return block.with_columns(in_groups(block, self.groups))
 
 
 def in_groups(block: Block, groups: Groups) -> dict[str, Any]:
-    """The columns of a block that are in groups, as such: each distinct row once, in order of first occurrence."""
+    """Return a block's grouped columns with each distinct row stored once, in order of first occurrence."""
     columns: dict[str, Any] = {}
     for group in groups:
         lists = {name: block.columns[name] for name in group if name in block.columns}

@@ -1,7 +1,7 @@
-"""What deduplication would give: samples per session, repetition per feature, and the groups that pay.
+"""Estimates of what deduplication saves: rows per session, repetition per feature, and which groups are worthwhile.
 
-The model is that of RecD (Zhao et al., 2022, arXiv 2211.05239): with S rows of a session in a batch, and a feature that
-repeats the row before it with probability d, a batch holds each of its lists S / (1 + (S - 1)(1 - d)) times.
+The model is from RecD (Zhao et al., 2022, arXiv 2211.05239): with S rows of a session in a batch, and a feature that
+repeats the previous row's list with probability d, a batch holds each of its lists S / (1 + (S - 1)(1 - d)) times.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import pyarrow.compute as pc
 from cedar.core.groups.encode import distinct
 
 SAMPLED_ROWS = 8192
-PAYS = 1.5  # a factor below this is not worth its index
-_LONG = 2.0  # values per list: shorter ones are as large as the index that would replace them
-_JOINED = 0.94  # of what separate groups save, two may save together: one index and one look-up serve both
+PAYS = 1.5  # a group with a factor below this is not worth its index
+_LONG = 2.0  # values per list; shorter lists are as large as the index that would replace them
+_JOINED = 0.94  # the share of the separate groups' savings that a joint group must reach, as it needs only one index
 
 Codes = npt.NDArray[np.int32]
 
 
 def factor(samples: float, repeats: float) -> float:
-    """How many times over a batch holds a list.
+    """Return how many times a batch holds each list on average.
 
     Args:
         samples: rows of one session in a batch, S.
-        repeats: the share of rows that equal the row before them in their session, d.
+        repeats: the share of rows that equal the previous row of their session, d.
 
     Examples:
         >>> round(factor(16, 0.95), 2), factor(16, 1.0), factor(16, 0.0)
@@ -41,7 +41,7 @@ def factor(samples: float, repeats: float) -> float:
 
 
 def sliding_factor(samples: float, length: float, shift: float) -> float:
-    """The same for histories of ``length`` that slide by ``shift`` values from row to row, held as slices.
+    """Return ``factor`` for histories of ``length`` values that slide by ``shift`` per row, stored as slices.
 
     Examples:
         >>> round(sliding_factor(16, 50, 1), 1)
@@ -52,13 +52,13 @@ def sliding_factor(samples: float, length: float, shift: float) -> float:
 
 @dataclass(frozen=True)
 class Reach:
-    """What becomes of rows until they are in a batch.
+    """How the pipeline shuffles and batches rows after ``dedup``.
 
     Args:
-        batch: rows in it; None if there are no batches.
-        window: rows that a shuffle mixes; None without one.
+        batch: rows per batch; None if there are no batches.
+        window: rows in the shuffle's window; None without a shuffle.
         by: the column whose equal values a shuffle keeps together.
-        interleave: so many of those at a time.
+        interleave: the number of such groups that the shuffle interleaves.
     """
 
     batch: int | None = None
@@ -69,14 +69,14 @@ class Reach:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a sample says of a group of features.
+    """Estimates from a sample for a group of features.
 
     Args:
-        names: its features.
+        names: the names of the features.
         samples: rows of a session in a batch, S.
-        repeats: the share of rows equal to the one before them in their session, d.
-        length: values per row, of all features.
-        rows: rows sampled.
+        repeats: the share of rows equal to the previous row of their session, d.
+        length: values per row, summed over all features.
+        rows: the number of rows sampled.
     """
 
     names: tuple[str, ...]
@@ -87,12 +87,12 @@ class Estimate:
 
     @property
     def factor(self) -> float:
-        """How many times over a batch should hold each list."""
+        """How many times a batch would hold each list without deduplication."""
         return factor(self.samples, self.repeats)
 
     @property
     def saved(self) -> float:
-        """Values per row that need not be held."""
+        """Values per row that deduplication saves."""
         return self.length * (1 - 1 / self.factor)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class GroupEstimate:
-    """The groups, and what was inspected and left out, with the reason."""
+    """The chosen groups, and the rejected ones with the reasons."""
 
     groups: tuple[Estimate, ...] = ()
     refused: tuple[tuple[Estimate, str], ...] = ()
@@ -112,13 +112,13 @@ class GroupEstimate:
 
 
 class Sampled:
-    """A sample of rows, ordered and cut as they will lie in batches.
+    """A sample of rows, ordered and cut as they will be in batches.
 
     Args:
-        columns: the features: Arrow arrays of equal length.
-        session: the values that tell sessions apart; None: a session begins where no feature repeats.
-        reach: what becomes of the rows.
-        kept: the column of ``reach.by``.
+        columns: the features, Arrow arrays of equal length.
+        session: the session ID of each row; None: a session begins where no feature repeats.
+        reach: how the rows will be shuffled and batched.
+        kept: the values of the column ``reach.by``.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Sampled:
         self._columns, self._order, self._keys, self._cut = columns, order, keys, cut
 
     def may_pay(self) -> bool:
-        """Whether any list is long enough for a group; that takes no look at values."""
+        """Whether any feature's lists are long enough for a group; reads lengths only, not values."""
         return any(length >= _LONG for length in self._lengths.values())
 
     @cached_property
@@ -148,7 +148,7 @@ class Sampled:
 
     @cached_property
     def _begins(self) -> npt.NDArray[np.bool_]:
-        """Of a session in a window."""
+        """Whether each row begins a session within a window."""
         begins = np.ones(self.rows, dtype=bool)
         if self.rows:
             keys = self._keys
@@ -161,7 +161,7 @@ class Sampled:
         return np.logical_and.reduce([np.diff(codes) != 0 for codes in varied]) if varied else np.zeros(1, dtype=bool)
 
     def estimate(self, names: Sequence[str]) -> Estimate:
-        """What a group of these features would have."""
+        """Return the estimate for a group of these features."""
         inside = ~self._begins
         samples = self.rows / max(int(self._begins.sum()), 1)
         same = np.ones(max(self.rows - 1, 0), dtype=bool)
@@ -172,12 +172,12 @@ class Sampled:
         return Estimate(tuple(names), samples, repeats, sum(self._lengths[name] for name in names), self.rows)
 
     def _mixed(self, samples: float, repeats: float) -> tuple[float, float]:
-        """As a shuffle leaves it: a batch gets a few of a session's rows, or k sessions are cut at its ends."""
+        """Adjust S and d for a shuffle: a batch gets only some of a session's rows, or cuts k sessions at its ends."""
         reach = self._reach
         if reach.batch is None:
             return samples, repeats
         if reach.by is not None:
-            cut = (reach.interleave - 1) / reach.batch  # sessions more per row
+            cut = (reach.interleave - 1) / reach.batch  # additional sessions per row
             return 1 / (1 / samples + cut), repeats
         if reach.window is None or reach.window <= reach.batch:
             return samples, repeats
@@ -187,9 +187,9 @@ class Sampled:
 
 
 def find_groups(sampled: Sampled, names: Sequence[str]) -> GroupEstimate:
-    """The groups of features that pay: greedily, the features that repeat most first.
+    """Return the worthwhile groups of features, built greedily from the features that repeat most.
 
-    A feature joins the group with which it saves most, unless that saves clearly less than the two apart.
+    A feature joins the group with which it saves most, unless that saves clearly less than two separate groups.
     """
     alone = sorted((sampled.estimate([name]) for name in names), key=lambda e: (-e.repeats, e.names))
     groups: list[Estimate] = []

@@ -1,4 +1,4 @@
-"""How kernels work on groups: those of one value on the unique rows alone, those that know no groups on plain rows."""
+"""Kernels on deduplicated groups: functions of one value run on the unique rows only; others get plain rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cedar.operators.dedup import is_lists
 
 
 def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
-    """The kernel as it runs where columns may be of groups."""
+    """Wrap a kernel for blocks whose columns may be in deduplicated groups."""
     if not operator.group_aware:
         effects = operator.effects()
         known = effects.reads is not None and effects.writes is not None
@@ -25,7 +25,7 @@ def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
 
 
 class _WrappedKernel:
-    """A kernel in another's clothes: what is asked of it next to its work is answered by the one within."""
+    """A wrapper around a kernel that forwards the attributes ``row_wise`` and ``pooled``."""
 
     kernel: Any
 
@@ -37,7 +37,7 @@ class _WrappedKernel:
 
 @dataclass(frozen=True)
 class PlainRows(_WrappedKernel):
-    """A kernel that sees no groups among the columns that it touches; None is all."""
+    """Expands groups to plain columns before the kernel runs: the columns ``names``, or all if it is None."""
 
     kernel: Any
     names: frozenset[str] | None = None
@@ -49,10 +49,10 @@ class PlainRows(_WrappedKernel):
 
 @dataclass(frozen=True)
 class OncePerGroup(_WrappedKernel):
-    """A kernel of some columns, run once for rows that are equal in them: where all are of one group.
+    """Runs a kernel once for rows that are equal in the columns it reads, if these are all in one group.
 
-    Where it fails on one of them it runs again on all rows as they are: then the right row is blamed, and the right
-    rows are skipped. Lists that it makes are in the group; other results are given to each row.
+    If it fails, it runs again on all rows, so that the right row is reported or skipped. Lists that it returns join
+    the group; other results are repeated for each row.
     """
 
     kernel: Any
@@ -73,11 +73,11 @@ class OncePerGroup(_WrappedKernel):
         return block.with_columns(group | {name: _for_rows(values, narrow) for name, values in made.items()})
 
     def _unique(self, block: Block, rows: dict[str, Any], sharing: RowSharing, env: Env) -> dict[str, Any] | None:
-        """The results for the held rows; None where they cannot be had so."""
+        """Return the results for the unique rows; None if the kernel fails or drops rows."""
         few = Block(rows, block.live_keys().take(sharing.first) if block.aligned else block.keys, aligned=block.aligned)
         try:
             done = self.kernel(few, env)
-        except Exception:  # noqa: BLE001 - raised again, with its row, where it runs on all rows
+        except Exception:  # noqa: BLE001 - raised again with its row when it runs on all rows
             return None
         made = {name: done.columns[name] for name in self.writes}
         whole = not done.dead and all(len(values) == sharing.stored_rows for values in made.values())

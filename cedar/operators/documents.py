@@ -1,4 +1,4 @@
-"""Documents: rows whose columns are lists of numbers, held flat; what ``pack`` works on."""
+"""Documents: rows whose columns are lists of numbers, stored as flat arrays, for ``pack``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ADDED = ("segment_ids", "positions")
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The tokens of a run of rows.
+    """The tokens of several consecutive rows.
 
     Args:
-        values: per column, the tokens of all rows one after the other.
-        lengths: int64 per slot, the tokens of that row; 0 if the slot is dead.
-        keys: one per slot.
-        dead: slot to the reason why it has no row.
+        values: for each column, the concatenated tokens of all rows.
+        lengths: the number of tokens per slot, int64; 0 if the slot is dead.
+        keys: one key per slot.
+        dead: maps a dead slot to the reason why its row was skipped.
     """
 
     values: dict[str, npt.NDArray[Any]]
@@ -42,7 +42,7 @@ class Documents:
         return len(self.lengths)
 
     def slice(self, start: int, stop: int) -> Documents:
-        """Slots ``start`` to ``stop``, without a copy."""
+        """Return slots ``start`` to ``stop`` without copying tokens."""
         if start == 0 and stop >= len(self):
             return self
         low, high = int(self.lengths[:start].sum()), int(self.lengths[:stop].sum())
@@ -55,7 +55,7 @@ class Documents:
 
 
 def concat_documents(runs: Sequence[Documents]) -> Documents:
-    """Several runs, one after the other."""
+    """Concatenate several runs of documents."""
     if len(runs) == 1:
         return runs[0]
     dead: dict[int, Skipped] = {}
@@ -72,7 +72,7 @@ def concat_documents(runs: Sequence[Documents]) -> Documents:
 
 
 def token_dtype(kind: ColumnType) -> np.dtype[Any] | None:
-    """The dtype of the numbers in a list column; None if the column is none."""
+    """Return the dtype of the numbers in a list column; None if the column does not hold lists of numbers."""
     if isinstance(kind, TensorType):
         return np.dtype(kind.dtype) if len(kind.shape) == 1 and np.dtype(kind.dtype).kind in "biuf" else None
     if not isinstance(kind, pa.DataType) or not (pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
@@ -83,10 +83,10 @@ def token_dtype(kind: ColumnType) -> np.dtype[Any] | None:
 
 
 def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: Site | None = None) -> tuple[str, ...]:
-    """The columns to pack: those wanted, or all lists of numbers.
+    """Return the columns to pack: those in ``wanted``, or all columns of lists of numbers.
 
     Raises:
-        PipelineError: a wanted column holds something else, or there is no list of numbers at all.
+        PipelineError: a wanted column holds something else, or no column holds lists of numbers.
     """
     wrong = [n for n in wanted if types.get(n, UNKNOWN) is not UNKNOWN and token_dtype(types[n]) is None]
     if wrong:
@@ -113,16 +113,16 @@ def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: 
 
 
 def documents(rows: Rows, columns: Sequence[str], site: Site | None) -> Documents:
-    """Gathers rows and lays their tokens out flat.
+    """Gather rows and store their tokens as flat arrays.
 
     Raises:
-        RowError: a row whose columns have different lengths, a missing list, or a missing number inside one.
+        RowError: a row's columns have different lengths, or a list or a number in one is missing.
     """
     return documents_of(rows.gather(), columns, site)
 
 
 def documents_of(block: Block, columns: Sequence[str], site: Site | None) -> Documents:
-    """``documents`` of rows that are gathered."""
+    """Return the documents of a gathered block; see ``documents``."""
     token_columns({name: block.types[name] for name in columns}, columns, site)
     lengths: Index | None = None
     values = {}

@@ -1,4 +1,4 @@
-"""explode: a row of lists becomes a row for each of their items. Whole columns at a time; no Python per row."""
+"""explode: turn each row of lists into one row per item, column by column, without Python code per row."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from cedar.operators.failures import ErrorContext, Failure
 
 @dataclass(frozen=True)
 class Explode(RowOperator):
-    """A row for each item of lists, which stand side by side: ``p.apply(Explode("items"))``.
+    """Makes one row per list item, with several list columns in parallel: ``p.apply(Explode("items"))``.
 
-    Other columns are repeated. What ``dedup`` below it has made a group of stays one: which rows are equal follows from
-    how often each row is repeated, and nothing is compared. A row whose list is empty or null is left out.
+    Other columns are repeated. Groups from an earlier ``dedup`` stay deduplicated: equal rows follow from how often
+    each row is repeated, so no values are compared. A row whose list is empty or null is left out.
 
     Args:
         *names: columns of lists, of equal lengths in each row.
-        fields: a list of structs becomes a column for each of its fields.
+        fields: True turns a list of structs into one column per field.
 
     Raises:
-        PipelineError: no columns, columns that hold no lists, or fields whose names are taken.
-        RowError: while running, lists of different lengths in a row.
+        PipelineError: no column is given, a column does not hold lists, or a field's name is taken.
+        RowError: while running, if a row's lists have different lengths.
 
     Examples:
         >>> import cedar
@@ -95,11 +95,11 @@ class Explode(RowOperator):
 
 @dataclass(frozen=True)
 class ExplodeRows:
-    """The kernel: every item becomes a row whose key is its row's, distinguished by the item's index."""
+    """The kernel: every item becomes a row, whose key is the original row's key plus the item's index."""
 
     operator: Explode
     blame: ErrorContext
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     def __call__(self, block: Block, env: Env) -> Block:
         known = block.known_types
@@ -134,7 +134,7 @@ class ExplodeRows:
 
 
 def _offsets(column: Any) -> Any:
-    """Where each row's items end, counted without those that null lists hide."""
+    """Return offsets of each row's items, not counting items hidden behind null lists."""
     if pt.is_fixed_size_list(column.type):
         lengths = np.full(len(column), column.type.list_size)
     else:
@@ -145,7 +145,7 @@ def _offsets(column: Any) -> Any:
 
 
 def _items(column: Any, offsets: Any) -> Any:
-    items = column.flatten()  # without what null lists hide
+    items = column.flatten()  # leaves out items hidden behind null lists
     assert len(items) == offsets[-1]
     return items
 

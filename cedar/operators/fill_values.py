@@ -1,4 +1,4 @@
-"""Fill values: what ``pad`` and ``pack`` write after the end of a list, one number or one by column."""
+"""Fill values: the number that ``pad`` and ``pack`` write after the end of a list, for all columns or per column."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Fill: TypeAlias = "float | tuple[tuple[str, float], ...]"
 
 
 def as_fill(value: Any, label: str) -> Fill:
-    """A number, or numbers by column as pairs in order of names, so that operators stay hashable.
+    """Return a number unchanged, and a dict of numbers by column as sorted pairs, so that operators stay hashable.
 
     Raises:
-        PipelineError: at the user's line, for anything else.
+        PipelineError: the value is anything else; the error names the user's line.
 
     Examples:
         >>> as_fill({"labels": -100}, "pack")
@@ -36,17 +36,17 @@ def as_fill(value: Any, label: str) -> Fill:
 
 
 def fill_of(fill: Fill, column: str) -> float:
-    """The number for a column; 0 for a column that a dict does not name."""
+    """Return the fill value of a column; 0 for a column that the dict does not name."""
     return dict(fill).get(column, 0) if isinstance(fill, tuple) else fill
 
 
 def check_fill(fill: Fill, dtypes: Mapping[str, np.dtype[Any] | None], label: str, site: Site | None) -> None:
-    """Refuse a fill value that its column cannot hold, and one for a column that is not filled.
+    """Raise PipelineError for a fill value that its column cannot hold, or whose column is not filled.
 
     Args:
-        fill: see ``as_fill``.
-        dtypes: of all columns that are filled; None if only a run can tell.
-        label: of the operator.
+        fill: the fill value, as ``as_fill`` returns it.
+        dtypes: the dtype of each column that is filled; None if it is unknown before a run.
+        label: the operator's label.
         site: the user's line.
     """
     for name in dict(fill) if isinstance(fill, tuple) else ():

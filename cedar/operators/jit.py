@@ -1,7 +1,7 @@
-"""Loops as machine code: compiled by numba, run without the GIL.
+"""Compile Python loops to machine code with numba, to run without the GIL.
 
-Runs do not import this: they load what was compiled (``cedar.operators.native``), by another process where need be
-(``cedar.operators.beside``).
+Runs do not import this module: they load compiled kernels (``cedar.operators.native``). If kernels are missing, another
+process compiles them (``cedar.operators.beside``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from cedar.operators.native import MachineCode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_to_keep = False  # kernels are compiled to be kept: no Python function calls them
+_to_keep = False  # True in a process that compiles kernels to store on disk, without Python wrappers
 
 
 def numba() -> Any:
-    """The numba module."""
+    """Import and return numba."""
     return importlib.import_module("numba")
 
 
 def part(name: str) -> Any:
-    """A module of numba's, by its full name."""
+    """Import and return a submodule of numba by its full name."""
     return importlib.import_module(name)
 
 
@@ -32,7 +32,7 @@ def kernel(signature: str | None = None) -> Callable[[F], F]:
     """Compile a function to machine code that runs without the GIL.
 
     Args:
-        signature: compiled at once for it, and takes no other types; None waits for the first call.
+        signature: the only types that the kernel accepts, for which it is compiled now; None compiles on first call.
     """
     nb, signatures = numba(), () if signature is None else (signature,)
     how: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if _to_keep else {"cache": True}
@@ -40,12 +40,12 @@ def kernel(signature: str | None = None) -> Callable[[F], F]:
 
 
 def compile_to_keep(module: str, names: Sequence[str]) -> dict[str, MachineCode]:
-    """Kernels of a module that was not imported yet, for ``native.keep``; each has one signature and returns nothing.
+    """Import a module and return its kernels for ``native.keep``; each must have one signature and return nothing.
 
     Raises:
-        Exception: what importing the module raises.
+        Exception: any exception that importing the module raises.
     """
-    global _to_keep  # noqa: PLW0603 - of the process, which does nothing else
+    global _to_keep  # noqa: PLW0603 - this process does nothing else
     _to_keep = True
     made = importlib.import_module(module)
     return {name: _code(getattr(made, name)) for name in names}
@@ -68,12 +68,12 @@ def _code(dispatcher: Any) -> MachineCode:
 
 
 def _found(symbol: str) -> bool:
-    """LLVM, numba's allocator or the system's libraries have a function."""
+    """Whether LLVM, numba's allocator or the system libraries provide a function."""
     return symbol.startswith(("llvm.", "NRT_")) or hasattr(ctypes.CDLL(None), symbol)
 
 
 def _argument(kind: Any) -> str:
-    """As ``native.MachineCode`` has it."""
+    """Return the type of a kernel's argument in the notation of ``native.MachineCode``."""
     types = numba().core.types
     if isinstance(kind, types.Array) and kind.layout == "C" and kind.mutable:
         return f"{kind.dtype}[{kind.ndim}]"

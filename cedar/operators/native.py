@@ -1,7 +1,7 @@
-"""Kernels as machine code: kept on disk, loaded without the compiler, called without the GIL.
+"""Compiled kernels: stored on disk as machine code, loaded without the compiler, called without the GIL.
 
-numba takes 0.4 s to import, and as long again to load what it keeps by itself; an object file needs nothing but LLVM's
-linker. What is kept is of one module: its kernels, each as an object file, with the symbol to call and the arguments.
+Importing numba takes 0.4 s, and loading numba's own cache as long again; an object file needs only LLVM's linker. An
+entry holds the kernels of one module, each as an object file with the symbol to call and its arguments.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from cedar.store.keep import save, user_place
 from cedar.store.place import Place, name_of
 
 _SCALARS = {"int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double, "bool": ctypes.c_int8}
-_ignored = (ctypes.c_char * 64)()  # where a call says what it returns, which is nothing, and what it raises
-_engines: list[Any] = []  # hold the code of all kernels, which nothing unloads
+_ignored = (ctypes.c_char * 64)()  # receives a kernel's return value and exception, which are unused
+_engines: list[Any] = []  # keep the code of all kernels loaded
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A kernel as it is kept.
+    """A kernel as it is stored.
 
     Args:
-        symbol: of the function: numba's own, not the one that Python calls.
-        arguments: "int64", "float32", "float64" or "bool"; with "*3" behind it a tuple of three, with "[2]" a
-            contiguous array of two dimensions.
-        object: the file, in the format of the system's linker.
+        symbol: the symbol of numba's native function, not of its Python wrapper.
+        arguments: the type of each argument: "int64", "float32", "float64" or "bool"; the suffix "*3" makes it a tuple
+            of three, and "[2]" a contiguous array of two dimensions.
+        object: the object file, in the format of the system's linker.
     """
 
     symbol: str
@@ -51,11 +51,11 @@ class MachineCode:
 
 
 def load(module: str) -> Any:
-    """The kernels of a module, as attributes; None if none are kept, or those are of other code or another machine.
+    """Load the stored kernels of a module as attributes; None if there are none for this source code and machine.
 
     Raises:
-        ImportError: llvmlite or numba is not installed, or does not load.
-        Exception: what is kept cannot be linked.
+        ImportError: llvmlite or numba is not installed, or cannot be loaded.
+        Exception: the stored object files cannot be linked.
     """
     codes = _kept(module)
     if codes is None:
@@ -66,18 +66,18 @@ def load(module: str) -> Any:
 
 
 def kept(module: str) -> bool:
-    """``load`` would find them."""
+    """Whether ``load`` would find kernels of the module."""
     return _kept(module) is not None
 
 
 def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
-    """Write kernels to where ``load`` finds them.
+    """Store kernels for ``load``.
 
     Args:
-        sources: what ``sources_of`` said before they were compiled.
+        sources: the result of ``sources_of`` before the kernels were compiled.
 
     Raises:
-        OSError: there is no such place, or it cannot be written; or the code is another one by now.
+        OSError: no folder can be written, or the source code has changed since.
     """
     if sources != sources_of(module):
         raise OSError("their code was changed while they were compiled")
@@ -97,7 +97,7 @@ def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
 
 @contextmanager
 def turn(module: str) -> Iterator[None]:
-    """One process after the other that would compile the same; all at once where no file can be written."""
+    """Hold the lock for compiling a module, so that processes take turns; no lock if no file can be written."""
     with ExitStack() as stack:
         for place in _places(module):
             stack.enter_context(place.alone(_name(module)))
@@ -105,7 +105,7 @@ def turn(module: str) -> Iterator[None]:
 
 
 def _kept(module: str) -> dict[str, MachineCode] | None:
-    """What is kept; None where that is nothing, torn, or of other code."""
+    """Return the stored kernels; None if they are missing, incomplete, or compiled from different source code."""
     name, versions = _name(module), {"sources": sources_of(module)}
     return next((found for place in _places(module) if (found := load_entry(place, name, _codes, versions))), None)
 
@@ -118,7 +118,7 @@ def _codes(entry: Entry) -> dict[str, MachineCode]:
 
 
 def _name(module: str) -> str:
-    """Stands for this machine and these versions."""
+    """Return the entry's name, which depends on the module, this machine's CPU and the compiler's versions."""
     from llvmlite import __version__
     from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
@@ -132,14 +132,14 @@ def _name(module: str) -> str:
 
 
 def _places(module: str) -> list[Place]:
-    """Next to their code, or else with what this user keeps."""
+    """Return where kernels may be stored: next to their source code, then in the user's cache folder."""
     user = user_place()
     beside = Folder(os.path.join(os.path.dirname(_origin(module)), "__pycache__"), shared=True)
     return [beside] if user is None else [beside, user]
 
 
 def sources_of(module: str) -> str:
-    """Stands for what its kernels are made from: the code of its folder alone, and how that is compiled."""
+    """Return a hash of the source files in the module's folder and of ``jit.py``, which compiles them."""
     here, found = os.path.dirname(os.path.abspath(__file__)), hashlib.sha256()
     with os.scandir(os.path.dirname(_origin(module))) as entries:
         paths = sorted(entry.path for entry in entries if entry.name.endswith(".py") and entry.is_file())
@@ -160,7 +160,7 @@ def _origin(module: str) -> str:
 
 
 def _linked(name: str, code: MachineCode) -> Callable[..., None]:
-    """A kernel that can be called."""
+    """Link a kernel and return it as a callable."""
     import llvmlite.binding as llvm
 
     if not _engines:
@@ -169,7 +169,7 @@ def _linked(name: str, code: MachineCode) -> Callable[..., None]:
         for symbol, address in _allocator().c_helpers.items():
             llvm.add_symbol(f"NRT_{symbol}", address)
     machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault", jit=True)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)  # of its own: their helpers have equal names
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)  # one per kernel: helper names clash
     engine.add_object_file(llvm.ObjectFileRef.from_data(code.object))
     engine.finalize_object()
     _engines.append(engine)
@@ -177,7 +177,7 @@ def _linked(name: str, code: MachineCode) -> Callable[..., None]:
 
 
 def _allocator() -> Any:
-    """Numba's own, by which its kernels get memory, without the rest of numba."""
+    """Load numba's memory allocator, which kernels need, without importing the rest of numba."""
     name = "_nrt_python"
     folder = os.path.join(os.path.dirname(_origin("numba")), "core", "runtime")
     (path,) = glob.glob(os.path.join(glob.escape(folder), f"{name}.*.so"))
@@ -190,8 +190,8 @@ def _allocator() -> Any:
 
 
 def _callable(name: str, address: int, arguments: Sequence[str]) -> Callable[..., None]:
-    """A function that takes what the kernel takes, and raises TypeError where that is something else."""
-    types: list[Any] = [ctypes.c_void_p, ctypes.c_void_p]  # where results go, and what is raised
+    """Return a function that checks its arguments, raises TypeError if they do not fit, and calls the kernel."""
+    types: list[Any] = [ctypes.c_void_p, ctypes.c_void_p]  # addresses for the result and the exception
     givers = []
     for argument in arguments:
         giver, own = _argument(name, argument)
@@ -205,13 +205,13 @@ def _callable(name: str, address: int, arguments: Sequence[str]) -> Callable[...
         for give, value in zip(givers, values, strict=True):
             give(value, flat)
         if call(*flat):
-            raise MemoryError(f"the kernel {name} got no memory")  # it raises nothing else
+            raise MemoryError(f"the kernel {name} got no memory")  # kernels raise no other error
 
     return run
 
 
 def _argument(kernel: str, argument: str) -> tuple[Callable[[Any, list[Any]], None], list[Any]]:
-    """How a value is given, and as what: numba's convention, in which an array is its parts."""
+    """Return how to pass an argument, and its C types: numba passes an array as several values."""
     if argument.endswith("]"):
         kind, _, dims = argument[:-1].partition("[")
         return _array(kernel, np.dtype(kind), int(dims)), [

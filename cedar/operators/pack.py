@@ -1,4 +1,4 @@
-"""pack: lists of numbers of any length into rows of one length, for language models."""
+"""pack: pack lists of numbers of any length into rows of one length, for language models."""
 
 from __future__ import annotations
 
@@ -23,31 +23,30 @@ from cedar.operators.take import whole
 Fit: TypeAlias = Literal["concat", "best"]
 Started: TypeAlias = "tuple[At, Any] | Pending | None"
 
-_WINDOW = (
-    1 << 16
-)  # documents after which best-fit packing closes its rows even if the window continues; part of the result
+_WINDOW = 1 << 16  # maximum documents per best-fit window; changing it changes results
 
 
 @dataclass(frozen=True)
 class Pack(StreamOperator):
-    """Sequence packing: rows of exactly ``length`` tokens.
+    """Packs token sequences into rows of exactly ``length`` tokens.
 
     Each packed column becomes an array of shape (length,) and keeps its dtype. ``segment_ids`` (int32) numbers the
-    documents of a row from 1, and is 0 if the row is padded; ``positions`` (int32) counts from 0 inside each
-    document, and on where a document is cut. Columns that are not packed are dropped. Nothing else is: the last row is
-    padded (each row, if the fit is "best"): packed columns hold ``value`` there, ``positions`` 0.
+    documents of a row from 1, and is 0 in padding; ``positions`` (int32) counts from 0 inside each document, and
+    continues where a document is cut. Columns that are not packed are dropped; all tokens are kept. The last row (or
+    each row, if the fit is "best") is padded: packed columns hold ``value`` there, and ``positions`` 0.
 
     Args:
-        length: tokens per row.
-        columns: the columns to pack; none given: all that are lists of numbers. Their lengths agree in every row.
-        fit: "concat": documents run on and are cut at the ends of rows; "best": documents are kept whole where they fit
-            (longer ones are cut), and rows close at the end of a window.
-        value: fills what is padded; a dict has a value by column, and the other columns get 0.
-        local: True packs each rank's share by itself.
+        length: the number of tokens per row.
+        columns: the columns to pack; by default, all lists of numbers. Their lengths must be equal in every row.
+        fit: "concat" lets documents follow each other and cuts them at the ends of rows; "best" keeps documents whole
+            (cutting only longer ones) and completes its rows at the end of a window.
+        value: the padding value; a dict gives a value by column, and other columns get 0.
+        local: True packs each rank's share separately.
 
     Raises:
-        PipelineError: a bad length or fit; columns that are missing or no lists of numbers, or cannot hold ``value``.
-        RowError: while running, missing values, or columns of different length in a row.
+        PipelineError: the length or fit is invalid; a column is missing, is not a list of numbers or cannot hold
+            ``value``.
+        RowError: while running, a value is missing, or a row's columns have different lengths.
 
     Examples:
         >>> from cedar.operators.pack import Pack
@@ -87,7 +86,7 @@ class Pack(StreamOperator):
         return f"pack({', '.join(parts + ([f'value={value!r}'] if value else []))})"
 
     def effects(self) -> Effects:
-        if not self.columns:  # all lists of numbers, which only types tell
+        if not self.columns:  # all lists of numbers, which are known only from types
             return Effects(None, None, rows="stream")
         packed = frozenset(self.columns)
         return Effects(packed, packed | frozenset(ADDED), rows="stream", survivors=frozenset())
@@ -107,7 +106,7 @@ class Pack(StreamOperator):
         return {name: self._packed(types[name]) for name in self.names(types, None)} | self._added()
 
     def names(self, types: Mapping[str, ColumnType], site: Site | None) -> tuple[str, ...]:
-        """The columns to pack, which can hold ``value``."""
+        """Return the columns to pack, and check that they can hold ``value``."""
         names = token_columns(types, self.columns, site)
         check_fill(self.value, {name: token_dtype(types.get(name, UNKNOWN)) for name in names}, "pack", site)
         return names
@@ -137,7 +136,7 @@ class Pack(StreamOperator):
 
 
 class PackStream(Stream):
-    """``at`` is [input position, tokens of its first row to leave out]; a window's first row if the fit is "best"."""
+    """A position ``at`` is [input position, tokens of its first row to leave out]; with "best", a window's start."""
 
     def __init__(self, source: Stream, operator: Pack, context: StreamContext) -> None:
         self._source = source
@@ -188,7 +187,7 @@ class PackFlow(Flow):
 
 
 class WaitingDocuments:
-    """Documents that wait to be packed, and the input position of each."""
+    """A queue of documents that wait to be packed, with their input positions."""
 
     def __init__(self) -> None:
         self.runs: list[Documents] = []
@@ -211,7 +210,7 @@ class WaitingDocuments:
         return np.concatenate([run.lengths for run in self.runs])
 
     def first(self, slots: int) -> list[Documents]:
-        """The first ``slots`` documents."""
+        """Return the first ``slots`` documents."""
         taken = []
         for run in self.runs:
             if slots > 0:
@@ -220,7 +219,7 @@ class WaitingDocuments:
         return taken
 
     def drop(self, slots: int) -> WaitingDocuments:
-        """What is held after the first ``slots`` documents."""
+        """Return the queue without its first ``slots`` documents."""
         rest = WaitingDocuments()
         for run, origin in zip(self.runs, self._origins, strict=True):
             if slots < len(run):
@@ -230,7 +229,7 @@ class WaitingDocuments:
 
 
 class RunOnPacker:
-    """Starts packing whenever a row is full; what is left over opens the next."""
+    """Starts a packing task whenever a row is full; the remaining tokens begin the next row."""
 
     def __init__(
         self, measured: Ahead[Piece], operator: Pack, submit: Any, position: Position, offset: int, parts: bool = False
@@ -240,7 +239,7 @@ class RunOnPacker:
         self._submit = submit
         self._held = WaitingDocuments()
         self._position = position
-        self._offset = offset  # tokens of the first held document that are in rows already
+        self._offset = offset  # tokens of the first waiting document that earlier rows hold
         self._ended = False
 
     def step(self, wait: bool) -> Started:
@@ -273,7 +272,7 @@ class RunOnPacker:
         begun = int(np.searchsorted(starts, edge, side="left"))
         whole_documents = starts[begun] == edge
         runs = self._held.first(begun)
-        begun -= not whole_documents  # the last one continues in the next row
+        begun -= not whole_documents  # the last document continues in the next row
         started = self._start(runs, rows)
         self._offset = int(edge - starts[begun])
         self._held = self._held.drop(begun)
@@ -293,14 +292,14 @@ class RunOnPacker:
 
 
 class Windows:
-    """Starts packing whenever a window is complete."""
+    """Starts a packing task whenever a window is complete."""
 
     def __init__(self, measured: Ahead[Piece], operator: Pack, submit: Any, parts: bool = False) -> None:
         self._measured, self._parts = measured, parts
         self._length, self._fill = operator.length, operator.value
         self._submit = submit
         self._held = WaitingDocuments()
-        self._rest: tuple[Piece, Any] | None = None  # of a piece, beyond the largest window
+        self._rest: tuple[Piece, Any] | None = None  # the part of a piece that exceeds the largest window
         self._ended = False
 
     def step(self, wait: bool) -> Started:
@@ -315,7 +314,7 @@ class Windows:
         return None
 
     def _closes(self, piece: Piece, docs: Documents | None) -> bool:
-        """Holds a piece's documents; True if the window ends with them."""
+        """Add a piece's documents to the window; return True if the window is complete."""
         if docs is None:
             return piece.ends_window
         room = _WINDOW - self._held.slots

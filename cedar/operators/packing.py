@@ -1,4 +1,4 @@
-"""How documents are laid into rows of a fixed length: the kernels of ``pack``."""
+"""The kernels of ``pack``, which place documents into rows of a fixed length."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cedar.core.cursor import KeyParts, concat_keys
 from cedar.operators.documents import ADDED, Documents, concat_documents
 from cedar.operators.fill_values import Fill, fill_of
 
-_STRETCH = 1 << 17  # tokens laid at a time; not part of any result
+_STRETCH = 1 << 17  # tokens copied at a time; does not affect results
 
 
 @dataclass(frozen=True)
 class PackLayout:
-    """Where the tokens go, an entry per uncut run of tokens, by row and column.
+    """The target of each contiguous run of tokens, ordered by row and column.
 
-    ``document`` (slot) and ``offset`` (token in it) say where a run begins, ``tokens`` how long it is, ``row`` and
-    ``column`` where it goes. All int64 of one length.
+    A run starts in ``document`` (a slot) at token ``offset``, has ``tokens`` tokens, and goes to ``row`` and
+    ``column``. All arrays are int64 and have one entry per run.
     """
 
     document: Index
@@ -36,7 +36,7 @@ class PackLayout:
 
 
 def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> PackLayout:
-    """Documents run on and are cut at the ends of rows; the first ``offset`` tokens are left out."""
+    """Place documents one after the other, cut at the ends of rows; the first ``offset`` tokens are left out."""
     starts = np.concatenate([[0], np.cumsum(lengths)]) - offset
     stop = min(int(starts[-1]), rows * length)
     cuts = _merged(np.clip(starts, 0, stop), np.arange(0, stop, length))
@@ -46,18 +46,18 @@ def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> PackLa
 
 
 def _merged(one: Index, other: Index) -> Index:
-    """The numbers of two ascending arrays, each once, ascending."""
+    """Merge two ascending arrays into one without duplicates."""
     both = np.concatenate([one, other])
-    both.sort(kind="stable")  # merges what is in order
+    both.sort(kind="stable")  # merges sorted runs efficiently
     fresh = np.ones(len(both), dtype=np.bool_)
     np.not_equal(both[1:], both[:-1], out=fresh[1:])
     return both[fresh]
 
 
 def layout_best(lengths: Index, length: int) -> PackLayout:
-    """Documents are cut into runs of at most ``length``; the longest first goes where the least room stays.
+    """Cut documents into runs of at most ``length``, and place them by best fit, the longest first.
 
-    Rows come in the order of their first document.
+    Rows are ordered by their first document.
     """
     runs = -(-lengths // length)
     document = np.repeat(np.arange(len(lengths)), runs)
@@ -78,9 +78,9 @@ def layout_best(lengths: Index, length: int) -> PackLayout:
 
 
 def best_fit(sizes: Index, room: int) -> Index:
-    """The bin of each size: largest first, each into the open bin that it fills best (ties: the newest)."""
+    """Return the bin of each size by best fit, largest first; if bins tie, the newest is used."""
     bins = np.empty(len(sizes), dtype=np.int64)
-    spaces: list[int] = []  # of open bins, ascending, each once
+    spaces: list[int] = []  # distinct free spaces of open bins, ascending
     open_bins: dict[int, list[int]] = {}
     made = 0
     largest_first = np.argsort(-sizes, kind="stable")
@@ -105,9 +105,9 @@ def best_fit(sizes: Index, room: int) -> Index:
 def pack_concat(
     runs: Sequence[Documents], offset: int, rows: int, length: int, fill: Fill = 0, parts: bool = False
 ) -> Block:
-    """``rows`` rows of tokens, documents running on. Slots of skipped documents follow the row they fell into.
+    """Pack documents one after the other into ``rows`` rows; skipped documents' slots follow the row of their position.
 
-    With ``parts`` the keys of rows tell those of their documents.
+    With ``parts``, the key of a row lists the keys of its documents.
     """
     docs = concat_documents(runs)
     starts = np.concatenate([[0], np.cumsum(docs.lengths)]) - offset
@@ -116,7 +116,7 @@ def pack_concat(
 
 
 def pack_best(runs: Sequence[Documents], length: int, fill: Fill = 0, parts: bool = False) -> Block:
-    """A window of documents, packed for itself. Slots of skipped documents come last."""
+    """Pack one window of documents by best fit. Slots of skipped documents come last."""
     docs = concat_documents(runs)
     layout = layout_best(docs.lengths, length)
     rows = int(layout.row[-1]) + 1 if len(layout.row) else 0
@@ -124,13 +124,13 @@ def pack_best(runs: Sequence[Documents], length: int, fill: Fill = 0, parts: boo
 
 
 def _counted(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
-    """From each of ``begins`` on, as many numbers as ``lengths`` says."""
+    """Concatenate the ranges that start at ``begins`` and have these ``lengths``."""
     before = np.cumsum(lengths) - lengths
     return np.repeat((begins - before).astype(dtype), lengths) + np.arange(int(lengths.sum()), dtype=dtype)
 
 
 def _runs(begins: Index, lengths: Index) -> Index | slice:
-    """The places of runs of tokens; a slice where they follow on one another, which copies faster."""
+    """Return the indices of runs of tokens; if the runs are adjacent, a slice, which copies faster."""
     if not len(begins):
         return slice(0, 0)
     if np.array_equal(begins[1:], begins[:-1] + lengths[:-1]):
@@ -159,7 +159,7 @@ def _fill(
 def _columns(
     docs: Documents, layout: PackLayout, rows: int, length: int, heads: Index, fill: Fill
 ) -> dict[str, npt.NDArray[Any]]:
-    """The packed columns, laid a stretch at a time, so that the places of the tokens stay in the processor's cache."""
+    """Return the packed columns; tokens are copied in stretches, so that their indices stay in the CPU cache."""
     dtypes = {name: values.dtype for name, values in docs.values.items()} | dict.fromkeys(ADDED, np.dtype(np.int32))
     flat = {name: np.zeros(rows * length, dtype=dtype) for name, dtype in dtypes.items()}
     for name in docs.values:

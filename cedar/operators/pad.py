@@ -1,4 +1,4 @@
-"""pad: lists of different lengths become arrays of one shape."""
+"""pad: turn lists of different lengths into arrays of one shape."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from cedar.operators.merging import by_content
 
 @dataclass(frozen=True)
 class Pad(RowOperator):
-    """Lists of numbers become ndarrays of shape (rows, to), short ones filled with ``value``.
+    """Turns lists of numbers into ndarrays of shape (rows, to), and fills short lists with ``value``.
 
     Args:
-        columns: list columns of numbers; none for all of them.
-        to: the length; None for the longest list of the batch, which needs a ``batch`` above.
-        value: fills the places behind the end of a list; must fit the dtype of the lists. A dict has a value by
-            column, and the other columns get 0.
+        columns: the columns of lists of numbers to pad; () for all of them.
+        to: the length; None for the longest list of the batch, which requires an earlier ``batch``.
+        value: the number that is written after the end of a list; must fit the dtype of the lists. A dict gives a value
+            by column, and other columns get 0.
 
     Raises:
-        PipelineError: ``to=None`` outside of batches, an invalid length, a column that is not a list of numbers.
-        RowError: while running, a list longer than ``to``, or a null one.
+        PipelineError: ``to=None`` without batches, the length is invalid, or a column is not a list of numbers.
+        RowError: while running, a list is null or longer than ``to``.
 
     Examples:
         >>> import numpy as np, pyarrow as pa
@@ -78,7 +78,7 @@ class Pad(RowOperator):
         known = inputs[0]
         if known is None:
             return None
-        if not self.columns and UNKNOWN in known.values():  # which columns are lists, only a run can tell
+        if not self.columns and UNKNOWN in known.values():  # which columns are lists is known only in a run
             return {name: UNKNOWN if kind is UNKNOWN or token_dtype(kind) else kind for name, kind in known.items()}
         blame = ErrorContext(0, self.label(), None, None)
         padded = {name: self._padded(known[name]) for name in _targets(self.columns, known, blame, self.value)}
@@ -109,7 +109,7 @@ class Pad(RowOperator):
 
 @dataclass(frozen=True)
 class PadKernel:
-    """See ``Pad``."""
+    """The kernel of ``pad``; see ``Pad``."""
 
     columns: tuple[str, ...]
     to: int | None
@@ -120,7 +120,7 @@ class PadKernel:
         types = block.known_types
         names = [n for n in _targets(self.columns, types, self.blame, self.value) if types[n] is not UNKNOWN]
         failures: dict[int, Failure] = {}
-        for name in reversed(names):  # the first column's reason is where several fail
+        for name in reversed(names):  # if several columns fail, the first one's reason is kept
             failures |= _misfits(name, block.columns[name], self.to, self.blame.label)
         if failures and not block.aligned:  # a function resized the batch: its rows have no keys
             raise self.blame.error(failures[min(failures)], None)
@@ -140,10 +140,10 @@ class PadKernel:
 
 
 def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: ErrorContext, value: Fill) -> list[str]:
-    """The columns to pad: the given ones, or every list of numbers.
+    """Return the columns to pad: the given ones, or every list of numbers.
 
     Raises:
-        PipelineError: one that is not there or no list of numbers, or whose dtype cannot hold ``value``.
+        PipelineError: a column is missing, is not a list of numbers, or cannot hold ``value``.
     """
     names = list(columns) or [name for name, kind in types.items() if token_dtype(kind) is not None]
     for name in names:
@@ -161,7 +161,7 @@ def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: Erro
 
 
 def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int, Failure]:
-    """The rows whose list is null, holds nulls that its dtype cannot, or is too long."""
+    """Return failures for rows whose list is null, too long, or holds nulls although its dtype has none."""
     failures: dict[int, Failure] = {}
 
     def fail(rows: Iterable[int], template: str, fix: str) -> None:
@@ -178,7 +178,7 @@ def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int,
         nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         fail(nulls, f"column {name!r} is null", f"with_columns({name}=col({name!r}).fill_null([])) first")
     lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    inner = column.flatten()  # without what null lists hide
+    inner = column.flatten()  # leaves out items hidden behind null lists
     if inner.null_count and not pt.is_floating(inner.type):
         places = np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))
         holding = np.repeat(np.arange(len(column)), lengths)[places]
