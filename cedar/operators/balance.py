@@ -1,4 +1,4 @@
-"""balance: which rank gets which rows of a step, so that the ranks' batches cost about the same."""
+"""balance: assign the rows of a training step to ranks so that the ranks' batches cost about the same."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from cedar.operators.weights import Weights, checked_weights, live_weights, requ
 
 @dataclass(frozen=True, eq=False)
 class Balance(StreamOperator):
-    """Deals the rows of a step, which are those of one batch for each rank, so that the batches cost about the same.
+    """Redistributes the rows of a step (one batch per rank) so that the ranks' batches cost about the same.
 
-    Which rows a step has does not change, nor how many each batch has. Costs are sorted, and each row goes to the
-    batch that costs least so far and has room: longest processing time first, with as many rows for each (Graham,
+    A step keeps its rows, and each batch keeps its number of rows. Rows are sorted by cost, and each row goes to the
+    cheapest batch so far that has room: longest processing time first, with fixed row counts (Graham,
     "Bounds on multiprocessing timing anomalies", 1969; Babel, Kellerer and Kotov, "The k-partitioning problem", 1998).
-    Within a batch, rows keep their order in the step. A row that was skipped above stays where it is, and costs
-    nothing.
+    Within a batch, rows keep their order in the step. A row that an earlier operator skipped stays in its batch and
+    costs nothing.
 
-    All ranks see all rows of a step: each reads and computes what is below, of all ranks. What is above is computed for
-    a rank's own rows alone. On one rank nothing changes.
+    Every rank reads and computes the steps before ``balance`` for all rows of a step. Later operators run only on the
+    rank's own rows. On one rank nothing changes.
 
     Args:
-        by: what a row costs: a column, whose numbers it is, or the lengths of strings and lists, or the sizes of its
-            arrays; an elementwise expression; or a function of the row, a dict, which gives a number.
+        by: the cost of a row: the name of a column of numbers, strings, lists or arrays (its value, length or size);
+            an elementwise expression; or a function that takes the row as a dict and returns a number.
         over: "ranks".
 
     Raises:
-        PipelineError: ``by`` is none of these; the input gives rows and not batches; or, when it is lowered, another
-            operator deals or makes batches above it, or sees batches below it.
-        RowError: while running, a cost that is null, NaN, infinite or negative, or a function that fails.
+        PipelineError: ``by`` is not one of these; the input gives rows instead of batches; or, during planning, a later
+            operator changes which batches ranks get, or an earlier one processes whole batches.
+        RowError: while running, if a cost is null, NaN, infinite or negative, or the function fails.
 
     Examples:
         >>> from cedar.operators.balance import Balance
@@ -81,7 +81,7 @@ class Balance(StreamOperator):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that costs depend on; None: any."""
+        """The columns that costs depend on; None if they may depend on any column."""
         if not isinstance(self.by, str) and not hasattr(self.by, "meta"):
             return None
         return tuple(weight_columns(self.by))
@@ -120,10 +120,10 @@ class Balance(StreamOperator):
 
 
 def placed(costs: Sequence[Weights]) -> list[Index]:
-    """Which rows each batch of a step gets, as ascending numbers among all slots of the step.
+    """Return, for each batch of a step, the rows assigned to it, as ascending indices into all slots of the step.
 
     Args:
-        costs: for each batch, the cost of each slot; NaN for one without a row, which stays in its batch.
+        costs: for each batch, the cost of each slot; NaN marks a slot without a row, which stays in its batch.
 
     Examples:
         >>> import numpy as np
@@ -131,10 +131,10 @@ def placed(costs: Sequence[Weights]) -> list[Index]:
         [[0, 2], [1, 3]]
     """
     slots = np.concatenate([*costs, np.empty(0)])
-    batch = np.repeat(np.arange(len(costs)), [len(each) for each in costs])  # of each slot, then the one it goes to
+    batch = np.repeat(np.arange(len(costs)), [len(each) for each in costs])  # each slot's batch: first the old one
     room = [int(np.isfinite(each).sum()) for each in costs]
-    lightest = [(0.0, number) for number, left in enumerate(room) if left]  # a heap: it is sorted
-    order = np.argsort(-slots, kind="stable")  # NaN comes last
+    lightest = [(0.0, number) for number, left in enumerate(room) if left]  # sorted, so it is a valid heap
+    order = np.argsort(-slots, kind="stable")  # NaN sorts last
     goes = []
     for cost in slots[order[: sum(room)]].tolist():
         load, number = lightest[0]
@@ -149,9 +149,9 @@ def placed(costs: Sequence[Weights]) -> list[Index]:
 
 
 class BalanceStream(Stream):
-    """``at`` is [input position, number of its unit], at the beginning of a step.
+    """A position ``at`` is [input position, unit number], and is always the beginning of a step.
 
-    Steps begin at unit ``context.assigned``, where ranks were last assigned units again; what is before is passed on.
+    Steps begin at unit ``context.assigned``, the first since ranks were last assigned; earlier units pass unchanged.
     """
 
     def __init__(self, source: Stream, operator: Balance, context: StreamContext) -> None:
@@ -167,7 +167,7 @@ class BalanceStream(Stream):
         return [[self.source.start(), 0], 0]
 
     def rows_of(self, unit: int) -> range | None:
-        return self.source.rows_of(unit)  # a step keeps its rows, and each batch as many
+        return self.source.rows_of(unit)  # a step keeps its rows, and each batch its row count
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         if self.source.count is None:
@@ -185,7 +185,7 @@ class BalanceStream(Stream):
 
 @dataclass
 class _BalanceStep:
-    """The units of a step as they come: ``full`` counts those that ranks get, and not what was skipped as a whole."""
+    """The units of a step received so far; ``full`` counts those that go to ranks, without entirely skipped units."""
 
     at: At = None
     units: list[Piece] = field(default_factory=list)
@@ -197,7 +197,7 @@ class _BalanceFlow(Flow):
     def __init__(self, stream: BalanceStream, source: Flow, number: int) -> None:
         self._operator, self._context = stream.operator, stream.context
         self._source = source
-        self._number = number  # of the next unit
+        self._number = number  # the number of the next unit
         self._ahead = Ahead(over(source, self._measure), max(2, stream.context.ranks))
         self._step = _BalanceStep()
         self._ready: deque[Piece] = deque()
@@ -249,7 +249,7 @@ class _BalanceFlow(Flow):
             self._deal()
 
     def _deal(self) -> None:
-        """Hands out the current step."""
+        """Assign the rows of the current step to batches and queue the batches."""
         step, self._step = self._step, _BalanceStep()
         rows = [unit.rows for unit in step.units]
         if step.full > 1 and self._context.ranks > 1:
@@ -271,11 +271,11 @@ WHAT = ("balance", "cost")
 
 
 def row_costs(rows: Rows, by: Any, site: Site | None) -> Weights:
-    """float64[slots]: the cost of each row; NaN where a row was skipped above.
+    """Return the cost of each row, float64[slots]; NaN where an earlier operator skipped the row.
 
     Raises:
-        PipelineError: the column is missing, or has neither numbers nor lengths.
-        RowError: a cost that is null, NaN, infinite or negative, or on which the function failed.
+        PipelineError: the column is missing, or holds neither numbers nor values with a length.
+        RowError: a cost is null, NaN, infinite or negative, or the function failed on a row.
     """
     block = rows.gather()
     costs = np.full(block.slots, np.nan)

@@ -1,4 +1,4 @@
-"""batch: from here on the unit is the batch."""
+"""batch: cut rows into batches; from here on, a unit is a batch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled,
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
 
 Last = Literal["drop", "keep", "pad"] | None
-Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots of a piece count; None: all
+Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows of a batch; None: all
 
 
 @dataclass(frozen=True)
 class Batch(StreamOperator):
-    """Runs of ``size`` rows.
+    """Groups consecutive rows into batches of ``size`` rows.
 
-    Batches are cut on row numbers before skipping, so a bad row shortens its own batch and shifts no other.
+    Batches are cut by row number before rows are skipped, so a bad row shortens its own batch and shifts no other.
     ``last``: "drop" the short batch at the end, "keep" it, or "pad" it to ``size`` and add a boolean column ``valid``.
-    None keeps it here; where ranks part, they share the rows that do not fill a step.
+    None keeps it; with several ranks, the ranks divide the rows that do not fill a step.
     """
 
     size: int
@@ -92,10 +92,10 @@ class Batch(StreamOperator):
 
 
 class BatchStream(Stream):
-    """Cuts; nothing is gathered here.
+    """Cuts batches without gathering their rows.
 
-    Slots that the next row replaces (``refills``) belong to the batch before them, those at the very beginning to the
-    first; so a batch waits for the row after its last.
+    With ``refills``, the next row replaces a dead slot. Dead slots belong to the batch before them, or to the first
+    batch, so a batch is complete only when the row after its last one arrives.
     """
 
     def __init__(self, source: Stream, size: int, last: Last, refills: bool = False) -> None:
@@ -103,7 +103,7 @@ class BatchStream(Stream):
         self._size = size
         self._last = last
         self._refills = refills
-        self.left_out = 0  # rows that a flow dropped at its end
+        self.left_out = 0  # number of rows that a flow dropped at its end
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -116,7 +116,7 @@ class BatchStream(Stream):
         return [self._source.start(), 0]
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        if self._refills:  # how many rows that takes is known only after a run
+        if self._refills:  # the number of input rows is known only after a run
             return [self.start(), unit]
         return [self._source.seek(unit * self._size, lap), 0]
 
@@ -144,9 +144,9 @@ class _BatchFlow(Flow):
         self._size = size
         self._last = last
         self._wanted = size + refills
-        self._tells = stream._source.count is None  # positions are of last rows, not of first ones and a batch more
+        self._tells = stream._source.count is None  # then positions count from a batch's last row, not its first
         self._cuts = 0
-        self._waiting: list[tuple[Piece, int, Counted]] = []  # a piece, units of it that went, which slots count
+        self._waiting: list[tuple[Piece, int, Counted]] = []  # piece, its units already used, slots that count
         self._have = 0
         self._ended = False
 
@@ -166,7 +166,7 @@ class _BatchFlow(Flow):
                 counted = piece.rows.counted()
                 self._waiting.append((piece, 0, counted))
                 self._have += piece.units if counted is None else int(counted.sum())
-        all_dead = self._waiting and not self._cuts  # counted as skipped at hand-over, so not passed over here
+        all_dead = self._waiting and not self._cuts  # emit an all-dead batch, so that its rows are counted as skipped
         if self._have < self._size and self._last == "drop":
             self._stream.left_out += self._have
             self._have = 0
@@ -176,7 +176,7 @@ class _BatchFlow(Flow):
         return self._cut()
 
     def _let_go(self) -> None:
-        """Gather the rest of a window, a short batch, so that its blocks need not wait for the next window."""
+        """Gather the last rows of a finished window, so that its blocks are freed before the next window arrives."""
         for i, (piece, start, counted) in enumerate(self._waiting):
             if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
                 rest = piece.slice(start, piece.units)
@@ -217,11 +217,11 @@ class _BatchFlow(Flow):
 
 @dataclass(frozen=True)
 class PadBatch:
-    """The kernel of ``last="pad"``: fills a batch up to ``size`` rows and marks the real ones in ``valid``."""
+    """The kernel of ``last="pad"``: pads a batch to ``size`` rows and marks the real rows in the column ``valid``."""
 
     size: int
     types: dict[str, ColumnType]
-    only_empty: bool = False  # the batches below are filled already; only those assigned as padding are not
+    only_empty: bool = False  # pad only batches without columns
 
     def __call__(self, block: Block, env: Env) -> Block:
         if self.only_empty and block.columns:
@@ -238,7 +238,7 @@ class PadBatch:
 
 
 def check_free(columns: Collection[str]) -> None:
-    """Raises PipelineError where ``last="pad"`` would write over a column of the user's."""
+    """Raise PipelineError if ``last="pad"`` would overwrite a user column named ``valid``."""
     if "valid" in columns:
         raise PipelineError(
             'batch(last="pad") adds a column "valid", and there is one already',

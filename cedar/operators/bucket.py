@@ -1,4 +1,4 @@
-"""bucket_by_length: batches of rows of similar length."""
+"""bucket_by_length: group rows of similar length into batches."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from cedar.operators.take import whole
 
 @dataclass(frozen=True)
 class BucketByLength(StreamOperator):
-    """Batches of rows whose ``column`` is of similar length, in the order in which buckets fill up.
+    """Makes batches of rows whose values in ``column`` have similar lengths, in the order in which buckets fill up.
 
-    Bucket i takes lengths from ``boundaries[i - 1]`` to just below ``boundaries[i]``, and gives batches of
-    ``batch_sizes[i]`` rows. At the end, what is left is given bucket by bucket, as shorter batches. A row that was
-    skipped above counts in the first bucket. From here on the unit is the batch.
+    Bucket i takes lengths from ``boundaries[i - 1]`` to just below ``boundaries[i]``, and makes batches of
+    ``batch_sizes[i]`` rows. At the end, the remaining rows are delivered bucket by bucket as shorter batches. A row
+    that an earlier operator skipped counts in the first bucket. From here on, a unit is a batch.
 
     Args:
-        column: lists, strings (counted in characters), bytes, arrays, or objects with a length.
-        boundaries: ascending, above zero.
-        batch_sizes: one more than the boundaries.
-        local: True fills buckets from each rank's share alone.
+        column: the name of a column of lists, strings (measured in characters), bytes, arrays or objects with a length.
+        boundaries: the lengths at which the next bucket begins; ascending, above zero.
+        batch_sizes: the rows per batch of each bucket; one entry more than boundaries.
+        local: True fills buckets from each rank's own rows only.
 
     Raises:
-        PipelineError: boundaries or sizes that do not fit; a column that is missing or has no length.
-        RowError: while running, a missing value.
+        PipelineError: boundaries or sizes are invalid, or the column is missing or has no length.
+        RowError: while running, a value is missing.
 
     Examples:
         >>> from cedar.operators.bucket import BucketByLength
@@ -133,7 +133,7 @@ def is_list_type(kind: pa.DataType) -> bool:
 
 
 def row_lengths(rows: Rows, name: str, site: Site | None) -> Index:
-    """The length of each slot's value, int64; -1 if the slot is dead."""
+    """Return the length of each slot's value, int64; -1 if the slot is dead."""
     block = rows.gather()
     column = plain(block.columns[name])
     _check_type(name, block.types[name], site)
@@ -162,7 +162,7 @@ def _lengths(block: Block, name: str, column: Column, site: Site | None) -> npt.
 
 
 def arrow_lengths(column: pa.Array) -> npt.NDArray[Any]:
-    """The length of each of a column's lists, strings (in characters) or bytes; none of them is null."""
+    """Return the length of each list, string (in characters) or bytes value of a column without nulls."""
     if is_list_type(column.type):
         return np.asarray(pc.list_value_length(column))
     measure = pc.utf8_length if pa.types.is_large_string(column.type) else pc.binary_length
@@ -175,7 +175,7 @@ def has_length(kind: pa.DataType) -> bool:
 
 
 class BucketStream(Stream):
-    """``at`` is [position of the oldest row not given yet, rows of each bucket from there on that were given]."""
+    """A position ``at`` is [oldest row not yet delivered, number of later rows already delivered, per bucket]."""
 
     def __init__(self, source: Stream, operator: BucketByLength, context: StreamContext) -> None:
         self.source = source
@@ -199,7 +199,7 @@ class BucketStream(Stream):
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """A piece with the bucket of each of its rows; ``before`` counts the rows of each bucket ahead of it."""
+    """A piece with the bucket of each row; ``before`` counts, per bucket, the rows in earlier pieces."""
 
     number: int
     piece: Piece
@@ -208,7 +208,7 @@ class _Sorted:
 
 
 class _LengthBucket:
-    """Rows of one bucket that wait, in order."""
+    """The rows that wait in one bucket, in input order."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -216,7 +216,7 @@ class _LengthBucket:
         self._runs: deque[tuple[_Sorted, Index]] = deque()
 
     def add(self, piece: _Sorted, slots: Index) -> Index:
-        """Holds rows; returns the slots that fill a batch up."""
+        """Add rows; return the slots that complete a batch."""
         missing = self.size - self.waiting
         if len(slots):
             self._runs.append((piece, slots))
@@ -227,7 +227,7 @@ class _LengthBucket:
         return (self._runs[0][0], int(self._runs[0][1][0])) if self._runs else None
 
     def take(self) -> Rows:
-        """The rows of the next batch."""
+        """Remove and return the rows of the next batch."""
         missing = min(self.size, self.waiting)
         self.waiting -= missing
         taken = []
@@ -248,11 +248,11 @@ class BucketFlow(Flow):
         self._source = stream.source.open(position, lap)
         self._ahead = Ahead(over(self._source, self._measure))
         self._buckets = [_LengthBucket(size) for size in stream.operator.batch_sizes]
-        self._skip = np.array(given, dtype=np.int64)  # the first rows of each bucket, given before this flow was opened
+        self._skip = np.array(given, dtype=np.int64)  # rows per bucket delivered before this flow was opened
         self._given = self._skip.copy()
         self._seen = np.zeros(len(given), dtype=np.int64)
         self._pieces = 0
-        self._full: deque[int] = deque()  # buckets, in the order in which they filled up
+        self._full: deque[int] = deque()  # numbers of full buckets, in the order in which they filled up
         self._ended = False
 
     def _measure(self, piece: Piece) -> Any:

@@ -1,4 +1,4 @@
-"""What stream operators share: units kept until they are needed, and tasks in progress in order."""
+"""Shared parts of stream operators: buffers of units, and queues of tasks whose results come in order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DEPTH = 4  # tasks in progress per operator; pieces are blocks, so a few keep th
 
 
 class Buffer:
-    """Units pulled from a flow and not yet taken.
+    """A buffer of units pulled from a flow and not yet taken.
 
     Args:
-        flow: where units come from; ``position`` is where it was opened.
-        prepare: applied once to the rows of each piece.
+        flow: the flow that supplies units; ``position`` is where it was opened.
+        prepare: a function applied once to the rows of each piece.
     """
 
     def __init__(self, flow: Flow, position: Position, prepare: Callable[[Rows], Rows] | None = None) -> None:
@@ -34,11 +34,11 @@ class Buffer:
         self.batch = False
 
     def limit(self, units: int) -> None:
-        """No more will be taken, so more need not be read ahead."""
+        """Announce that at most ``units`` more will be taken, so that the flow does not prefetch more."""
         self._flow.limit(units)
 
     def fill(self, wait: bool) -> bool:
-        """Pull once; False if nothing was there yet."""
+        """Pull one piece from the flow; return False if none was ready."""
         piece = self._flow.pull(wait)
         if piece is PENDING:
             return False
@@ -54,11 +54,11 @@ class Buffer:
 
     @property
     def position(self) -> Position:
-        """Of the next unit."""
+        """The position of the next unit."""
         return self._pieces[0].position() if self._pieces else self._after
 
     def take(self, units: int) -> list[Rows]:
-        """The rows of the next ``units`` units, run by run."""
+        """Remove the next ``units`` units; return their rows as a list of contiguous runs."""
         runs = []
         self.units -= units
         while units:
@@ -77,7 +77,7 @@ class Buffer:
 
 
 class ChunkFlow(Flow):
-    """A flow of rows cut again: every piece has ``units`` units, the last one what is left."""
+    """A flow cut into pieces of ``units`` units; the last piece may be shorter."""
 
     def __init__(self, flow: Flow, position: Position, units: int) -> None:
         self._buffer = Buffer(flow, position)
@@ -98,12 +98,12 @@ class ChunkFlow(Flow):
 
 
 class Ahead(Generic[T]):
-    """Tasks in progress, their results in order.
+    """A queue of tasks in progress that returns their results in order.
 
     Args:
-        step: starts the next task: (tag, future), or (tag, None) if there is nothing to wait for; PENDING if it
-            would have to wait and may not; None at the end.
-        depth: how many tasks may be in progress.
+        step: starts the next task and returns (tag, future), or (tag, None) if there is nothing to wait for; returns
+            PENDING if it would have to wait although ``wait`` is False, and None at the end.
+        depth: the maximum number of tasks in progress.
     """
 
     def __init__(self, step: Step[T], depth: int = DEPTH) -> None:
@@ -114,7 +114,7 @@ class Ahead(Generic[T]):
         self._error: Exception | None = None
 
     def pull(self, wait: bool) -> tuple[T, Any] | Pending | None:
-        """The next tag and result; PENDING and None as for a flow."""
+        """Return the next tag and result; PENDING if not ready, None at the end."""
         self._fill(wait)
         if not self._queue:
             if self._error is not None:
@@ -135,7 +135,7 @@ class Ahead(Generic[T]):
                 if not self._queue:
                     self._error = error
                     raise
-                self._error = error  # raised in its turn: what came before is delivered first
+                self._error = error  # raised later: results of earlier tasks are delivered first
                 return
             if started is None:
                 self._ended = True
@@ -145,7 +145,7 @@ class Ahead(Generic[T]):
                 self._queue.append(started)
 
     def close(self) -> None:
-        """Cancel what has not begun."""
+        """Cancel the tasks that have not started."""
         self._ended = True
         while self._queue:
             _, future = self._queue.popleft()
@@ -154,7 +154,7 @@ class Ahead(Generic[T]):
 
 
 def over(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
-    """A step that starts ``task`` on every piece of a flow; pieces without units have no task."""
+    """Return a step for ``Ahead`` that starts ``task`` on each piece of a flow, except pieces without units."""
 
     def step(wait: bool) -> tuple[Piece, Any] | Pending | None:
         piece = flow.pull(wait)
@@ -166,10 +166,10 @@ def over(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
 
 
 def narrow(rows: Rows, names: Iterable[str], label: str, site: Site | None) -> Rows:
-    """The same rows with some columns alone, so that a task gathers and ships no more than it needs.
+    """Return the rows with only some columns, so that a task gathers and sends no more than it needs.
 
     Raises:
-        PipelineError: a column that does not exist; ``label`` says who asked.
+        PipelineError: a column does not exist; the message names the operator ``label``.
     """
     names = list(names)
     for block in rows.blocks:

@@ -1,4 +1,4 @@
-"""cache: keep what comes out of the deterministic part of a pipeline."""
+"""cache: store the output of the deterministic part of a pipeline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 
 @dataclass(frozen=True)
 class Cache(RowOperator):
-    """A hint: keep the blocks that arrive here in memory, or under a directory or URL as Arrow files.
+    """A hint to store the blocks that arrive here in memory, or as Arrow files in a directory or under a URL.
 
-    Never changes a result: what a random operator made is not kept, the rows before it are.
+    The cache never changes a result: it stores the rows before a random operator, not the random operator's output.
 
     Args:
         where: "memory", "auto", a directory or a URL.
-        version: stands for the functions below, in place of their code and state.
-        layout: put in by the optimizer, for ``Budget(layout=)``: it keeps the columns that this pipeline needs.
+        version: identifies the functions before the cache, instead of their code and state.
+        layout: True if the optimizer added it for ``Budget(layout=)``; it stores the columns that this pipeline needs.
     """
 
     where: str = "auto"

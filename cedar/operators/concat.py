@@ -1,4 +1,4 @@
-"""concat: one input after the other; and what it shares with mix, inputs that must have the same columns."""
+"""concat: join inputs one after the other; also the checks that mix shares: all inputs have the same columns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cedar.operators.take import within
 
 @dataclass(frozen=True)
 class Concat(StreamOperator):
-    """The rows (or batches) of the first input, then those of the second, and so on.
+    """Gives the rows (or batches) of the first input, then those of the second, and so on.
 
-    All inputs have the same columns, in any order; the first input's order is kept.
+    All inputs have the same columns, in any order; the output has the first input's column order.
 
     Raises:
-        PipelineError: the inputs' columns or types differ, or some give batches and others rows.
+        PipelineError: the inputs' columns or types differ, or some inputs give batches and others give rows.
 
     Examples:
         >>> from cedar.operators.concat import Concat
@@ -57,7 +57,7 @@ class Concat(StreamOperator):
 
 
 def joined_samples(label: str, inputs: Sequence[Block]) -> Block:
-    """The rows of all samples, in the first one's order of columns; of an empty one the types say nothing."""
+    """Return the rows of all samples in the first sample's column order; types of empty samples are ignored."""
     agreed(label, [None if block.is_nothing else block.known_types for block in inputs])
     filled = [block for block in inputs if len(block) and block.aligned] or inputs[:1]
     names = next(list(block.columns) for block in inputs if block.columns.keys() == filled[0].columns.keys())
@@ -65,10 +65,10 @@ def joined_samples(label: str, inputs: Sequence[Block]) -> Block:
 
 
 def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> Schema:
-    """The one schema of several inputs; types that only a run can tell agree with any.
+    """Return the common schema of several inputs; a type that is unknown before a run matches any other.
 
     Raises:
-        PipelineError: the differences, input by input.
+        PipelineError: the schemas differ; the message lists the differences for each input.
 
     Examples:
         >>> import pyarrow as pa
@@ -93,11 +93,11 @@ def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> S
             site=site,
             fix="bring the inputs to the same columns with select, rename, or with_columns and cast",
         )
-    return merged if schemas[0] is not None else None  # names in the order of the first input, or not at all
+    return merged if schemas[0] is not None else None  # the first input's column order must be known
 
 
 def differences(expected: Mapping[str, ColumnType], actual: Mapping[str, ColumnType]) -> list[str]:
-    """How the columns ``actual`` differ from those expected, a phrase each."""
+    """Return one phrase for each difference between the ``actual`` and the ``expected`` columns."""
     problems = [f"no column {n!r}" for n in expected if n not in actual]
     problems += [f"column {n!r} is extra" for n in actual if n not in expected]
     for name, kind in actual.items():
@@ -108,7 +108,7 @@ def differences(expected: Mapping[str, ColumnType], actual: Mapping[str, ColumnT
 
 
 def _objects(one: ColumnType | None, other: ColumnType) -> bool:
-    """Objects of any kind, and objects of which more is known, such as images."""
+    """Whether one type is a generic object and the other is any object type, such as an image."""
     return OBJECT in (one, other) and isinstance(one, ObjectType) and isinstance(other, ObjectType)
 
 
@@ -116,7 +116,7 @@ def same_units(label: str, batched: Sequence[bool]) -> bool:
     """Whether all inputs give batches.
 
     Raises:
-        PipelineError: some do and some do not.
+        PipelineError: some inputs give batches and others do not.
     """
     if any(batched) and not all(batched):
         batches = ", ".join(str(i) for i, b in enumerate(batched) if b)
@@ -128,7 +128,7 @@ def same_units(label: str, batched: Sequence[bool]) -> bool:
 
 
 def branch_rows(label: str, index: int, context: StreamContext) -> Callable[[Rows], Rows]:
-    """Makes rows of input ``index`` ready to stand among those of the other inputs: keys, columns checked, order."""
+    """Return a function that prepares rows of input ``index``: it extends keys, checks columns and reorders them."""
 
     def prepare(rows: Rows) -> Rows:
         rows = rows.within(index)
@@ -151,7 +151,7 @@ def branch_rows(label: str, index: int, context: StreamContext) -> Callable[[Row
 
 
 def total(counts: Sequence[Count]) -> Count:
-    """The sum of counts; without end from the first input that has none."""
+    """Return the sum of counts; None or infinity if one of them, the first such count decides."""
     units = 0
     for count in counts:
         if count is None or count == math.inf:
@@ -161,7 +161,7 @@ def total(counts: Sequence[Count]) -> Count:
 
 
 class ConcatStream(Stream):
-    """``at`` is [input, its position]."""
+    """A position ``at`` is [index of the input, position in it]."""
 
     def __init__(self, inputs: tuple[Stream, ...], context: StreamContext) -> None:
         if not inputs:
@@ -177,7 +177,7 @@ class ConcatStream(Stream):
         return self.first(0)
 
     def first(self, branch: int) -> At:
-        """Where input ``branch`` begins."""
+        """Return the position at which input ``branch`` begins."""
         return [branch, [self.inputs[branch].start(), 0]]
 
     def seek(self, unit: int, lap: int = 0) -> Position:
@@ -195,7 +195,7 @@ class ConcatStream(Stream):
         return self.place(branch, replace(piece, at=at, skip=skip + piece.skip))
 
     def place(self, branch: int, piece: Piece) -> At | None:
-        """Where a piece of input ``branch`` begins, if that can be said without counting."""
+        """Return the position of a piece of input ``branch``; None if only counting units would reveal it."""
         at = self.inputs[branch].rebase(piece)
         return None if at is None else [branch, [at, 0]]
 

@@ -1,4 +1,4 @@
-"""join: columns of another table, by equal keys or by the latest time; and filters by what that table has."""
+"""join: add columns of another table, by equal keys or by latest time; or filter by the keys of that table."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     import polars as pl
 
 How: TypeAlias = Literal["left", "inner", "semi", "anti"]
-_LEFT, _RIGHT = "__left", "__right"  # row numbers
+_LEFT, _RIGHT = "__left", "__right"  # columns of row numbers
 
 
 @dataclass(frozen=True)
 class JoinKeys:
-    """What rows are matched by.
+    """The columns by which rows are matched.
 
     Args:
-        left, right: columns that must be equal, here and in the other table.
-        time: the column of both that ``join_asof`` goes by: the latest that is not after the row's own.
-        tolerance: how much earlier it may be, as polars takes it.
+        left, right: the columns of the pipeline and of the other table that must be equal.
+        time: the time column of both for ``join_asof``, which matches the latest time not after the row's own.
+        tolerance: how much earlier that time may be, in a form that polars accepts.
     """
 
     left: tuple[str, ...]
@@ -45,27 +45,27 @@ class JoinKeys:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns that are read here."""
+        """The columns of the pipeline that the join reads."""
         return self.left if self.time is None else (*self.left, self.time)
 
 
 @dataclass(frozen=True)
 class Join(RowOperator):
-    """Columns of another table.
+    """Adds columns of another table, or filters by its keys.
 
     Args:
-        keys: what rows are matched by.
+        keys: the columns by which rows are matched.
         how: "left" keeps every row, with nulls if nothing matches; "inner", "semi" and "anti" filter.
-        types: of the other table's columns.
-        given: (name in the other table, name here) of the columns that are added.
-        several: rows may match more than one.
-        content: stands for the other table, where that is known before a run.
-        own: stands for what a run reads of another pipeline, in caches of this one.
-        survey: the table, ready for lookups.
+        types: the types of the other table's columns.
+        given: (name in the other table, output name) of the columns that are added.
+        several: whether a row may match several rows of the table.
+        content: identifies the other table's content, if it is known before a run.
+        own: identifies, in this pipeline's caches, the other pipeline whose rows a run reads.
+        survey: provides the table, prepared for lookups.
 
     Raises:
-        PipelineError: keys that are not there, or of types that do not compare; a name for two columns; while running,
-            below a ``batch``.
+        PipelineError: a key is missing, key types cannot be compared, or two columns have one name; while running, if
+            the join comes after a ``batch``.
     """
 
     keys: JoinKeys
@@ -100,7 +100,7 @@ class Join(RowOperator):
 
     def parameters(self) -> dict[str, Any]:
         keys = [list(self.keys.left), list(self.keys.right), self.keys.time, repr(self.keys.tolerance)]
-        content = self.content if self.how != "left" or self.several else ""  # which decides how many rows there are
+        content = self.content if self.how != "left" or self.several else ""  # decides the row count
         return {
             "content": content,
             "keys": keys,
@@ -117,7 +117,7 @@ class Join(RowOperator):
             if name not in known:
                 raise missing_column(name, list(known), self.label())
         types = dict(self.types)
-        compared = self.__dict__.setdefault("_compared", set())  # plans ask repeatedly
+        compared = self.__dict__.setdefault("_compared", set())  # planning calls this repeatedly
         if (key := tuple(known.items())) not in compared:
             self._compare(known, types)
             compared.add(key)
@@ -129,14 +129,14 @@ class Join(RowOperator):
         return known | {name: types[own] for own, name in self.given}
 
     def _compare(self, known: Mapping[str, ColumnType], types: Mapping[str, ColumnType]) -> None:
-        """Let polars match no rows of these types, which tells whether it can."""
+        """Match zero rows of these types with polars, to check that it can compare them."""
         own, others = (
             {n: pa.nulls(0, t) for n, t in kinds.items() if isinstance(t, pa.DataType)} for kinds in (known, types)
         )
         time = [] if self.keys.time is None else [self.keys.time]
         left, right = (*self.keys.left, *time), (*self.keys.right, *time)
         if not all(name in own for name in left):
-            return  # a run will tell
+            return  # some types are unknown before a run
         try:
             matched(self.keys, to_frame({n: own[n] for n in left}), to_frame({n: others[n] for n in right}))
         except polars_errors() + (NoColumn, KeyError) as error:  # noqa: RUF005 - mypy does not see through a star
@@ -157,11 +157,11 @@ class Join(RowOperator):
 
 @dataclass(frozen=True)
 class JoinRows:
-    """The kernel."""
+    """The kernel of ``join``."""
 
     operator: Join
     pooled: ClassVar[bool] = True  # the work is done in polars' threads
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     @elsewhere
     def __call__(self, block: Block, env: Env) -> Block:
@@ -185,7 +185,7 @@ class JoinRows:
         return _of_rows(block, left, columns, operator.several)
 
     def _pairs(self, block: Block) -> pl.DataFrame:
-        """The rows that match, by their numbers here and there; in the order of rows here, then there."""
+        """Return matching pairs of row numbers (block, table), ordered by the block's row, then the table's."""
         import polars as pl
 
         keys, stored = self.operator.keys, self.operator.survey.value
@@ -200,10 +200,10 @@ class JoinRows:
 
 
 def matched(keys: JoinKeys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
-    """Left rows joined by polars with the right ones that they match, in the order of both.
+    """Join left rows with matching right rows by polars, ordered by left row, then right row.
 
     Raises:
-        polars.exceptions.PolarsError: keys of types that do not compare.
+        polars.exceptions.PolarsError: the types of the keys cannot be compared.
     """
     import polars as pl
 
@@ -225,7 +225,7 @@ def matched(keys: JoinKeys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataF
 
 
 def _common(left: Any, right: Any) -> Any:
-    """The type in which times of both are compared: nothing is rounded."""
+    """Return the type to which both time columns are cast for comparison."""
     import polars as pl
 
     if left.is_integer() and right.is_integer():
@@ -240,7 +240,7 @@ def _common(left: Any, right: Any) -> Any:
 
 
 def _in_time(stored: StoredTable, times: pl.Series) -> Index:
-    """The rows that may be the latest before one of these times: those between the first and the last of them."""
+    """Return the table rows that may match: from the last one before the first time up to the last time."""
     import polars as pl
 
     known = pl.Series(stored.table.column(times.name))
@@ -255,7 +255,7 @@ def _in_time(stored: StoredTable, times: pl.Series) -> Index:
 
 
 def _with_others(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Array]:
-    """The pairs, and a null for each row that has none."""
+    """Return the pairs, plus a pair with null for each left row without a match."""
     alone = np.ones(rows, dtype=bool)
     alone[left] = False
     every = np.concatenate([left, np.flatnonzero(alone)])
@@ -266,7 +266,7 @@ def _with_others(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Ar
 
 
 def _of_rows(block: Block, left: Index, columns: dict[str, Any], several: bool) -> Block:
-    """The block's live rows ``left``, in ascending order, with these columns added."""
+    """Return the block's live rows ``left`` (ascending) with ``columns`` added."""
     if not several:
         if len(left) == len(block):
             return block.with_columns(columns)

@@ -1,6 +1,7 @@
-"""Lookup: the table on the other side of a join, in the order of hashes of its keys, so that few rows are inspected.
+"""Lookup in the right-hand table of a join: the table is sorted by key hash, so that few rows are inspected.
 
-Polars joins: a block with the rows of the table whose keys have the hash of one of its own. So a hash decides nothing.
+Polars joins each block with only those table rows whose key hashes occur in the block. Since polars compares the keys
+themselves, hash collisions do not matter.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from cedar.operators.stored import StoredTable
 if TYPE_CHECKING:
     import polars as pl
 
-HASH = "__hash"  # of the keys of a row
+HASH = "__hash"  # the column of hashes of each row's keys
 _SHOWN = 3
 
 
 def key_hashes(frame: pl.DataFrame) -> Any:
-    """uint64[rows]: equal keys have one hash, whatever the width of their type."""
+    """Return a hash of each row, uint64[rows]; equal keys have equal hashes, even if their integer widths differ."""
     import polars as pl
 
     def wide(name: str, kind: Any) -> pl.Expr:
@@ -36,16 +37,16 @@ def key_hashes(frame: pl.DataFrame) -> Any:
 
 
 def arranged(columns: Mapping[str, Any], keys: Sequence[str], unique: bool, time: str | None = None) -> pa.Table:
-    """The rows that can match, ordered by hashes of ``keys``, and by ``time`` where that is given.
+    """Return the rows that can match, ordered by hashes of ``keys``, then by ``time`` if given.
 
     Args:
-        columns: Arrow columns of the table.
-        keys: which must be equal.
-        unique: two rows with the same keys are an error.
-        time: the column that ``join_asof`` goes by.
+        columns: the table's Arrow columns.
+        keys: the names of the columns that must be equal.
+        unique: whether two rows with the same keys are an error.
+        time: the time column of ``join_asof``.
 
     Raises:
-        PipelineError: two rows with the same keys.
+        PipelineError: ``unique`` is True and two rows have the same keys.
     """
     import polars as pl
 
@@ -78,9 +79,9 @@ def _refuse_twice(keys: pl.DataFrame) -> None:
 
 
 def candidates(stored: StoredTable, hashes: Any) -> Index:
-    """int64: the rows of the table that have one of these hashes, ascending."""
+    """Return the numbers of the table's rows that have one of these hashes, int64, ascending."""
     known = stored.numbers(HASH)
-    asked = np.sort(hashes)  # np.unique takes ten times as long for numbers that mostly differ
+    asked = np.sort(hashes)  # np.unique takes ten times as long if most numbers differ
     asked = asked[np.append(True, asked[1:] != asked[:-1])] if len(asked) else asked
     first = np.searchsorted(known, asked)
     there = known[np.minimum(first, len(known) - 1)] == asked if len(known) else np.zeros(len(asked), dtype=bool)
@@ -92,7 +93,7 @@ def candidates(stored: StoredTable, hashes: Any) -> Index:
 
 
 def taken(stored: StoredTable, names: Sequence[str], rows: pa.Array) -> dict[str, pa.Array]:
-    """Columns of the table at these rows; nulls where a row is null."""
+    """Return columns of the table at these row numbers; a null row number gives nulls."""
     table = stored.table
     return {name: _one(table.column(name)).take(rows) for name in names}
 

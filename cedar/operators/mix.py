@@ -1,4 +1,4 @@
-"""mix: rows of several inputs, drawn by position in the mixed stream."""
+"""mix: interleave rows of several inputs; the position in the mixed stream decides which input is next."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cedar.operators.concat import agreed, branch_rows, joined_samples, same_uni
 from cedar.operators.take import within
 
 Stop: TypeAlias = Literal["first", "all"]
-Weight: TypeAlias = "float | Callable[[int], float]"  # a schedule says it of a step of the loader
+Weight: TypeAlias = "float | Callable[[int], float]"  # a schedule returns the weight at a step of the loader
 
-ROUND = 1024  # positions in which each input gets its share: part of the result
+ROUND = 1024  # positions per round, in which each input gets its share; changing it changes the order of rows
 _BITS = 53
 _ONE = 1 << _BITS
 _END = 1 << 62
@@ -33,19 +33,19 @@ _MOST_ROUNDS = 1 << 22
 
 @dataclass(frozen=True)
 class Mix(StreamOperator):
-    """Rows (or batches) of several inputs; the seed and the position say which input comes next.
+    """Mixes rows (or batches) of several inputs; the seed and the position decide which input comes next.
 
     Args:
-        weights: one per input, above zero; they need not add up to one. A function is asked at the beginning of each
-            round, for the step of the loader, counted from 0 and over all epochs; it may say zero.
+        weights: one number above zero per input; they need not add up to one. A function is called at the beginning of
+            each round with the step of the loader, counted from 0 over all epochs; it may return zero.
         seed: mixed into the seed of the run.
-        stop: "first" ends when it is an input's turn and it has nothing left; "all" continues with the others.
-        local: True mixes each rank's share by itself.
-        names: of the inputs.
+        stop: "first" ends the mixture when the next input is exhausted; "all" continues with the others.
+        local: True mixes each rank's share separately.
+        names: the names of the inputs.
 
     Raises:
-        PipelineError: weights that are not numbers above zero, one per input; inputs whose columns differ, or of which
-            some give batches and others rows.
+        PipelineError: the weights are not one number above zero per input; the inputs' columns differ; or some inputs
+            give batches and others give rows.
 
     Examples:
         >>> from cedar.operators.mix import Mix
@@ -89,29 +89,29 @@ class Mix(StreamOperator):
         return Effects(frozenset(), frozenset(), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
-        """Without the weights, which may change in the middle of an epoch."""
+        """Return the parameters without the weights, which may change in the middle of an epoch."""
         return {"inputs": len(self.weights), "seed": self.seed, "stop": self.stop, "local": self.local}
 
     def code(self) -> tuple[Any, ...]:
         return tuple(weight for weight in self.weights if callable(weight))
 
     def written(self) -> list[float | None]:
-        """The weights, for a state; None of a schedule."""
+        """Return the weights for a checkpoint, with None for a schedule."""
         return [None if callable(weight) else weight for weight in self.weights]
 
     @property
     def inputs_named(self) -> tuple[str, ...]:
-        """The names of the inputs, or their numbers."""
+        """The names of the inputs, or their numbers if they have no names."""
         return self.names or tuple(map(str, range(len(self.weights))))
 
     def changed(self, weights: Any, before: Sequence[Weight]) -> tuple[Weight, ...]:
-        """Other weights, by the names of inputs or one for each; zero leaves an input out.
+        """Return new weights from a dict by input name or a sequence; zero leaves an input out.
 
         Args:
-            before: the weights so far, which inputs that are not named keep.
+            before: the current weights, which unnamed inputs keep.
 
         Raises:
-            PipelineError: they are none.
+            PipelineError: the weights are invalid.
         """
         names = self.inputs_named
         if isinstance(weights, Mapping):
@@ -166,26 +166,26 @@ def _weights(weights: Any, least: float = math.ulp(0.0)) -> tuple[Weight, ...]:
 
 @dataclass(frozen=True)
 class Draw:
-    """Which input each position takes: a pure function of the seed, the position and the inputs that are gone.
+    """Decides which input each position takes: a pure function of the seed, the position and the exhausted inputs.
 
-    Positions are drawn in rounds. Of each, an input gets its exact share, remainders carried over from those before, in
-    a random order. So how many an input has of the first rounds is arithmetic.
+    Positions are drawn in rounds. In each round, an input gets its exact share, with remainders carried over from
+    earlier rounds, in a random order. So the number of positions per input can be computed without drawing.
     """
 
     key: int
     weights: tuple[Weight, ...]
-    step: Callable[[int], int] = lambda position: position  # of the loader, at a position
+    step: Callable[[int], int] = lambda position: position  # maps a position to the loader's step
     sums: dict[Any, list[tuple[list[int], list[float]]]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def unused(self) -> tuple[bool, ...]:
-        """The inputs that are left out from the beginning."""
+        """Which inputs are never drawn because their weight is zero."""
         return tuple(not callable(weight) and weight == 0 for weight in self.weights)
 
     def taken(self, start: int, rounds: int, gone: Sequence[bool]) -> list[int]:
-        """How many of the positions of the first ``rounds`` rounds from position ``start`` on each input takes.
+        """Return how many positions each input takes in the first ``rounds`` rounds after position ``start``.
 
-        An input takes its part of what those before it leave, so the numbers never fall from one round to the next.
+        Each input takes its part of what earlier inputs leave, so the counts never decrease from round to round.
         """
         if any(map(callable, self.weights)):
             return self._scheduled(start, rounds, gone)
@@ -197,12 +197,12 @@ class Draw:
             taken.append(left * part >> _BITS)
             left -= taken[-1]
             total -= weight
-        last = max(i for i, weight in enumerate(weights) if weight)  # where weights do not add up to the last bit
+        last = max(i for i, weight in enumerate(weights) if weight)  # the last input gets what rounding leaves
         taken[last] += left
         return taken
 
     def _scheduled(self, start: int, rounds: int, gone: Sequence[bool]) -> list[int]:
-        """The same, round by round; what an input is due beyond whole units is carried over."""
+        """Compute ``taken`` round by round for schedules; fractions of a unit are carried over to the next round."""
         nothing = [0] * len(self.weights), [0.0] * len(self.weights)
         sums = self.sums.setdefault((start, *gone), [nothing])
         while len(sums) <= rounds:
@@ -219,7 +219,7 @@ class Draw:
         return list(sums[rounds][0])
 
     def _at(self, position: int, gone: Sequence[bool]) -> list[float]:
-        """The weights at a position; zero of inputs that are gone."""
+        """Return the weights at a position, with zero for exhausted inputs."""
         step = self.step(position)
         weights = [float(weight(step)) if callable(weight) else weight for weight in self.weights]
         if not all(0 <= weight < math.inf for weight in weights):
@@ -228,7 +228,7 @@ class Draw:
         return left if any(left) else [0.0 if over else 1.0 for over in gone]
 
     def picks(self, start: int, number: int, gone: Sequence[bool]) -> Index:
-        """The input of each position of round ``number`` of those that begin at position ``start``, int64[ROUND]."""
+        """Return the input at each position of round ``number`` after position ``start``, int64[ROUND]."""
         counts = np.diff([self.taken(start, each, gone) for each in (number, number + 1)], axis=0)[0]
         first = start + number * ROUND
         hashes: Hashes = np.asarray(hash_array(self.key, np.arange(first, first + ROUND, dtype=np.int64)))
@@ -238,29 +238,29 @@ class Draw:
 
 
 def lacking(picks: Index, have: npt.NDArray[np.float64]) -> Index:
-    """The inputs of which there are not enough units for these picks."""
+    """Return the inputs that have too few units for these picks."""
     return np.flatnonzero(np.bincount(picks, minlength=len(have)) > have)
 
 
 def first_short(picks: Index, have: npt.NDArray[np.float64]) -> tuple[int, int]:
-    """How many picks ``have`` units of each input serve, and the input that lacks the next one (-1: none does)."""
+    """Return how many picks ``have`` units of each input can serve, and the input that then lacks a unit (-1: none)."""
     if not len(lacking(picks, have)):
         return len(picks), -1
-    narrow = picks.astype(np.min_scalar_type(len(have)))  # sorted by their digits
+    narrow = picks.astype(np.min_scalar_type(len(have)))  # NumPy radix-sorts small types
     order = np.argsort(narrow, kind="stable")
     ordered = narrow[order]
-    turn = np.arange(len(picks)) - np.searchsorted(ordered, ordered)  # how often the input was picked before
+    turn = np.arange(len(picks)) - np.searchsorted(ordered, ordered)  # number of earlier picks of the same input
     served = int(order[turn >= have[ordered]].min())
     return served, int(picks[served])
 
 
 class Rounds(NamedTuple):
-    """Positions up to the end of an input.
+    """A range of positions during which the same inputs are left.
 
     Args:
-        start: the first of them.
-        taken: units of each input before it.
-        gone: the inputs that have ended.
+        start: the first position.
+        taken: the units taken from each input before it.
+        gone: for each input, whether it is exhausted.
     """
 
     start: int
@@ -269,18 +269,18 @@ class Rounds(NamedTuple):
 
 
 class Schedule:
-    """What the first positions take of each input, where the inputs' counts are known."""
+    """Computes how many units of each input the first positions take, if the inputs' counts are known."""
 
     def __init__(self, draw: Draw, counts: Sequence[int | float], stop: Stop) -> None:
         self._draw = draw
         self._counts = counts
         self._stop = stop
         first = Rounds(0, (0,) * len(counts), draw.unused)
-        self._known = [first]  # an entry more at the end of each input, the last one at the end of all
+        self._known = [first]  # a new entry begins at the end of each input; the last is the end of all
         self._ended = False
 
     def at(self, unit: int) -> tuple[int, Rounds, tuple[int, ...]]:
-        """The position (``unit``, or the end if that comes first), its rounds, and units of each input before it."""
+        """Return the position (``unit`` or the earlier end), its Rounds, and the units of each input before it."""
         while self._known[-1].start <= unit and not self._ended:
             self._on()
         rounds = self._known[bisect_right(self._known, unit, key=lambda each: each.start) - 1]
@@ -289,7 +289,7 @@ class Schedule:
         return unit, rounds, self._after(rounds, unit - rounds.start)
 
     def total(self) -> int | float:
-        """The length of the mixed stream."""
+        """Return the length of the mixed stream."""
         used = [count for count, over in zip(self._counts, self._draw.unused, strict=True) if not over]
         if self._stop == "all":
             return sum(used)
@@ -300,7 +300,7 @@ class Schedule:
         return self._known[-1].start
 
     def _after(self, rounds: Rounds, units: int) -> tuple[int, ...]:
-        """Units of each input once so many of these rounds are done."""
+        """Return the units taken from each input after ``units`` positions of ``rounds``."""
         number, rest = divmod(units, ROUND)
         taken = self._draw.taken(rounds.start, number, rounds.gone)
         if rest:
@@ -309,18 +309,18 @@ class Schedule:
         return tuple(a + b for a, b in zip(rounds.taken, taken, strict=True))
 
     def _on(self) -> None:
-        """Adds what comes behind the last known end of an input."""
+        """Find the next end of an input and append an entry for the positions after it."""
         rounds = self._known[-1]
         left = [count - taken for count, taken in zip(self._counts, rounds.taken, strict=True)]
         if all(each == math.inf for each, over in zip(left, rounds.gone, strict=True) if not over):
             self._ended = True
             self._known.append(rounds._replace(start=_END))
             return
-        low, high = 0, 1  # rounds that can be served, and cannot
+        low, high = 0, 1  # a number of rounds that the inputs can fill, and one that they cannot
         while self._served(high, rounds, left):
             low, high = high, 2 * high
             if high > _MOST_ROUNDS:
-                self._ended = True  # a schedule never comes to the end of an input
+                self._ended = True  # with this schedule, no input ends
                 self._known.append(rounds._replace(start=_END))
                 return
         while high - low > 1:
@@ -340,7 +340,7 @@ class Schedule:
 
 
 class MixStream(Stream):
-    """``at`` is [positions done, where its rounds began, [input position, ...], [1 if an input is gone, ...]]."""
+    """A position ``at`` is [positions done, start of its rounds, [input position, ...], [1 if input ended, ...]]."""
 
     def __init__(self, inputs: tuple[Stream, ...], operator: Mix, context: StreamContext) -> None:
         self.inputs = inputs
@@ -348,7 +348,7 @@ class MixStream(Stream):
         self.context = context
         key, weights = context.hash_seed(operator.seed), context.weights or operator.weights
         drawn = [(int(first), tuple(each)) for first, each in context.drawn] or [(0, weights)]
-        self.draws = [(first, Draw(key, each, context.step)) for first, each in drawn]  # from which position on
+        self.draws = [(first, Draw(key, each, context.step)) for first, each in drawn]  # (first position, draw)
         self.draw = self.draws[-1][1]
         self._schedule: Schedule | None = None
 
@@ -376,7 +376,7 @@ class MixStream(Stream):
         return [[done, rounds.start, positions, [int(g) for g in rounds.gone]], 0]
 
     def taken(self, unit: int) -> tuple[int, ...]:
-        """How many units each input gives of the first so many, where counts are known."""
+        """Return how many of the first ``unit`` units come from each input, if the inputs' counts are known."""
         schedule = self._scheduled()
         assert schedule is not None
         return schedule.at(unit)[2]
@@ -407,14 +407,14 @@ class MixFlow(Flow):
             Buffer(source.open(position, lap), position, branch_rows("mix", index, stream.context))
             for index, (source, position) in enumerate(zip(stream.inputs, positions, strict=True))
         ]
-        self._have = np.zeros(len(self._buffers))  # units in each buffer
-        self._picks = np.empty(0, dtype=np.int64)  # of the positions that come next
-        self._size = 64  # of those that are inspected: the first ones ask few inputs; not part of any result
+        self._have = np.zeros(len(self._buffers))  # number of units in each buffer
+        self._picks = np.empty(0, dtype=np.int64)  # the inputs of the next positions
+        self._size = 64  # positions per draw, few at first so that few inputs are opened; does not affect results
         self._batch = False
         self._begin(max(number for number, (first, _) in enumerate(self._draws) if first <= self._done))
 
     def _begin(self, number: int) -> None:
-        """Draw by these weights, up to where others count."""
+        """Use the draw with this number, up to the position at which the next one begins."""
         first, self._draw = self._draws[number]
         self._number, self._start = number, max(first, self._start)
         self._until = self._draws[number + 1][0] if number + 1 < len(self._draws) else _END
@@ -422,7 +422,7 @@ class MixFlow(Flow):
 
     @property
     def _out(self) -> list[bool]:
-        """The inputs that nothing is drawn of."""
+        """Which inputs are exhausted or unused, so that nothing is drawn from them."""
         return [over or unused for over, unused in zip(self._gone, self._draw.unused, strict=True)]
 
     def pull(self, wait: bool) -> Pulled:
@@ -448,7 +448,7 @@ class MixFlow(Flow):
         return None
 
     def _fill_ready(self) -> None:
-        """Take what is there already of every input that the picks lack: one by one, each is a look at all picks."""
+        """Fill all inputs that the picks lack without waiting; one at a time, each would need a pass over all picks."""
         for index in map(int, lacking(self._picks, self._have)):
             if not self._buffers[index].ended:
                 self._fill(index, wait=False)
@@ -461,7 +461,7 @@ class MixFlow(Flow):
         return filled
 
     def _lose(self, index: int) -> None:
-        """It is the turn of an input that has nothing left."""
+        """Record that the input whose turn it is has ended."""
         self._gone[index], self._start = True, self._done
         self._ended = self._stop == "first" or all(self._out)
         self._picks = self._picks[:0]

@@ -1,4 +1,4 @@
-"""repeat: the input over again, with keys and draws of its own in every pass."""
+"""repeat: repeat the input, with different row keys and random draws in every pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.operators.take import whole
 
 
 def lap_of(outer: int, passes: int) -> int:
-    """The lap of pass ``passes`` inside lap ``outer`` of the repeats above.
+    """Return the lap of pass ``passes`` inside lap ``outer`` of the enclosing repeats.
 
     Examples:
         >>> from cedar.operators.repeat import lap_of
@@ -26,13 +26,13 @@ def lap_of(outer: int, passes: int) -> int:
 
 @dataclass(frozen=True)
 class Repeat(StreamOperator):
-    """The input ``n`` times, or without end. Every pass has its own row keys, so shuffles and draws differ.
+    """Repeats the input ``n`` times or forever. Every pass has its own row keys, so shuffles and draws differ.
 
     Args:
-        n: how many passes; None forever.
+        n: the number of passes; None repeats forever.
 
     Raises:
-        PipelineError: ``n`` is negative or no integer; while running, if an input without units would be
+        PipelineError: ``n`` is negative or not an integer; while running, if an input without units would be
             repeated forever.
 
     Examples:
@@ -67,7 +67,7 @@ class Repeat(StreamOperator):
 
 
 class RepeatStream(Stream):
-    """``at`` is [pass, input position]."""
+    """A position ``at`` is [pass, input position]."""
 
     def __init__(self, source: Stream, n: int | None, context: StreamContext) -> None:
         self.source = source
@@ -82,7 +82,7 @@ class RepeatStream(Stream):
         return self.first(0)
 
     def first(self, number: int) -> At:
-        """Where pass ``number`` begins."""
+        """Return the position at which pass ``number`` begins."""
         return [number, [self.source.start(), 0]]
 
     def seek(self, unit: int, lap: int = 0) -> Position:
@@ -106,7 +106,7 @@ class RepeatStream(Stream):
 
 
 def _times(count: Count, n: float) -> Count:
-    if n == 0 or count == 0:  # forever nothing is an error of the run, and has no length
+    if n == 0 or count == 0:  # repeating nothing forever has no length, and fails in a run
         return 0 if n != math.inf else None
     if math.inf in (n, count):
         return math.inf
@@ -121,8 +121,8 @@ class RepeatFlow(Flow):
         self._inner: Flow | None = None
         if self._pass < stream.n:
             self._inner = stream.source.open(position, lap_of(lap, self._pass))
-        self._fresh = False  # this pass was seen from its beginning ...
-        self._units = 0  # ... and gave so many units
+        self._fresh = False  # whether this flow read the current pass from its beginning
+        self._units = 0  # units of the current pass so far
         self._unmarked: Rows | None = None
 
     def pull(self, wait: bool) -> Pulled:
@@ -138,12 +138,12 @@ class RepeatFlow(Flow):
             self._turn()
             if self._unmarked is not None and self._inner is not None:
                 rows, self._unmarked = self._unmarked, None
-                # A pass is whole windows, or a window would never end where the input marks none.
+                # End the window with the pass: if the input marks no window ends, a window would never end.
                 return Piece(rows.slice(0, 0), self._stream.first(self._pass), ends_window=True)
         return None
 
     def _turn(self) -> None:
-        """On to the next pass."""
+        """Begin the next pass."""
         assert self._inner is not None
         self._inner.close()
         self._inner = None

@@ -1,8 +1,8 @@
-"""sample: weighted or not, with or without replacement, as a stream.
+"""sample: draw rows from a stream, weighted or unweighted, with or without replacement.
 
-A first pass adds up the weights of runs of rows; how often each run is drawn is settled there. A second pass settles
-inside each run how often each row is drawn. Nothing but a number per run is held in memory, but for weights without
-replacement: a number per row. ``Pipeline.sample`` puts shuffles around it, for a random order.
+A first pass sums the weights of each run of rows, and then draws how often each run is used. A second pass draws how
+often each row inside a run is used. Memory holds one number per run; only weighted draws without replacement need one
+number per row. ``Pipeline.sample`` adds shuffles before and after it, for a random order.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from cedar.operators.buffers import Ahead, ChunkFlow, narrow, over
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
 
-RUN = 1024  # rows of a run: part of the result, so it never changes
-_NOTED = 64  # where the count is unknown, the position of every so many runs is kept
-_GAP = 16  # so many runs without a draw are jumped over
-_EXACT = 10**9  # rows up to which numpy draws exactly without replacement
-_LAPS = 4  # laps whose first pass is remembered
+RUN = 1024  # rows per run; it must never change, because it affects results
+_NOTED = 64  # if the input's row count is unknown, the position of every 64th run is stored
+_GAP = 16  # more than this many consecutive runs without draws are skipped by seeking
+_EXACT = 10**9  # the maximum number of rows from which NumPy draws exactly without replacement
+_LAPS = 4  # the number of laps whose first pass is cached
 
 
 @dataclass(frozen=True, eq=False)
 class Sample(StreamOperator):
-    """``n`` rows drawn at random; they come in the order of the input, copies of a row together.
+    """Draws ``n`` rows at random; they keep the input's order, with copies of a row next to each other.
 
-    Rows that were skipped above weigh as much as the average row of their run of 1,024, so that what they cost shows.
+    A row that an earlier operator skipped has the average weight of its run of 1,024 rows, so that skips stay visible.
 
     Args:
-        weights: a column or an elementwise expression, not negative; None weighs all rows alike.
-        n: how many; None for as many as the input has.
+        weights: a column or an elementwise expression, not negative; None gives all rows equal weights.
+        n: the number of rows to draw; None draws as many as the input has.
         seed: mixed into the seed of the run.
-        local: True draws from each rank's share by itself.
-        fraction: of the rows of the input, in place of ``n``.
-        replace: a row may be drawn more than once.
+        local: True draws from each rank's share separately.
+        fraction: the share of the input's rows to draw, instead of ``n``.
+        replace: whether a row may be drawn more than once.
 
     Raises:
-        PipelineError: a bad ``n`` or ``fraction``, weights that are not row-wise, or that a selector picks;
-            while running, an input without end, without rows or with weights that are all zero or have no finite sum,
-            or more rows to draw than there are.
-        RowError: while running, a weight that is null, NaN, infinite or negative.
+        PipelineError: ``n`` or ``fraction`` is invalid, or weights are not row-wise or use a selector; while running,
+            if the input is endless or empty, weights are all zero or have no finite sum, or the input has fewer rows
+            than are to be drawn without replacement.
+        RowError: while running, if a weight is null, NaN, infinite or negative.
 
     Examples:
         >>> from cedar.operators.sample import Sample
@@ -121,7 +121,7 @@ class Sample(StreamOperator):
         return chosen | {"fraction": self.fraction, "replace": self.replace}
 
     def wanted(self, rows: int) -> int:
-        """How many rows are drawn of so many."""
+        """Return how many rows to draw from ``rows`` rows."""
         return self.n if self.n is not None else rows if self.fraction is None else round(self.fraction * rows)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
@@ -129,7 +129,7 @@ class Sample(StreamOperator):
 
 
 class SampleStream(Stream):
-    """``at`` is the number of a run of input rows."""
+    """A position ``at`` is the number of a run of input rows."""
 
     def __init__(self, source: Stream, operator: Sample, context: StreamContext) -> None:
         self.source = source
@@ -158,7 +158,7 @@ class SampleStream(Stream):
         return SampleFlow(self, self.survey(lap), at, lap)
 
     def survey(self, lap: int) -> DrawSurvey:
-        """The first pass of a lap: made once, and lazily."""
+        """Return the first pass of a lap, which runs lazily and once."""
         if lap not in self._surveys:
             if self.source.count == math.inf:
                 raise PipelineError(
@@ -173,15 +173,15 @@ class SampleStream(Stream):
 
 
 class DrawSurvey:
-    """How often each run is drawn: ``draws``, int64[runs], and their running sum ``ends``, once ``step`` says True."""
+    """Draws how often each run is used: once ``step`` returns True, ``draws`` is int64[runs], ``ends`` its cumsum."""
 
     def __init__(self, stream: SampleStream, lap: int) -> None:
         self._stream = stream
         self._lap = lap
         self._key = hash_ints(stream.key, lap)
         self._sums: list[float] = []
-        self._races: list[npt.NDArray[np.float64]] = []  # of weights without replacement: of each run
-        self._weighed = 0  # runs that were submitted
+        self._races: list[npt.NDArray[np.float64]] = []  # for each run; only for weights without replacement
+        self._weighed = 0  # the number of runs submitted
         self._rows = 0
         self._noted: list[Position] = []
         self._ahead: Ahead[Piece] | None = None
@@ -189,7 +189,7 @@ class DrawSurvey:
         self.ready = False
 
     def step(self, wait: bool) -> bool:
-        """Continue; False if there was something to wait for and ``wait`` is False."""
+        """Continue the pass; return False if it would have to wait and ``wait`` is False."""
         if self.ready:
             return True
         if self._stream.operator.weights is None and self._stream.source.count is not None:
@@ -212,7 +212,7 @@ class DrawSurvey:
                     return False
                 self._note(*pulled)
         except BaseException:
-            self.close()  # or the next flow of this lap would continue behind the run that failed
+            self.close()  # otherwise the next flow of this lap would continue after the failed run
             raise
         if self._flow is not None:
             self._flow.close()
@@ -221,14 +221,14 @@ class DrawSurvey:
     def _note(self, piece: Piece, weighed: float | npt.NDArray[np.float64]) -> None:
         if not isinstance(weighed, float):
             self._races.append(weighed)
-            weighed = float(np.isfinite(weighed).sum())  # rows that may be drawn
+            weighed = float(np.isfinite(weighed).sum())  # the number of rows that can be drawn
         if len(self._sums) % _NOTED == 0:
             self._noted.append(piece.position())
         self._sums.append(weighed)
         self._rows += piece.units
 
     def close(self) -> None:
-        """Release a first pass that is not complete; ``step`` would start again."""
+        """Discard an incomplete first pass; ``step`` would then start from the beginning."""
         if self._ahead is not None and self._flow is not None and not self.ready:
             self._ahead.close()
             self._flow.close()
@@ -277,18 +277,18 @@ class DrawSurvey:
         self.ready = True
 
     def seed(self, run: int) -> int:
-        """The seed of the draws inside a run; -1: of those between runs."""
+        """Return the seed of the draws inside a run; -1 gives the seed of the draws between runs."""
         return hash_ints(self._key, run)
 
     def position(self, run: int) -> Position:
-        """Where a run begins in the input."""
+        """Return the input position at which a run begins."""
         if self._stream.source.count is not None:
             return self._stream.source.seek(run * RUN, self._lap)
         at, skip = self._noted[run // _NOTED]
         return [at, skip + run % _NOTED * RUN]
 
     def drawn_from(self, run: int) -> tuple[int, int] | None:
-        """The next stretch of runs that are read at once: its first and last run; None at the end."""
+        """Return the first and last of the next runs that are read without seeking; None at the end."""
         drawn = np.flatnonzero(self.draws)
         drawn = drawn[np.searchsorted(drawn, run) :]
         if not len(drawn):
@@ -298,7 +298,7 @@ class DrawSurvey:
 
 
 def draw(n: int, weights: npt.NDArray[np.float64], seed: int) -> Index:
-    """How often each of ``weights`` is drawn in ``n`` draws, int64 of the same length; what weighs 0 never is."""
+    """Return how often each item is drawn in ``n`` weighted draws, int64[len(weights)]; weight 0 is never drawn."""
     counts = np.zeros(len(weights), dtype=np.int64)
     some = np.flatnonzero(weights > 0)
     if n and len(some):
@@ -308,7 +308,7 @@ def draw(n: int, weights: npt.NDArray[np.float64], seed: int) -> Index:
 
 
 def without_replacement(n: int, sizes: Index, seed: int) -> Index:
-    """How many of ``n`` rows fall into each of the runs of these sizes."""
+    """Return how many of ``n`` rows, drawn without replacement, fall into each run of these sizes."""
     rng, counts, left = np.random.default_rng(seed), np.zeros(len(sizes), dtype=np.int64), int(sizes.sum())
     for i, size in enumerate(sizes.tolist()):
         left -= size
@@ -319,13 +319,13 @@ def without_replacement(n: int, sizes: Index, seed: int) -> Index:
 
 
 def race(weights: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
-    """When each row comes, by an exponential clock at the rate of its weight: the first n are a weighted sample."""
+    """Return exponential arrival times with the weights as rates; the rows of the n smallest are a weighted sample."""
     with np.errstate(divide="ignore"):
         return np.random.default_rng(seed).exponential(size=len(weights)) / weights
 
 
 def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float64]:
-    """The weight of each slot; dead ones weigh as much as the average live one."""
+    """Return the weight of each slot; a dead slot gets the average weight of the live ones."""
     live = live_weights(block, weights, site)
     slots = np.full(block.slots, live.mean() if len(live) else 1.0)
     slots[block.live_slots()] = live
@@ -333,14 +333,14 @@ def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float6
 
 
 def run_weight(rows: Rows, weights: Any, site: Any, seed: int | None) -> float | npt.NDArray[np.float64]:
-    """What a run of rows weighs; with a seed, the race of its rows."""
-    with np.errstate(over="ignore"):  # the survey refuses sums that are infinite
+    """Return the total weight of a run of rows; with a seed, its rows' arrival times (see ``race``)."""
+    with np.errstate(over="ignore"):  # the first pass refuses infinite sums
         each = slot_weights(rows.gather(), weights, site)
         return float(each.sum()) if seed is None else race(each, seed)
 
 
 def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any, replace_rows: bool) -> Block:
-    """``n`` rows drawn from a run; copies of a row have their own keys."""
+    """Draw ``n`` rows from a run; each copy of a row gets its own key."""
     block = rows.gather()
     each = slot_weights(block, weights, site)
     if replace_rows:
@@ -357,7 +357,7 @@ class SampleFlow(Flow):
         self._stream = stream
         self._survey = survey
         self._lap = lap
-        self._next = run  # of the stretch being read
+        self._next = run  # the next run to read, up to self._stop
         self._stop = run
         self._source: Flow | None = None
         self._ahead: Ahead[int] = Ahead(self._step)

@@ -1,7 +1,7 @@
-"""shuffle: a sort, inside each window, by a hash of (seed, epoch, row key).
+"""shuffle: sort the rows of each window by a hash of (seed, epoch, row key).
 
-Filters and projections commute with it by construction. Splits are permuted globally where the rows below come
-straight from sources; elsewhere windows are runs of the stream below.
+So filters and projections commute with a shuffle. If the input comes directly from sources, splits are also permuted
+globally; otherwise, windows are consecutive parts of the input stream.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
 
-_GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch is gathered from few of them
+_GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch needs only a few blocks
 _NOTHING = Block({}, no_keys())
-_AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the one before is consumed
+_AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the previous one is consumed
 
 
 @dataclass(frozen=True)
 class Shuffle(StreamOperator):
-    """Shuffle: splits globally, rows within windows of source metadata."""
+    """Shuffles splits globally, and rows within windows whose size is estimated from source metadata."""
 
     seed: int = 0
     window: str | int = "256MiB"
@@ -106,7 +106,7 @@ class Shuffle(StreamOperator):
 
 
 class ShuffleStream(Stream):
-    """Collects a window, sorts its keys, hands out the plan."""
+    """Collects each window, sorts its keys, and delivers the rows in that order."""
 
     def __init__(self, source: Stream, operator: Shuffle, context: StreamContext) -> None:
         self._source = source
@@ -149,10 +149,10 @@ class _ShuffleFlow(Flow):
         self._keeps: int | None = None
         self._group: list[Rows] = []
         self._group_bytes = 0
-        self._joined: list[Any] = []  # futures of Block
+        self._joined: list[Any] = []  # futures that return a Block
         self._batches: list[Piece] = []
         self._closed = False
-        self._plan: Any = None  # a future of Rows
+        self._plan: Any = None  # a future that returns Rows
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ready:
@@ -163,7 +163,7 @@ class _ShuffleFlow(Flow):
             try:
                 if not self._closed and not self._collect(wait):
                     return PENDING
-            except Fenced:  # what is ready was handed out: the loop ends here
+            except Fenced:  # all ready pieces were delivered: the loop ends here
                 self._fenced = True
                 continue
             if self._at is None:
@@ -173,7 +173,7 @@ class _ShuffleFlow(Flow):
         return self._ready.popleft()
 
     def _collect(self, wait: bool) -> bool:
-        """True once a whole window, or the end, is there."""
+        """Collect pieces; return True once a whole window or the end of the input has arrived."""
         while not self._ended:
             piece = self._source.pull(wait)
             if piece is PENDING:
@@ -206,7 +206,7 @@ class _ShuffleFlow(Flow):
             self._group, self._group_bytes = [], 0
 
     def _finish(self, wait: bool) -> bool:
-        """Puts the collected window among the ready pieces; False while its tasks run."""
+        """Queue the collected window's pieces for delivery; return False while its tasks run."""
         if self._batches:
             keys = concat_keys([piece.unit_key for piece in self._batches])
             order = np.argsort(keys.hash(self._stream.seed), kind="stable")
@@ -238,7 +238,7 @@ def _gather(holder: list[Rows]) -> Block:
     block = rows.gather()
     del rows
     if block.nbytes > _GROUP_BYTES // 2:
-        pa.default_memory_pool().release_unused()  # the pages of what was joined
+        pa.default_memory_pool().release_unused()  # return the joined blocks' memory to the system
     return block
 
 
@@ -254,9 +254,10 @@ def _plan(operator: Shuffle, seed: int, holder: list[Block]) -> Rows:
 
 
 def _in_fewer(holder: list[Block]) -> list[Block]:
-    """The blocks, several in one: a batch is gathered from few at once, and its rows are put in order but once.
+    """Join blocks into fewer ones, so that a batch is gathered from few blocks and its rows are ordered only once.
 
-    One column after the other, so that about a group's bytes are held twice; of columns that share rows, all of them.
+    Columns are joined one after the other, so that only about one group is in memory twice; columns that share rows
+    are joined together.
     """
     if len(holder) == 1:
         return [holder.pop()]
@@ -273,7 +274,7 @@ def _in_fewer(holder: list[Block]) -> list[Block]:
 
 
 def _joined(parts: list[Block]) -> Block:
-    """As ``concat_blocks``, and releases each column of ``parts`` once it is joined."""
+    """Concatenate blocks like ``concat_blocks``, but release each column of ``parts`` once it is joined."""
     if len(parts) == 1:
         return parts[0]
     whole = concat_blocks([part.only_columns({}) for part in parts])
@@ -282,7 +283,7 @@ def _joined(parts: list[Block]) -> Block:
     names = list(by_part[0])
     alone = [name for name in names if not any(isinstance(columns[name], GroupColumn) for columns in by_part)]
     done = {name: concat([columns.pop(name) for columns in by_part]) for name in alone}
-    done |= concat_each(by_part)  # what shares continues sharing
+    done |= concat_each(by_part)  # columns that share rows still share them
     return whole.only_columns({name: done[name] for name in names})
 
 
@@ -295,7 +296,7 @@ def _order(operator: Shuffle, seed: int, blocks: list[Block]) -> Index:
 
 
 def _group_values(block: Block, by: str) -> list[Any]:
-    """The value of ``by`` in each slot; None if the slot is dead."""
+    """Return the value of ``by`` in each slot; None if the slot is dead."""
     if by not in block.columns:
         raise missing_column(by, list(block.columns), "shuffle(by=...)")
     values: list[Any] = [None] * block.slots
@@ -305,7 +306,7 @@ def _group_values(block: Block, by: str) -> list[Any]:
 
 
 def group_order(values: list[Any], seed: int, interleave: int) -> Index:
-    """Groups of equal values in the order of the values' hashes; rows of a group stay in order and together."""
+    """Return an order that sorts groups of equal values by hash; the rows of a group stay together and in order."""
     numbers: dict[Any, int] = {}
     codes = np.fromiter((numbers.setdefault(v, len(numbers)) for v in values), dtype=np.int64, count=len(values))
     hashes = np.fromiter((_value_hash(seed, v) for v in numbers), dtype=np.uint64, count=len(numbers))
@@ -317,13 +318,13 @@ def group_order(values: list[Any], seed: int, interleave: int) -> Index:
 
 
 def _value_hash(seed: int, value: Any) -> int:
-    """A hash of the value alone, so that filters commute with the shuffle."""
+    """Return a hash that depends only on the seed and the value, so that filters commute with the shuffle."""
     text = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return hash_ints(seed, int.from_bytes(text, "little"))
 
 
 def _interleaved(order: Index, group: Index, lanes: int) -> Index:
-    """Group g goes to lane g % lanes; the lanes take turns, row by row."""
+    """Assign group g to lane g % lanes, and take rows from the lanes in turns."""
     lane = group % lanes
     turn = np.empty(len(order), dtype=np.int64)
     for number in range(lanes):

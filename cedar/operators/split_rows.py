@@ -1,4 +1,4 @@
-"""split: the rows of one part, by a hash of the row key or of a column."""
+"""split: keep the rows of one part, chosen by a hash of the row key or of a column."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from cedar.operators.surveys import Survey
 from cedar.operators.value_hashes import value_hashes
 
 Moved: TypeAlias = dict[int, int]
-"""By hash, the number of the part that rows were given to which by their hash alone would be in another one."""
+"""Maps a hash to the number of the part that its rows were moved to, so that no part is empty."""
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Which part a row is in: part i has the hashes from ``bounds[i - 1]`` up to ``bounds[i]``.
+    """The rule that assigns rows to parts: part i has the hashes from ``bounds[i - 1]`` up to ``bounds[i]``.
 
     Args:
-        bounds: 64-bit words, one for each part but the last.
+        bounds: 64-bit unsigned integers, one for each part except the last.
         by: the column whose value is hashed; None hashes the row key, without the pass of a ``repeat``.
     """
 
@@ -39,31 +39,31 @@ class SplitRule:
     seed: int
 
     def hashes(self, block: Block) -> Hashes:
-        """uint64[live rows]."""
+        """Return the hash of each live row, uint64."""
         if self.by is None:
             return self.key_hashes(block.live_keys())
         return value_hashes(plain(block.columns[self.by]), self.seed)
 
     def key_hashes(self, keys: Keys) -> Hashes:
-        """uint64[rows]."""
+        """Return the hash of each row key, uint64."""
         return replace(keys, repeat=0).hash(self.seed)
 
     def parts(self, hashes: Hashes) -> Index:
-        """int64[rows]: the number of the part of each hash."""
+        """Return the number of each hash's part, int64."""
         return np.searchsorted(np.array(self.bounds, dtype=np.uint64), hashes, side="right").astype(np.int64)
 
 
 @dataclass(frozen=True)
 class SplitPart(RowOperator):
-    """The rows of one part of a split.
+    """Keeps the rows of one part of a split.
 
     Args:
-        part, number: its name, and which of the parts it is.
-        rule: of the whole split.
-        survey: finds what has to be moved so that no part is empty.
+        part, number: the name and the index of the part.
+        rule: the rule of the whole split.
+        survey: finds the hashes to move so that no part is empty.
 
     Raises:
-        PipelineError: while running, below a ``batch``.
+        PipelineError: while running, if it comes after a ``batch``.
     """
 
     part: str
@@ -98,14 +98,14 @@ class SplitPart(RowOperator):
         if self.rule.by is not None:
             return None
         if not len(keys):
-            return np.zeros(0, dtype=bool)  # without the survey
+            return np.zeros(0, dtype=bool)  # does not need the survey's pass
         return self._under(on_error).keeps(self.rule.key_hashes(keys))
 
     def _under(self, on_error: Skip | None) -> SplitPart:
         return replace(self, survey=self.survey.under(on_error))
 
     def keeps(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """bool[rows]: which rows of these hashes are in this part."""
+        """Return for each hash whether it is in this part, as a bool array."""
         parts = self.rule.parts(hashes)
         for moved, number in self.survey.value.items():
             parts[hashes == np.uint64(moved)] = number
@@ -120,14 +120,14 @@ class SplitPart(RowOperator):
 
 @dataclass(frozen=True)
 class SplitRows:
-    """The kernel."""
+    """The kernel of ``split``."""
 
     operator: SplitPart
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     def __call__(self, block: Block, env: Env) -> Block:
         rule = self.operator.rule
-        if rule.by is None:  # the slot of a row that failed is in one part, too
+        if rule.by is None:  # includes slots of failed rows, which also belong to one part
             keep = self.operator.keeps(rule.key_hashes(block.keys))
             return block if keep.all() else block.take(np.flatnonzero(keep))
         keep = self.operator.keeps(rule.hashes(block))
@@ -135,10 +135,10 @@ class SplitRows:
 
 
 def bounds_of(fractions: Mapping[str, float]) -> tuple[int, ...]:
-    """Where the parts begin, as 64-bit words.
+    """Return the upper bounds of the hashes of all parts except the last, as 64-bit integers.
 
     Raises:
-        PipelineError: fractions that are not positive numbers whose sum is 1, or names that are not strings.
+        PipelineError: the fractions are not positive numbers whose sum is 1, or a name is not a string.
 
     Examples:
         >>> bounds_of({"train": 0.75, "val": 0.25}) == (3 << 62,)
@@ -168,11 +168,11 @@ def bounds_of(fractions: Mapping[str, float]) -> tuple[int, ...]:
 
 
 class Census:
-    """Which parts have rows, and what to move where some have none.
+    """Finds out which parts have rows, and which hashes to move to empty parts.
 
     Args:
-        rule: of the split.
-        parts: how many there are.
+        rule: the rule of the split.
+        parts: the number of parts.
     """
 
     def __init__(self, rule: SplitRule, parts: int) -> None:
@@ -180,22 +180,22 @@ class Census:
         self._seen: list[Hashes] = [np.empty(0, dtype=np.uint64) for _ in range(parts)]
 
     def add(self, hashes: Hashes) -> bool:
-        """Count rows; True once every part has some, and nothing has to be moved."""
+        """Add the hashes of rows; return True once every part has rows, so that nothing must be moved."""
         numbers = self._rule.parts(hashes)
         for number in range(self._parts):
             some = np.unique(np.concatenate([self._seen[number], hashes[numbers == number]]))
-            self._seen[number] = some[: self._parts + 1]  # of which so many may go, and one stays
+            self._seen[number] = some[: self._parts + 1]  # enough to give one to each part and keep one
         return all(len(some) for some in self._seen)
 
     def moved(self) -> Moved:
-        """What goes where: an empty part gets a hash of the part that has the most; every part keeps one."""
+        """Return the hashes to move: an empty part gets one from the part with the most; every part keeps one."""
         moved: Moved = {}
         seen = [some.tolist() for some in self._seen]
         for number in range(self._parts):
             if not seen[number]:
                 fullest = max(range(self._parts), key=lambda other: len(seen[other]))
                 if len(seen[fullest]) < 2:
-                    break  # fewer rows than parts
+                    break  # there are fewer distinct hashes than parts
                 seen[number] = [seen[fullest].pop()]
                 moved[seen[number][0]] = number
         return moved

@@ -1,4 +1,4 @@
-"""take and skip: the first units, or all but the first."""
+"""take and skip: keep only the first units, or all except the first ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cedar.operators.base import Effects, StreamContext, StreamOperator
 
 
 def whole(value: Any, label: str, least: int = 0) -> int:
-    """``value`` as an int.
+    """Return ``value`` as an int.
 
     Raises:
-        PipelineError: at the user's line, if it is not an integer or below ``least``.
+        PipelineError: it is not an integer, or is below ``least``; the error names the user's line.
 
     Examples:
         >>> from cedar.operators.take import whole
@@ -32,7 +32,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
 
 @dataclass(frozen=True)
 class _OfUnits(StreamOperator):
-    """Cuts a stream ``n`` units from its beginning."""
+    """The base class of operators that cut a stream after its first ``n`` units."""
 
     n: int
     local: bool = False
@@ -54,14 +54,14 @@ class _OfUnits(StreamOperator):
 
 @dataclass(frozen=True)
 class Take(_OfUnits):
-    """The first ``n`` units (rows, or batches below a ``batch``).
+    """Keeps the first ``n`` units (rows, or batches after a ``batch``).
 
     Args:
-        n: how many.
-        local: True counts on each rank by itself.
+        n: the number of units to keep.
+        local: True counts on each rank separately.
 
     Raises:
-        PipelineError: ``n`` is negative or no integer.
+        PipelineError: ``n`` is negative or not an integer.
 
     Examples:
         >>> from cedar.operators.take import Take
@@ -86,7 +86,7 @@ class Take(_OfUnits):
 
 
 class TakeStream(Stream):
-    """``at`` is [input position, units taken before it]."""
+    """A position ``at`` is [input position, units taken before it]."""
 
     def __init__(self, source: Stream, n: int) -> None:
         self._source = source
@@ -127,7 +127,7 @@ class TakeFlow(Flow):
         piece = piece.slice(0, min(piece.units, self._n - self._taken))
         self._taken += piece.units
         if self._taken >= self._n:
-            self._inner.close()  # what was read ahead is not needed any more
+            self._inner.close()  # prefetched units are no longer needed
         return replace(piece, at=at, skip=0, end=None)
 
     def limit(self, units: int) -> None:
@@ -139,14 +139,14 @@ class TakeFlow(Flow):
 
 @dataclass(frozen=True)
 class SkipRows(_OfUnits):
-    """All but the first ``n`` units (rows, or batches below a ``batch``).
+    """Skips the first ``n`` units (rows, or batches after a ``batch``).
 
     Args:
-        n: how many to leave out.
-        local: True counts on each rank by itself.
+        n: the number of units to leave out.
+        local: True counts on each rank separately.
 
     Raises:
-        PipelineError: ``n`` is negative or no integer.
+        PipelineError: ``n`` is negative or not an integer.
 
     Examples:
         >>> from cedar.operators.take import SkipRows
@@ -164,7 +164,7 @@ class SkipRows(_OfUnits):
 
 
 class SkipStream(Stream):
-    """``at`` is the input position; None is the beginning, whose input position may depend on the lap."""
+    """A position ``at`` is the input position; None is the beginning, whose input position may depend on the lap."""
 
     def __init__(self, source: Stream, n: int) -> None:
         self._source = source
@@ -192,7 +192,7 @@ class SkipStream(Stream):
 
 
 def within(unit: int, count: Count) -> int:
-    """``unit``, or the end where the count is known and comes first."""
+    """Return ``unit``, but at most ``count`` if the count is known and finite."""
     return unit if count is None or count == math.inf else min(unit, int(count))
 
 

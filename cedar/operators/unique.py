@@ -1,4 +1,4 @@
-"""unique: one row of each distinct value. Which rows repeat others is found by one pass; then it is a filter."""
+"""unique: keep one row of each distinct value: one pass over all rows finds the repeats, then a filter drops them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Keep: TypeAlias = Literal["first", "last", "any", "none"]
 
 @dataclass(frozen=True)
 class Repeats:
-    """The rows that are left out, by the hashes of their keys.
+    """The rows to drop, by the hashes of their keys.
 
     Args:
-        seed: of the hashes: one by which no row that stays has the hash of one that goes.
-        dropped: a column ``key`` of them, uint64, ascending.
+        seed: the seed of the hashes, chosen so that no kept row has the same hash as a dropped one.
+        dropped: a table whose column ``key`` holds the hashes of dropped rows, uint64, ascending.
     """
 
     seed: int
     dropped: StoredTable
 
     def holds(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """bool[rows]: which rows are left out."""
+        """Return for each row whether it is dropped, as a bool array."""
         hashes = keys.hash(self.seed)
         dropped = self.dropped.numbers("key")
         if not len(dropped):
             return np.zeros(len(hashes), dtype=bool)
-        order, _ = by_first_bits(hashes)  # neighbors are looked for in the same pages of memory
+        order, _ = by_first_bits(hashes)  # in hash order, lookups touch neighboring memory pages
         asked = hashes[order]
         found = np.zeros(len(hashes), dtype=bool)
         found[order] = dropped[np.minimum(np.searchsorted(dropped, asked), len(dropped) - 1)] == asked
@@ -48,16 +48,16 @@ class Repeats:
 
 @dataclass(frozen=True)
 class Unique(RowOperator):
-    """One row of each distinct value of some columns.
+    """Keeps one row of each distinct value of some columns.
 
     Args:
-        subset: the columns; None: all.
-        keep: which of the rows with one value stays.
-        survey: finds those that go.
-        called: what messages call it.
+        subset: the columns to compare; None for all.
+        keep: which of the rows with equal values to keep.
+        survey: finds the rows to drop.
+        called: the operator's name in messages.
 
     Raises:
-        PipelineError: while running, below a ``batch``.
+        PipelineError: while running, if it comes after a ``batch``.
     """
 
     subset: tuple[str, ...] | None
@@ -95,10 +95,10 @@ class Unique(RowOperator):
 
 @dataclass(frozen=True)
 class UniqueRows:
-    """The kernel. A sample is for types only: all of its rows stay."""
+    """The kernel of ``unique``. It keeps all rows of a sample, which is used only for types."""
 
     survey: Survey[Repeats]
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the block may be split
 
     def __call__(self, block: Block, env: Env) -> Block:
         if env.sampling:

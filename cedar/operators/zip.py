@@ -1,4 +1,4 @@
-"""zip: the columns of several inputs side by side, row by row."""
+"""zip: combine the columns of several inputs row by row."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Buffer
 from cedar.operators.concat import same_units
 
-_RUN = 1024  # rows worth a task, where they are there; not part of any result
+_RUN = 1024  # rows per task, if available; does not affect results
 
 
 @dataclass(frozen=True)
 class Zip(StreamOperator):
-    """Row i of every input side by side, up to the end of the shortest; row keys are those of the first input.
+    """Combines row i of every input, up to the end of the shortest; rows keep the keys of the first input.
 
-    A row that was skipped in one input is skipped in the result. Below ``batch``, batch i of every input, which must
-    have the same number of rows.
+    A row that was skipped in one input is skipped in the result. After ``batch``, it combines batch i of every input,
+    and these must have the same number of rows.
 
     Args:
-        local: True pairs each rank's share by itself.
+        local: True pairs each rank's share separately.
 
     Raises:
-        PipelineError: a column name that two inputs have, batches next to rows, or batches of different length.
+        PipelineError: two inputs share a column name, only some inputs give batches, or batch lengths differ.
 
     Examples:
         >>> from cedar.operators.zip import Zip
@@ -97,7 +97,7 @@ def _some(inputs: int, site: Site | None) -> None:
 
 
 def distinct(names: Sequence[Sequence[str]], site: Site | None) -> None:
-    """Raises PipelineError if two inputs share a column name."""
+    """Raise PipelineError if two inputs share a column name."""
     seen: dict[str, int] = {}
     shared = []
     for index, columns in enumerate(names):
@@ -112,7 +112,7 @@ def distinct(names: Sequence[Sequence[str]], site: Site | None) -> None:
 
 
 def merge(runs: Sequence[Rows], batch: bool, site: Site | None) -> Block:
-    """The rows of every input, gathered and put side by side."""
+    """Gather the rows of every input and combine their columns."""
     blocks = [rows.gather() for rows in runs]
     distinct([list(block.columns) for block in blocks], site)
     if all(block.aligned and block.slots == blocks[0].slots for block in blocks):
@@ -135,7 +135,7 @@ def _merge_slots(blocks: Sequence[Block]) -> Block:
 
 
 def _merge_batches(blocks: Sequence[Block], site: Site | None) -> Block:
-    """Batches whose rows correspond by number alone; the slots of skipped rows are kept for the report."""
+    """Combine batches whose rows match only by index; keep the slots of skipped rows for the report."""
     if len({len(block) for block in blocks}) > 1:
         lengths = ", ".join(f"{len(b)} rows in input {i}" for i, b in enumerate(blocks))
         raise PipelineError(
@@ -155,7 +155,7 @@ def _merge_batches(blocks: Sequence[Block], site: Site | None) -> Block:
 
 
 class ZipStream(Stream):
-    """``at`` is [input position, ...]."""
+    """A position ``at`` is [input position, ...]."""
 
     def __init__(self, inputs: tuple[Stream, ...], context: StreamContext) -> None:
         self.inputs = inputs
@@ -184,7 +184,7 @@ class ZipFlow(Flow):
         self._context = stream.context
         self._buffers = [Buffer(s.open(p, lap), p) for s, p in zip(stream.inputs, at, strict=True)]
         self._under_way = 0
-        self._room = math.inf  # units that will be asked for
+        self._room = math.inf  # units that may still be requested
         self._ahead: Ahead[Piece] = Ahead(self._step)
 
     def limit(self, units: int) -> None:
@@ -215,7 +215,7 @@ class ZipFlow(Flow):
         return Piece(runs[0], at, batch=batch), self._context.submit(merge, runs, batch, self._context.site)
 
     def _units(self, wait: bool) -> int | Pending | None:
-        """How many units every input has; a short run is left to grow while others are in progress."""
+        """Return how many units every input has; while tasks are in progress, wait for a run of full length."""
         while True:
             shortest = min(self._buffers, key=lambda b: (b.units, not b.ended))
             if shortest.ended:
