@@ -353,7 +353,7 @@ class Operator(ABC):
 
     @property
     def results(self) -> Sequence[str | None]:
-        """The columns that the operator computes one by one and can omit; None stands for possibly several columns."""
+        """The columns that the operator computes one by one and can omit; an entry None may be several columns."""
         return ()
 
     def never_fails(self, result: int, types: Schema) -> bool:
@@ -397,7 +397,7 @@ class RowOperator(Operator):
         return self.effects().rows == "1:1"
 
     def policy(self) -> Skip | None:
-        """This operator's own ``on_error``."""
+        """Return the operator's own ``on_error`` policy."""
         return None
 
     @abstractmethod

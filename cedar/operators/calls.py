@@ -187,7 +187,7 @@ class Call:
             return _Callee(self.instance(env.numeric), partial(self.instance, env.numeric))
 
     def instance(self, numeric: NumericEnvironment | None = None) -> Any:
-        """A new instance of the class.
+        """Construct a new instance of the class.
 
         Raises:
             PipelineError: its constructor failed.

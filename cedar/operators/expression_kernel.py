@@ -47,11 +47,11 @@ class ExpressionKernel:
     steps: tuple[Step, ...]
     programs: dict[Types, ExpressionProgram] = field(
         default_factory=dict, repr=False
-    )  # compiled, by the types of the block
+    )  # compiled programs by the block's types
     empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # the result for zero rows
     fused: list[Fused] = field(default_factory=list, repr=False)
     compiling: Lock = field(default_factory=Lock, repr=False)
-    pooled: ClassVar[bool] = True  # the work is done in polars' threads
+    pooled: ClassVar[bool] = True  # polars does the work in its own threads
     row_wise: ClassVar[bool] = True  # the block may be split
 
     @elsewhere

@@ -350,7 +350,7 @@ KINDS: tuple[Kind, ...] = (
 )
 
 INSIDE: Mapping[str, str] = {
-    # What a list may hold next to the kinds above: these look at the other items of one row's list, ``e``.
+    # Kinds that are also allowed inside a list: they may use the other items of the same row's list, ``e``.
     "Agg": "e.sum() ; e.mean() ; e.min() ; e.max() ; e.first() ; e - e.mean() ; e.n_unique()",
     "Sort": "e.sort() ; e.sort(descending=True)",
     "SortBy": "e.sort_by(e.is_null(), maintain_order=True)",

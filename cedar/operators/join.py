@@ -160,7 +160,7 @@ class JoinRows:
     """The kernel of ``join``."""
 
     operator: Join
-    pooled: ClassVar[bool] = True  # the work is done in polars' threads
+    pooled: ClassVar[bool] = True  # polars does the work in its own threads
     row_wise: ClassVar[bool] = True  # the block may be split
 
     @elsewhere

@@ -123,7 +123,7 @@ def _name(module: str) -> str:
     from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
     features = ""
-    with suppress(RuntimeError):  # LLVM cannot tell
+    with suppress(RuntimeError):  # LLVM does not know this CPU's features
         features = get_host_cpu_features().flatten()
     with open(os.path.join(os.path.dirname(_origin("numba")), "_version.py"), "rb") as file:
         numba = hashlib.sha256(file.read()).hexdigest()

@@ -132,7 +132,7 @@ class PadKernel:
         if isinstance(values, JaggedTensor):
             lengths = values.lengths()
             flat = values.values
-        else:  # lists of one length already
+        else:  # a tensor column: all lists have the same length
             lengths = np.full(len(values), values.shape[1], dtype=np.int64)
             flat = values.reshape(-1)
         to = self.to if self.to is not None else int(lengths.max(initial=0))
