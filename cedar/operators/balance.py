@@ -19,10 +19,10 @@ from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, St
 from cedar.operators.arguments import row_arguments
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
 from cedar.operators.bucket import arrow_lengths, has_length
-from cedar.operators.buffers import Ahead, narrow, over
+from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.calls import Call, fn_name, makes_instances
 from cedar.operators.checks import check_fn
-from cedar.operators.elementwise import text
+from cedar.operators.elementwise import format_expr
 from cedar.operators.failures import ErrorContext
 from cedar.operators.weights import Weights, checked_weights, live_weights, require_weights, weight_columns
 
@@ -89,7 +89,7 @@ class Balance(StreamOperator):
     def label(self) -> str:
         if isinstance(self.by, str):
             return f"balance({self.by!r})"
-        return f"balance({fn_name(self.by) if self.columns is None else text(self.by, 60)})"
+        return f"balance({fn_name(self.by) if self.columns is None else format_expr(self.by, 60)})"
 
     def effects(self) -> Effects:
         reads = None if self.columns is None else frozenset(self.columns)
@@ -119,7 +119,7 @@ class Balance(StreamOperator):
         return BalanceStream(inputs[0], self, context)
 
 
-def placed(costs: Sequence[Weights]) -> list[Index]:
+def assign_rows(costs: Sequence[Weights]) -> list[Index]:
     """Return, for each batch of a step, the rows assigned to it, as ascending indices into all slots of the step.
 
     Args:
@@ -198,7 +198,7 @@ class _BalanceFlow(Flow):
         self._operator, self._context = stream.operator, stream.context
         self._source = source
         self._number = number  # the number of the next unit
-        self._ahead = Ahead(over(source, self._measure), max(2, stream.context.ranks))
+        self._ahead = OrderedTasks(task_per_piece(source, self._measure), max(2, stream.context.ranks))
         self._step = _BalanceStep()
         self._ready: deque[Piece] = deque()
         self._ended = False
@@ -217,7 +217,11 @@ class _BalanceFlow(Flow):
                 site=site,
                 fix="put what does so above balance()",
             )
-        rows = piece.rows if operator.columns is None else narrow(piece.rows, operator.columns, operator.label(), site)
+        rows = (
+            piece.rows
+            if operator.columns is None
+            else keep_columns(piece.rows, operator.columns, operator.label(), site)
+        )
         return self._context.submit(row_costs, rows, operator.by, site)
 
     def pull(self, wait: bool) -> Pulled:
@@ -227,7 +231,7 @@ class _BalanceFlow(Flow):
             pulled = self._ahead.pull(wait)
             if pulled is None:
                 self._ended = True
-                self._deal()
+                self._emit_step()
             elif not isinstance(pulled, tuple):
                 return pulled
             elif pulled[0].units:
@@ -246,15 +250,15 @@ class _BalanceFlow(Flow):
         step.full += own
         self._number += own
         if step.full == self._context.ranks or self._number <= self._context.assigned:
-            self._deal()
+            self._emit_step()
 
-    def _deal(self) -> None:
+    def _emit_step(self) -> None:
         """Assign the rows of the current step to batches and queue the batches."""
         step, self._step = self._step, _BalanceStep()
         rows = [unit.rows for unit in step.units]
         if step.full > 1 and self._context.ranks > 1:
             joined = concat_rows(rows)
-            rows = [joined.take(slots).compact() for slots in placed(step.costs)]
+            rows = [joined.take(slots).compact() for slots in assign_rows(step.costs)]
         self._ready.extend(Piece(each, step.at, i, batch=True) for i, each in enumerate(rows))
 
     def close(self) -> None:
@@ -279,13 +283,13 @@ def row_costs(rows: Rows, by: Any, site: Site | None) -> Weights:
     """
     block = rows.gather()
     costs = np.full(block.slots, np.nan)
-    costs[block.live_slots()] = _live(block, by, site)
+    costs[block.live_slots()] = _live_costs(block, by, site)
     return costs
 
 
-def _live(block: Block, by: Any, site: Site | None) -> Weights:
+def _live_costs(block: Block, by: Any, site: Site | None) -> Weights:
     if callable(by) and not hasattr(by, "meta"):
-        return _called(block, by, site)
+        return _costs_by_call(block, by, site)
     column = plain(block.columns[by]) if isinstance(by, str) else None
     if column is None or not _has_size(column):
         return live_weights(block, by, site, WHAT)
@@ -306,7 +310,7 @@ def _has_size(column: Column) -> bool:
     return has_length(column.type) if isinstance(column, pa.Array) else column.ndim > 1 or column.dtype == object
 
 
-def _called(block: Block, fn: Callable[..., Any], site: Site | None) -> Weights:
+def _costs_by_call(block: Block, fn: Callable[..., Any], site: Site | None) -> Weights:
     blame = ErrorContext(0, "balance(by)", site, None)
     results, failures = Call(fn, blame).run(Env(), row_arguments(block, (), blame), len(block))
     if failures:

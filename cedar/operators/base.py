@@ -84,9 +84,9 @@ class Instances:
         self._lock = threading.RLock()  # reentrant: garbage collection may end one iteration during another
         self._changed = threading.Condition(self._lock)
         self._idle: dict[int, list[Any]] = {}
-        self._making = False
+        self._constructing = False
         self._waiting = 0  # number of threads that wait on the condition
-        self._away: int | None = None  # the caller's thread while it works on a batch
+        self._caller_thread: int | None = None  # the caller's thread while it works on a batch
         self._runs = 0
 
     @contextmanager
@@ -98,60 +98,60 @@ class Instances:
         """
         with self._lock:
             idle, run = self._idle.setdefault(operator, []), self._runs
-            self._wait_for(lambda: idle or run != self._runs or self._may_make())
+            self._wait_for(lambda: idle or run != self._runs or self._may_construct())
             if not idle and run != self._runs:
                 raise PipelineError("the run ended while an instance of a class was waited for")
             instance = idle.pop() if idle else None
-            self._making = self._making or instance is None
+            self._constructing = self._constructing or instance is None
         if instance is None:
             try:
                 instance = make()
             finally:
                 with self._lock:
-                    self._making = False
-                    self._tell()
+                    self._constructing = False
+                    self._notify_waiting()
         try:
             yield instance
         finally:
             with self._lock:
                 idle.append(instance)
-                self._tell()
+                self._notify_waiting()
 
     def _wait_for(self, change: Callable[[], object]) -> None:
         self._waiting += 1
         self._changed.wait_for(change)
         self._waiting -= 1
 
-    def _tell(self) -> None:
+    def _notify_waiting(self) -> None:
         if self._waiting:
             self._changed.notify_all()
 
-    def _may_make(self) -> bool:
-        return not self._making and self._away in (None, threading.get_ident())
+    def _may_construct(self) -> bool:
+        return not self._constructing and self._caller_thread in (None, threading.get_ident())
 
     def leave(self) -> None:
         """Record that the caller works on a batch; first wait for any constructor in progress."""
         if not self.apart:
             return
         with self._lock:
-            if self._making:
-                self._wait_for(lambda: not self._making)
-            self._away = threading.get_ident()
+            if self._constructing:
+                self._wait_for(lambda: not self._constructing)
+            self._caller_thread = threading.get_ident()
 
     def enter(self) -> None:
         """Record that the caller waits for a batch."""
-        if self._away is None:
+        if self._caller_thread is None:
             return
         with self._lock:
-            self._away = None
-            self._tell()
+            self._caller_thread = None
+            self._notify_waiting()
 
     def end(self) -> None:
         """End the run: threads that wait for an instance stop waiting."""
         with self._lock:
-            self._away = None
+            self._caller_thread = None
             self._runs += 1
-            self._tell()
+            self._notify_waiting()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Instances, ()  # each process constructs its own instances
@@ -176,7 +176,7 @@ class Env:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for another process once per task; fields that all tasks share are pickled and loaded only once."""
         common = _packed(self.seed, self.epoch, self.sampling, self.numeric, self.limits)
-        return _arrived, (common, self.watch, self.marks)  # instances and ``apart`` stay in this process
+        return _unpickled_env, (common, self.watch, self.marks)  # instances and ``apart`` stay in this process
 
     def draw_seed(self, operator_seed: int) -> int:
         """Return the 64-bit seed of a random operator's draws, to be combined with each row's key."""
@@ -193,7 +193,7 @@ def _unpacked(common: bytes) -> Any:
     return pickle.loads(common)  # noqa: S301 - pickled by the parent process
 
 
-def _arrived(common: bytes, watch: Any, marks: Marks | None) -> Env:
+def _unpickled_env(common: bytes, watch: Any, marks: Marks | None) -> Env:
     seed, epoch, sampling, numeric, limits = _unpacked(common)
     return Env(seed, epoch, Instances(), sampling, watch, marks, None, numeric, limits)
 

@@ -68,7 +68,7 @@ class Batch(StreamOperator):
         schema = inputs[0]
         if schema is None or self.last != "pad":
             return schema
-        check_free(schema)
+        check_no_valid_column(schema)
         return {**schema, "valid": pa.bool_()}
 
     def batched(self, *inputs: bool) -> bool:
@@ -144,10 +144,10 @@ class _BatchFlow(Flow):
         self._size = size
         self._last = last
         self._wanted = size + refills
-        self._tells = stream._source.count is None  # then positions count from a batch's last row, not its first
-        self._cuts = 0
+        self._reports_ends = stream._source.count is None  # then positions count from a batch's last row, not its first
+        self._batches_cut = 0
         self._waiting: list[tuple[Piece, int, Counted]] = []  # piece, its units already used, slots that count
-        self._have = 0
+        self._buffered = 0
         self._ended = False
 
     def limit(self, units: int) -> None:
@@ -155,8 +155,8 @@ class _BatchFlow(Flow):
             self._source.limit(units * self._size)
 
     def pull(self, wait: bool) -> Pulled:
-        while self._have < self._wanted and not self._ended:
-            self._let_go()
+        while self._buffered < self._wanted and not self._ended:
+            self._gather_window_rest()
             piece = self._source.pull(wait)
             if piece is PENDING:
                 return PENDING
@@ -165,17 +165,19 @@ class _BatchFlow(Flow):
             elif isinstance(piece, Piece) and piece.units:
                 counted = piece.rows.counted()
                 self._waiting.append((piece, 0, counted))
-                self._have += piece.units if counted is None else int(counted.sum())
-        all_dead = self._waiting and not self._cuts  # emit an all-dead batch, so that its rows are counted as skipped
-        if self._have < self._size and self._last == "drop":
-            self._stream.left_out += self._have
-            self._have = 0
+                self._buffered += piece.units if counted is None else int(counted.sum())
+        all_dead = (
+            self._waiting and not self._batches_cut
+        )  # emit an all-dead batch, so that its rows are counted as skipped
+        if self._buffered < self._size and self._last == "drop":
+            self._stream.left_out += self._buffered
+            self._buffered = 0
             return None
-        if self._have == 0 and not all_dead:
+        if self._buffered == 0 and not all_dead:
             return None
         return self._cut()
 
-    def _let_go(self) -> None:
+    def _gather_window_rest(self) -> None:
         """Gather the last rows of a finished window, so that its blocks are freed before the next window arrives."""
         for i, (piece, start, counted) in enumerate(self._waiting):
             if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
@@ -183,7 +185,7 @@ class _BatchFlow(Flow):
                 self._waiting[i] = (replace(rest, rows=Rows.of(rest.rows.gather())), 0, counted)
 
     def _cut(self) -> Piece:
-        self._cuts += 1
+        self._batches_cut += 1
         piece, start, counted = self._waiting[0]
         at, end = [piece.at, piece.skip + start], piece.end
         latest = piece
@@ -205,8 +207,8 @@ class _BatchFlow(Flow):
                 self._waiting[0] = (piece, start + used, None if counted is None else counted[used:])
             left = 0
             break
-        self._have -= self._size - left
-        if end is not None or self._tells:
+        self._buffered -= self._size - left
+        if end is not None or self._reports_ends:
             latest, start = self._waiting[0][:2] if self._waiting else (latest, len(latest.rows))
             end = [end if end is not None and not self._waiting else [latest.at, latest.skip + start], 0]
         return Piece(runs[0] if len(runs) == 1 else concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
@@ -227,7 +229,7 @@ class PadBatch:
         if self.only_empty and block.columns:
             return block
         have = len(block)
-        check_free(block.columns)
+        check_no_valid_column(block.columns)
         columns = block.columns or {name: blank(kind, 0) for name, kind in self.types.items() if name != "valid"}
         missing = self.size - have
         if missing > 0:
@@ -237,7 +239,7 @@ class PadBatch:
         return Block({**columns, "valid": pa.array(valid)}, block.keys, block.dead, aligned=False)
 
 
-def check_free(columns: Collection[str]) -> None:
+def check_no_valid_column(columns: Collection[str]) -> None:
     """Raise PipelineError if ``last="pad"`` would overwrite a user column named ``valid``."""
     if "valid" in columns:
         raise PipelineError(

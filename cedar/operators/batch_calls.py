@@ -12,7 +12,7 @@ from cedar.operators.base import Bound, Env
 from cedar.operators.calls import Call
 from cedar.operators.failures import BadResult, first_row
 from cedar.operators.outputs import NO_ROWS, SAMPLED, Form, Outputs, Types, UnequalLengths, fix_outputs, types_of_arrays
-from cedar.operators.whole_batch import UNIT, MapToValue, call_batch, holding
+from cedar.operators.whole_batch import UNIT, MapToValue, block_with_value, call_batch
 
 
 class _NoColumns(Exception):
@@ -81,7 +81,7 @@ class MapBatch:
                     )
             except BadResult as error:
                 if whole and isinstance(error, UnequalLengths):  # the sample's columns had equal lengths by chance
-                    return holding(block, result)
+                    return block_with_value(block, result)
                 failure = self.call.blame.failure(error)
             else:
                 return replace(self._with(block, written), aligned=block.aligned and count == rows)

@@ -22,9 +22,9 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators import native
 
 VARIABLE = "CEDAR_KERNELS"  # "wait": operators wait for compiled kernels instead of using the slower path
-_SILENT = 2.0  # seconds of compiling before a message is printed
-_LOOK = 0.02
-_CODE = (
+_SILENT_SECONDS = 2.0  # seconds of compiling before a message is printed
+_POLL_SECONDS = 0.02
+_COMPILE_SCRIPT = (
     "import sys; sys.path[:] = {path!r}; from cedar.operators.beside import make; make({module!r}, {names!r}, {parent})"
 )
 _log = logging.getLogger("cedar")
@@ -45,20 +45,20 @@ def kernels(module: str, *names: str) -> Any:
     if loaded is not None:
         return loaded
     with _lock:
-        if module not in _loaded and module not in _making.known:
+        if module not in _loaded and module not in _compile_queue.known:
             _load(module)
-            if module not in _loaded and module not in _making.known:
-                _making.want(module, names)
+            if module not in _loaded and module not in _compile_queue.known:
+                _compile_queue.enqueue(module, names)
     if os.environ.get(VARIABLE) == "wait":
-        _making.wait()
-        if module in _making.failed:
-            raise PipelineError(f"there are no kernels: {_making.failed[module]}", site=user_site())
+        _compile_queue.wait()
+        if module in _compile_queue.failed:
+            raise PipelineError(f"there are no kernels: {_compile_queue.failed[module]}", site=user_site())
     return _loaded.get(module)
 
 
 def under_way() -> bool:
     """Whether kernels are compiling now, so that operators use the much slower implementation."""
-    return _making.under_way
+    return _compile_queue.under_way
 
 
 def _load(module: str) -> None:
@@ -72,13 +72,13 @@ def _load(module: str) -> None:
             fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
         ) from error
     except Exception as error:  # noqa: BLE001 - any linker error: operators use the slower path
-        _making.fails(module, f"those on disk cannot be linked: {error}")
+        _compile_queue.record_failure(module, f"those on disk cannot be linked: {error}")
         return
     if found is not None:
         _loaded[module] = found
 
 
-class _Making:
+class _CompileQueue:
     """A queue of modules that other processes compile one after the other, and that are then loaded here."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class _Making:
         self._waiting: deque[tuple[str, Sequence[str]]] = deque()
         self._thread: threading.Thread | None = None
 
-    def want(self, module: str, names: Sequence[str]) -> None:
+    def enqueue(self, module: str, names: Sequence[str]) -> None:
         """Add a module to the queue; the caller holds the lock."""
         self.known.add(module)
         self._waiting.append((module, names))
@@ -106,7 +106,7 @@ class _Making:
         if thread is not None:
             thread.join()
 
-    def fails(self, module: str, why: str) -> None:
+    def record_failure(self, module: str, why: str) -> None:
         """Record that a module cannot be compiled, and log it."""
         self.known.add(module)
         self.failed[module] = why
@@ -120,8 +120,8 @@ class _Making:
                 with tempfile.TemporaryFile() as errors:
                     process = _process(module, names, errors)
                     while process.poll() is None:
-                        time.sleep(_LOOK)
-                        if not reported and time.perf_counter() - began > _SILENT:
+                        time.sleep(_POLL_SECONDS)
+                        if not reported and time.perf_counter() - began > _SILENT_SECONDS:
                             reported = True
                             say("compiling kernels next to the run, once on this machine; until then rows take longer")
                     with _lock:
@@ -130,7 +130,7 @@ class _Making:
             except Exception as error:  # noqa: BLE001 - no failure to compile may end the run
                 why = f"they could not be compiled: {error}"
             if module not in _loaded and module not in self.failed:
-                self.fails(module, why)
+                self.record_failure(module, why)
         if reported and not self.failed:
             say(f"kernels are compiled, after {time.perf_counter() - began:.0f} s")
 
@@ -163,7 +163,7 @@ def _process(
     module: str, names: Sequence[str], errors: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     """Start a process that compiles a module and stores it for this and later processes."""
-    code = _CODE.format(path=sys.path, module=module, names=tuple(names), parent=os.getpid())
+    code = _COMPILE_SCRIPT.format(path=sys.path, module=module, names=tuple(names), parent=os.getpid())
     command = [sys.executable, "-P", "-c", code]
     nothing: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     env = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}  # the result is shared
@@ -177,28 +177,28 @@ def make(module: str, names: Sequence[str], parent: int) -> None:
 
     It runs at the same priority as the run, because kernels are ten times as fast as their replacement.
     """
-    from cedar.operators.jit import compile_to_keep
+    from cedar.operators.jit import compile_for_storage
 
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     with native.turn(module):
         if not native.kept(module):
             sources = native.sources_of(module)
-            native.keep(module, compile_to_keep(module, names), sources)
+            native.keep(module, compile_for_storage(module, names), sources)
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     os._exit(1)
 
 
-def _renew() -> None:
+def _reset_after_fork() -> None:
     """Reset the queue in a forked process, where the compiling thread does not exist."""
-    global _making  # noqa: PLW0603
-    _making = _Making()
+    global _compile_queue  # noqa: PLW0603
+    _compile_queue = _CompileQueue()
 
 
 in_turn = forks.Lock()  # held by the slow implementations: one thread at a time, so that the compiler gets a core
 _lock = forks.Lock()
-_making = _Making()
-os.register_at_fork(after_in_child=_renew)
+_compile_queue = _CompileQueue()
+os.register_at_fork(after_in_child=_reset_after_fork)

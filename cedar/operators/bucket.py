@@ -18,7 +18,7 @@ from cedar.core.errors import PipelineError, RowError, Site, missing_column, use
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
-from cedar.operators.buffers import Ahead, narrow, over
+from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 
 
@@ -58,8 +58,8 @@ class BucketByLength(StreamOperator):
         return replace(self, local=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "boundaries", _wholes(self.boundaries, "boundaries"))
-        object.__setattr__(self, "batch_sizes", _wholes(self.batch_sizes, "batch_sizes"))
+        object.__setattr__(self, "boundaries", _as_integers(self.boundaries, "boundaries"))
+        object.__setattr__(self, "batch_sizes", _as_integers(self.batch_sizes, "batch_sizes"))
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise PipelineError(
                 f"bucket_by_length: the boundaries {list(self.boundaries)} do not ascend", site=user_site()
@@ -104,7 +104,7 @@ class BucketByLength(StreamOperator):
         return BucketStream(inputs[0], self, context)
 
 
-def _wholes(values: Iterable[Any], parameter: str) -> tuple[int, ...]:
+def _as_integers(values: Iterable[Any], parameter: str) -> tuple[int, ...]:
     try:
         return tuple(whole(value, f"bucket_by_length({parameter}): one of them", least=1) for value in values)
     except TypeError as error:
@@ -198,7 +198,7 @@ class BucketStream(Stream):
 
 
 @dataclass(frozen=True, eq=False)
-class _Sorted:
+class _BucketedPiece:
     """A piece with the bucket of each row; ``before`` counts, per bucket, the rows in earlier pieces."""
 
     number: int
@@ -213,9 +213,9 @@ class _LengthBucket:
     def __init__(self, size: int) -> None:
         self.size = size
         self.waiting = 0
-        self._runs: deque[tuple[_Sorted, Index]] = deque()
+        self._runs: deque[tuple[_BucketedPiece, Index]] = deque()
 
-    def add(self, piece: _Sorted, slots: Index) -> Index:
+    def add(self, piece: _BucketedPiece, slots: Index) -> Index:
         """Add rows; return the slots that complete a batch."""
         missing = self.size - self.waiting
         if len(slots):
@@ -223,7 +223,7 @@ class _LengthBucket:
             self.waiting += len(slots)
         return slots[missing - 1 :: self.size]
 
-    def oldest(self) -> tuple[_Sorted, int] | None:
+    def oldest(self) -> tuple[_BucketedPiece, int] | None:
         return (self._runs[0][0], int(self._runs[0][1][0])) if self._runs else None
 
     def take(self) -> Rows:
@@ -246,7 +246,7 @@ class BucketFlow(Flow):
         self._operator = stream.operator
         self._context = stream.context
         self._source = stream.source.open(position, lap)
-        self._ahead = Ahead(over(self._source, self._measure))
+        self._ahead = OrderedTasks(task_per_piece(self._source, self._measure))
         self._buckets = [_LengthBucket(size) for size in stream.operator.batch_sizes]
         self._skip = np.array(given, dtype=np.int64)  # rows per bucket delivered before this flow was opened
         self._given = self._skip.copy()
@@ -257,7 +257,7 @@ class BucketFlow(Flow):
 
     def _measure(self, piece: Piece) -> Any:
         column, site = self._operator.column, self._context.site
-        rows = narrow(piece.rows, [column], "bucket_by_length", site)
+        rows = keep_columns(piece.rows, [column], "bucket_by_length", site)
         return self._context.submit(row_lengths, rows, column, site)
 
     def pull(self, wait: bool) -> Pulled:
@@ -274,7 +274,7 @@ class BucketFlow(Flow):
 
     def _sort(self, piece: Piece, lengths: Index) -> None:
         buckets = np.searchsorted(np.array(self._operator.boundaries), lengths, side="right")
-        sorted_piece = _Sorted(self._pieces, piece, buckets, self._seen.copy())
+        sorted_piece = _BucketedPiece(self._pieces, piece, buckets, self._seen.copy())
         self._pieces += 1
         self._seen += np.bincount(buckets, minlength=len(self._buckets))
         filled: list[tuple[int, int]] = []

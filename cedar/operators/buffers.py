@@ -97,7 +97,7 @@ class ChunkFlow(Flow):
         self._buffer.close()
 
 
-class Ahead(Generic[T]):
+class OrderedTasks(Generic[T]):
     """A queue of tasks in progress that returns their results in order.
 
     Args:
@@ -153,8 +153,8 @@ class Ahead(Generic[T]):
                 future.cancel()
 
 
-def over(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
-    """Return a step for ``Ahead`` that starts ``task`` on each piece of a flow, except pieces without units."""
+def task_per_piece(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
+    """Return a step for ``OrderedTasks`` that starts ``task`` on each piece of a flow, except pieces without units."""
 
     def step(wait: bool) -> tuple[Piece, Any] | Pending | None:
         piece = flow.pull(wait)
@@ -165,7 +165,7 @@ def over(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
     return step
 
 
-def narrow(rows: Rows, names: Iterable[str], label: str, site: Site | None) -> Rows:
+def keep_columns(rows: Rows, names: Iterable[str], label: str, site: Site | None) -> Rows:
     """Return the rows with only some columns, so that a task gathers and sends no more than it needs.
 
     Raises:

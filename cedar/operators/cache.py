@@ -54,11 +54,11 @@ class Cache(RowOperator):
         return inputs[0]
 
     def bind(self, bound: Bound) -> Kernel:
-        return _same
+        return _unchanged
 
     def parameters(self) -> dict[str, Any]:
         return {}
 
 
-def _same(block: Block, _env: Env) -> Block:
+def _unchanged(block: Block, _env: Env) -> Block:
     return block

@@ -29,8 +29,8 @@ from cedar.operators.arguments import key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.constructing import constructed
 from cedar.operators.draws import seeded
-from cedar.operators.failures import ErrorContext, Failure, text_of
-from cedar.operators.in_flight import AsyncRows, Outcome, as_items, new_runner, too_long
+from cedar.operators.failures import ErrorContext, Failure, error_text
+from cedar.operators.in_flight import AsyncRows, Outcome, as_items, new_runner, timeout_error
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,15 +83,15 @@ class Call:
         if env.apart is not None:
             outcome: Outcome = env.apart(self, env, columns, n, hashes)
         else:
-            before = unsteady.states()
+            before = unsteady.generator_states()
             outcome = self._run(env, columns, n, hashes, keep)
-            if unsteady.states() != before:
-                outcome = unsteady.Drew(outcome[0]), outcome[1]
+            if unsteady.generator_states() != before:
+                outcome = unsteady.GeneratorChanged(outcome[0]), outcome[1]
         if first:
-            self._look_again(env, isinstance(outcome[0], unsteady.Drew), columns, hashes)
+            self._check_determinism(env, isinstance(outcome[0], unsteady.GeneratorChanged), columns, hashes)
         return outcome
 
-    def _look_again(self, env: Env, drew: bool, columns: list[list[Any]], hashes: Hashes | None) -> None:
+    def _check_determinism(self, env: Env, drew: bool, columns: list[list[Any]], hashes: Hashes | None) -> None:
         """Call a function again that may have drawn from a global generator; warn if the results differ."""
         assert env.unsteady is not None
         env.unsteady[self.blame.index] = ""
@@ -100,7 +100,7 @@ class Call:
             return
         if hashes is not None:
             seeds = hashes[: unsteady.ROWS]
-        with unsteady.restored():
+        with unsteady.preserve_generators():
             again, _ = replace(self, twice=True).run(env, few, len(few[0]), seeds)
         if any(again):
             env.unsteady[self.blame.index] = text = unsteady.TEXT.format(self.blame.label)
@@ -142,8 +142,8 @@ class Call:
         return [{"rng": f"keyed_generator({key:#x}, {seed:#x})"} for key in keys]
 
     def callable(self, borrowed: _Callee) -> Callable[..., Any]:
-        fn = functools.partial(_collected, borrowed.fn) if self.items else borrowed.fn
-        return functools.partial(unsteady.differs, fn) if self.twice else fn
+        fn = functools.partial(_call_and_collect, borrowed.fn) if self.items else borrowed.fn
+        return functools.partial(unsteady.calls_differ, fn) if self.twice else fn
 
     def _each(
         self,
@@ -197,7 +197,7 @@ class Call:
             return constructed(self.fn, name, numeric)
         except raised() as error:
             raise PipelineError(
-                f"{self.blame.label}: {name}() failed: {type(error).__name__}: {text_of(error)}",
+                f"{self.blame.label}: {name}() failed: {type(error).__name__}: {error_text(error)}",
                 site=self.blame.site,
                 fix=f"{name} is made once per worker, without arguments: check its __init__ and what it loads",
             ) from error
@@ -237,12 +237,12 @@ def fn_name(fn: Any) -> str:
 # ---- wrappers around a function ------------------------------------------------------------------------------------
 
 
-def _collected(fn: Callable[..., Any], *args: Any, **named: Any) -> list[Any]:
+def _call_and_collect(fn: Callable[..., Any], *args: Any, **named: Any) -> list[Any]:
     return as_items(fn(*args, **named))
 
 
 _stuck: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_MOST_LEFT = 64
+_MAX_STUCK_THREADS = 64
 
 
 def left_behind() -> int:
@@ -267,19 +267,19 @@ class _TimedCalls:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=_serve, args=(self._jobs, self._done, self._numeric), name="cedar-timeout", daemon=True
+            target=_run_jobs, args=(self._jobs, self._done, self._numeric), name="cedar-timeout", daemon=True
         )
         self._thread.start()
 
     def __enter__(self) -> Callable[..., Any]:
-        return self._within
+        return self._call_with_timeout
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._jobs.put(None)
         if kind is None or issubclass(kind, Exception):  # on an interrupt, do not wait for the running call
             self._thread.join()
 
-    def _within(self, *args: Any, **named: Any) -> Any:
+    def _call_with_timeout(self, *args: Any, **named: Any) -> Any:
         self._jobs.put((self._fn, args, named))
         try:
             value, error = self._done.get(timeout=self._timeout)
@@ -289,7 +289,7 @@ class _TimedCalls:
             self._held.renew()  # the stuck call still uses the old instance
             self._fn = self._call.callable(self._held)
             self._start()
-            if (left := left_behind()) > _MOST_LEFT:
+            if (left := left_behind()) > _MAX_STUCK_THREADS:
                 blame = self._call.blame
                 raise PipelineError(
                     f"{blame.label}: {left} calls continue beyond timeout={self._timeout:g} s, each in its own thread",
@@ -297,13 +297,13 @@ class _TimedCalls:
                     done="the run was stopped, before they take all of the machine",
                     fix='use executor="processes", which ends a call that hangs, or give the function a limit inside',
                 ) from None
-            raise too_long(self._timeout) from None
+            raise timeout_error(self._timeout) from None
         if error is not None:
             raise error
         return value
 
 
-def _serve(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], numeric: NumericEnvironment | None) -> None:
+def _run_jobs(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], numeric: NumericEnvironment | None) -> None:
     if numeric is not None:
         numeric.set()  # a new thread starts with the libraries' default numeric settings
     while (job := jobs.get()) is not None:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.expression_kernel import ColumnsKernel
+from cedar.operators.expression_steps import DropColumns, output_types
 from cedar.operators.expression_steps import RenameColumns as RenameStep
-from cedar.operators.expression_steps import Without, output_types
 from cedar.operators.failures import ErrorContext
 from cedar.operators.merging import by_content
 
@@ -56,11 +56,13 @@ class Drop(RowOperator):
         return None if not names else self if names == self.names else Drop(names)
 
     def schema(self, *inputs: Schema) -> Schema:
-        step = Without(self.names, ErrorContext(0, self.label(), None, None))
+        step = DropColumns(self.names, ErrorContext(0, self.label(), None, None))
         return None if inputs[0] is None else output_types((step,), inputs[0])
 
     def bind(self, bound: Bound) -> Kernel:
-        return ColumnsKernel(Without(self.names, ErrorContext(bound.index, bound.label, bound.site, bound.on_error)))
+        return ColumnsKernel(
+            DropColumns(self.names, ErrorContext(bound.index, bound.label, bound.site, bound.on_error))
+        )
 
 
 @dataclass(frozen=True)

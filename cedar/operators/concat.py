@@ -12,7 +12,7 @@ from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
 from cedar.core.errors import PipelineError, Site
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
-from cedar.operators.take import within
+from cedar.operators.take import clip_unit
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Concat(StreamOperator):
         return Effects(frozenset(), frozenset(), rows="stream")
 
     def schema(self, *inputs: Schema) -> Schema:
-        return agreed("concat", inputs)
+        return merged_schema("concat", inputs)
 
     def endless(self, *inputs: bool) -> bool:
         return any(inputs)
@@ -58,13 +58,13 @@ class Concat(StreamOperator):
 
 def joined_samples(label: str, inputs: Sequence[Block]) -> Block:
     """Return the rows of all samples in the first sample's column order; types of empty samples are ignored."""
-    agreed(label, [None if block.is_nothing else block.known_types for block in inputs])
+    merged_schema(label, [None if block.is_nothing else block.known_types for block in inputs])
     filled = [block for block in inputs if len(block) and block.aligned] or inputs[:1]
     names = next(list(block.columns) for block in inputs if block.columns.keys() == filled[0].columns.keys())
     return concat_blocks([block.only_columns({n: block.columns[n] for n in names}) for block in filled])
 
 
-def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> Schema:
+def merged_schema(label: str, schemas: Sequence[Schema], site: Site | None = None) -> Schema:
     """Return the common schema of several inputs; a type that is unknown before a run matches any other.
 
     Raises:
@@ -72,8 +72,8 @@ def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> S
 
     Examples:
         >>> import pyarrow as pa
-        >>> from cedar.operators.concat import agreed
-        >>> agreed("concat", [{"x": pa.int64()}, {"x": pa.int64()}])
+        >>> from cedar.operators.concat import merged_schema
+        >>> merged_schema("concat", [{"x": pa.int64()}, {"x": pa.int64()}])
         {'x': DataType(int64)}
     """
     if not schemas:
@@ -86,7 +86,7 @@ def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> S
     for index, schema in known[1:]:
         wrong += [f"input {index}: {text}" for text in differences(merged, schema)]
         merged |= {n: t for n, t in schema.items() if merged.get(n, t) is UNKNOWN}
-        merged |= {n: OBJECT for n, t in schema.items() if _objects(merged.get(n), t) and merged[n] != t}
+        merged |= {n: OBJECT for n, t in schema.items() if _are_objects(merged.get(n), t) and merged[n] != t}
     if wrong:
         raise PipelineError(
             f"the inputs of {label} have different columns (compared with input {known[0][0]}): " + "; ".join(wrong),
@@ -102,12 +102,12 @@ def differences(expected: Mapping[str, ColumnType], actual: Mapping[str, ColumnT
     problems += [f"column {n!r} is extra" for n in actual if n not in expected]
     for name, kind in actual.items():
         wanted = expected.get(name, UNKNOWN)
-        if UNKNOWN not in (kind, wanted) and kind != wanted and not _objects(kind, wanted):
+        if UNKNOWN not in (kind, wanted) and kind != wanted and not _are_objects(kind, wanted):
             problems.append(f"{name!r} is {kind}, not {wanted}")
     return problems
 
 
-def _objects(one: ColumnType | None, other: ColumnType) -> bool:
+def _are_objects(one: ColumnType | None, other: ColumnType) -> bool:
     """Whether one type is a generic object and the other is any object type, such as an image."""
     return OBJECT in (one, other) and isinstance(one, ObjectType) and isinstance(other, ObjectType)
 
@@ -127,7 +127,7 @@ def same_units(label: str, batched: Sequence[bool]) -> bool:
     return any(batched)
 
 
-def branch_rows(label: str, index: int, context: StreamContext) -> Callable[[Rows], Rows]:
+def row_preparer(label: str, index: int, context: StreamContext) -> Callable[[Rows], Rows]:
     """Return a function that prepares rows of input ``index``: it extends keys, checks columns and reorders them."""
 
     def prepare(rows: Rows) -> Rows:
@@ -150,7 +150,7 @@ def branch_rows(label: str, index: int, context: StreamContext) -> Callable[[Row
     return prepare
 
 
-def total(counts: Sequence[Count]) -> Count:
+def total_count(counts: Sequence[Count]) -> Count:
     """Return the sum of counts; None or infinity if one of them, the first such count decides."""
     units = 0
     for count in counts:
@@ -171,7 +171,7 @@ class ConcatStream(Stream):
 
     @property
     def count(self) -> Count:  # type: ignore[override]
-        return total([stream.count for stream in self.inputs])
+        return total_count([stream.count for stream in self.inputs])
 
     def start(self) -> At:
         return self.first(0)
@@ -186,7 +186,7 @@ class ConcatStream(Stream):
             if stream.count is None:
                 return [self.first(branch), unit]
             if unit < stream.count or branch == last:
-                return [[branch, stream.seek(within(unit, stream.count), lap)], 0]
+                return [[branch, stream.seek(clip_unit(unit, stream.count), lap)], 0]
             unit -= int(stream.count)
         raise AssertionError("there is at least one input")
 
@@ -218,7 +218,7 @@ class ConcatFlow(Flow):
     def _open(self, branch: int, position: Position) -> None:
         self._branch = branch
         self._inner = self._stream.inputs[branch].open(position, self._lap)
-        self._prepare = branch_rows("concat", branch, self._stream.context)
+        self._prepare = row_preparer("concat", branch, self._stream.context)
 
     def pull(self, wait: bool) -> Pulled:
         while self._inner is not None:

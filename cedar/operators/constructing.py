@@ -15,7 +15,7 @@ from cedar.core import forks
 from cedar.core.cursor import hash_ints
 from cedar.core.numeric import NumericEnvironment, arrived
 
-_one = forks.Lock()  # a constructor may run a pipeline of its own, which then has no threads
+_constructor_lock = forks.Lock()  # a constructor may run a pipeline of its own, which then has no threads
 _thread = threading.local()
 
 
@@ -31,12 +31,12 @@ def constructed(make: Callable[[], Any], name: str, numeric: NumericEnvironment 
         name: the class name; the seed does not depend on the run's seed or the operator's index, unknown to caches.
         numeric: the numeric environment of the run.
     """
-    with _one, _flag(), nullcontext() if numeric is None else numeric.entered():
+    with _constructor_lock, _mark_thread(), nullcontext() if numeric is None else numeric.entered():
         for last in (False, True):
             before = arrived()
-            with _generators(name):
+            with _seeded_generators(name):
                 instance = make()
-                fresh = last or arrived() == before or _untouched()
+                fresh = last or arrived() == before or _torch_unused()
             if fresh:
                 return instance
             if numeric is not None:
@@ -50,7 +50,7 @@ def constructing() -> bool:
 
 
 @contextmanager
-def _flag() -> Iterator[None]:
+def _mark_thread() -> Iterator[None]:
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
         yield
@@ -59,7 +59,7 @@ def _flag() -> Iterator[None]:
 
 
 @contextmanager
-def _generators(name: str) -> Iterator[None]:
+def _seeded_generators(name: str) -> Iterator[None]:
     words = name.encode()
     seed = hash_ints(*(int.from_bytes(words[i : i + 8], "little") for i in range(0, len(words), 8)))
     python, numpys, torch = random.getstate(), np.random.get_state(), _torch()  # noqa: NPY002 - users draw from it
@@ -85,7 +85,7 @@ def _torch() -> Any:
     return torch if hasattr(torch, "random") and hasattr(torch, "cuda") and hasattr(torch, "Generator") else None
 
 
-def _untouched() -> bool:
+def _torch_unused() -> bool:
     """Return True if torch is absent or its generator is untouched; otherwise reset its generator, return False."""
     torch = _torch()
     if torch is None:

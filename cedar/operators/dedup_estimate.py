@@ -20,8 +20,10 @@ from cedar.core.groups.encode import distinct
 
 SAMPLED_ROWS = 8192
 PAYS = 1.5  # a group with a factor below this is not worth its index
-_LONG = 2.0  # values per list; shorter lists are as large as the index that would replace them
-_JOINED = 0.94  # the share of the separate groups' savings that a joint group must reach, as it needs only one index
+_MIN_LENGTH = 2.0  # values per list; shorter lists are as large as the index that would replace them
+_MIN_JOINT_SAVINGS = (
+    0.94  # the share of the separate groups' savings that a joint group must reach, as it needs only one index
+)
 
 Codes = npt.NDArray[np.int32]
 
@@ -140,7 +142,7 @@ class Sampled:
 
     def may_pay(self) -> bool:
         """Whether any feature's lists are long enough for a group; reads lengths only, not values."""
-        return any(length >= _LONG for length in self._lengths.values())
+        return any(length >= _MIN_LENGTH for length in self._lengths.values())
 
     @cached_property
     def _codes(self) -> dict[str, Codes]:
@@ -195,22 +197,22 @@ def find_groups(sampled: Sampled, names: Sequence[str]) -> GroupEstimate:
     groups: list[Estimate] = []
     refused: list[tuple[Estimate, str]] = []
     for one in alone:
-        why = _why_not(one)
+        why = _rejection_reason(one)
         if why:
             refused.append((one, why))
             continue
         together = [sorted([*group.names, *one.names], key=names.index) for group in groups]
         joined = [(sampled.estimate(group), place) for place, group in enumerate(together)]
         best = max(joined, key=lambda pair: pair[0].saved, default=None)
-        if best is not None and best[0].saved >= _JOINED * (groups[best[1]].saved + one.saved):
+        if best is not None and best[0].saved >= _MIN_JOINT_SAVINGS * (groups[best[1]].saved + one.saved):
             groups[best[1]] = best[0]
         else:
             groups.append(one)
     return GroupEstimate(tuple(groups), tuple(refused))
 
 
-def _why_not(estimate: Estimate) -> str:
-    if estimate.length < _LONG:
+def _rejection_reason(estimate: Estimate) -> str:
+    if estimate.length < _MIN_LENGTH:
         return f"{estimate.length:.3g} values a row are hardly more than the index in their place"
     if estimate.factor < PAYS:
         figures = f"S {estimate.samples:.3g}, d {estimate.repeats:.3g}"

@@ -19,7 +19,7 @@ from cedar.core.errors import PipelineError, RowError, Site
 from cedar.core.groups.column import plain
 from cedar.core.stream import Rows
 
-ADDED = ("segment_ids", "positions")
+ADDED_COLUMNS = ("segment_ids", "positions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: 
             site=site,
             fix="name the token columns, or tokenize with map first",
         )
-    taken = [n for n in ADDED if n in (wanted or types)]
+    taken = [n for n in ADDED_COLUMNS if n in (wanted or types)]
     if taken:
         raise PipelineError(
-            f"pack adds the columns {' and '.join(ADDED)}, and the input has {taken[0]!r}",
+            f"pack adds the columns {' and '.join(ADDED_COLUMNS)}, and the input has {taken[0]!r}",
             site=site,
             fix="rename or drop it",
         )
@@ -118,10 +118,10 @@ def documents(rows: Rows, columns: Sequence[str], site: Site | None) -> Document
     Raises:
         RowError: a row's columns have different lengths, or a list or a number in one is missing.
     """
-    return documents_of(rows.gather(), columns, site)
+    return block_documents(rows.gather(), columns, site)
 
 
-def documents_of(block: Block, columns: Sequence[str], site: Site | None) -> Documents:
+def block_documents(block: Block, columns: Sequence[str], site: Site | None) -> Documents:
     """Return the documents of a gathered block; see ``documents``."""
     token_columns({name: block.types[name] for name in columns}, columns, site)
     lengths: Index | None = None

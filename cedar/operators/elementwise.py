@@ -21,7 +21,7 @@ from cedar.operators.expression_nodes import expression, literal_value, too_deep
 if TYPE_CHECKING:
     import polars as pl
 
-_CALLED = {  # how users write a node, if that differs from its name in snake case
+_USER_NAMES = {  # how users write a node, if that differs from its name in snake case
     "NUnique": "n_unique()", "Agg": "an aggregation", "Over": "over()", "Rolling": "rolling()", "Len": "len()",
     "FillNullWithStrategy": "fill_null(strategy=...)", "RollingExpr": "rolling_*()", "RollingExprBy": "rolling_*_by()",
     "Random": "sample() or shuffle()", "AnonymousFunction": "a Python function", "FoldHorizontal": "a Python function",
@@ -134,7 +134,7 @@ def _columns(node: Json, inside: bool = False) -> Iterator[str]:
                 yield from _columns(child, inside or key == "evaluation")
 
 
-def explicit(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
+def resolve_selectors(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
     """Return the expression with each selector replaced by the names that it selects in ``frame``."""
 
     def named(selector: Json) -> Json:
@@ -155,8 +155,8 @@ def _with_selectors(node: Json, change: Callable[[Json], Json]) -> Json:
     return {k: v if k in {"Literal", "StructExpr"} else _with_selectors(v, change) for k, v in node.items()}
 
 
-def spelled_out(node: Json) -> list[Json]:
-    """Return one copy of the node for each column that its selectors name (see ``explicit``)."""
+def node_per_column(node: Json) -> list[Json]:
+    """Return one copy of the node for each column that its selectors name (see ``resolve_selectors``)."""
     chosen = [selector["ByName"]["names"] for selector in find(node, "Selector")]
 
     def taken(number: int) -> Json:
@@ -170,7 +170,7 @@ def spelled_out(node: Json) -> list[Json]:
 
 
 def named_columns(expr: pl.Expr) -> frozenset[str]:
-    """Return the columns that an expression reads, once ``explicit`` has resolved its selectors."""
+    """Return the columns that an expression reads, once ``resolve_selectors`` has resolved its selectors."""
     node = tree(expr)
     named = set(_columns(node))
     for selector in find(node, "Selector"):
@@ -233,7 +233,7 @@ def literals(expr: pl.Expr) -> list[Json]:
     return values
 
 
-def text(expr: pl.Expr, limit: int = 80) -> str:
+def format_expr(expr: pl.Expr, limit: int = 80) -> str:
     """Format an expression on one line, truncated to ``limit`` characters."""
     line = re.sub(r"\bdyn (int|float|str): ", "", " ".join(str(expr).split()))
     return line if len(line) <= limit else line[: limit - 3] + "..."
@@ -273,21 +273,21 @@ def _refusals(node: Json) -> Iterator[str]:
     elif kind in {"BinaryExpr", "Cast"} and known(name_of(node)) is None:
         yield f"{name_of(node)} is not known to be row-wise: use .map_batches(fn, ...)"
     elif kind in _PARTS:
-        yield from _all([body[part] for part in _PARTS[kind]])
+        yield from _refusals_of([body[part] for part in _PARTS[kind]])
     elif kind == "Eval":
         yield from _refusals(body["expr"])
         if "Cumulative" in body["variant"]:
             yield "cumulative_eval() looks at other rows"
-        yield from _inside(body["evaluation"])
+        yield from _list_refusals(body["evaluation"])
     elif kind == "StructEval":
-        yield from _all([body["expr"], *body["evaluation"]])
+        yield from _refusals_of([body["expr"], *body["evaluation"]])
     elif kind == "Function":
         yield from _function_refusals(body)
     else:
         yield _reason(kind, body)
 
 
-def _all(nodes: Iterable[Json]) -> Iterator[str]:
+def _refusals_of(nodes: Iterable[Json]) -> Iterator[str]:
     for node in nodes:
         yield from _refusals(node)
 
@@ -306,16 +306,18 @@ def _function_refusals(body: Json) -> Iterator[str]:
     if part == "Strptime" and inner["Strptime"][1]["format"] is None:
         yield "without a format, polars infers it from other rows: give str.to_datetime(), to_date() or strptime() one"
     if kind == "Business" or part == "IsIn":  # constant holidays or value sets apply to all rows
-        inputs = [node for i, node in enumerate(inputs) if i == 0 or not is_fixed(node)]
-    yield from _all(inputs)
+        inputs = [node for i, node in enumerate(inputs) if i == 0 or not is_constant(node)]
+    yield from _refusals_of(inputs)
 
 
-def is_fixed(node: Json) -> bool:
+def is_constant(node: Json) -> bool:
     kind, body = kind_of(node)
-    return kind == "Literal" or (kind == "Agg" and kind_of(body)[0] == "Implode" and is_fixed(body["Implode"]["input"]))
+    return kind == "Literal" or (
+        kind == "Agg" and kind_of(body)[0] == "Implode" and is_constant(body["Implode"]["input"])
+    )
 
 
-def _inside(node: Json) -> Iterator[str]:
+def _list_refusals(node: Json) -> Iterator[str]:
     """Yield reasons against an expression inside a list, whose items may use one another but not other rows."""
     for kind in sorted(_PYTHON | {"Over", "Rolling"}):
         if any(True for _ in find(node, kind)):
@@ -335,19 +337,19 @@ def _reason(kind: str, body: Json) -> str:
         name = kind_of(body)[0]
     elif kind in _FAMILIES and body is not None:
         name = kind_of(body)[0]
-    called = _CALLED.get(name) or f"{_snake(name)}()"
+    called = _USER_NAMES.get(name) or f"{_snake(name)}()"
     if kind in _PYTHON:
         return f"{called} inside an expression cannot be checked: use .map(fn, ...) or .map_batches(fn, ...)"
     if name in {"Random", "Sample"}:
         return f"{called} draws by position in the block: use .map(fn, ..., random=True), .shuffle() or .sample()"
     if name in _LENGTHS:
         return f"{called} does not give one value per row"
-    if name in {"FfiPlugin", "MapFieldNames"} or kind not in _SEEN:
+    if name in {"FfiPlugin", "MapFieldNames"} or kind not in _KNOWN_KINDS:
         return f"{called} is not known to be row-wise: use .map_batches(fn, ...)"
     return f"{called} looks at other rows"
 
 
-_SEEN = frozenset(
+_KNOWN_KINDS = frozenset(
     """
     Agg Over Rolling Sort SortBy Gather Len Boolean Range Bitwise StringExpr FillNullWithStrategy RollingExpr
     RollingExprBy CumSum CumProd CumMin CumMax CumCount Shift ShiftAndFill Reverse Rank Diff PctChange Interpolate

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cedar.core.forks import elsewhere
-from cedar.operators.elementwise import find, is_fixed, spelled_out
+from cedar.operators.elementwise import find, is_constant, node_per_column
 from cedar.operators.expression_kinds import ANY, Groups, Json, groups_of, kind_of, known, name_of
 from cedar.operators.expression_nodes import expression, tree
 
@@ -86,7 +86,7 @@ class _Judging:
             self._visit_all([body["predicate"], body["truthy"], body["falsy"]])
             self._apply(node, [body["truthy"], body["falsy"]])
         elif kind == "Function":
-            self._visit_all([part for part in body["input"] if not is_fixed(part)])
+            self._visit_all([part for part in body["input"] if not is_constant(part)])
             self._apply(node, body["input"])
         else:  # inside a list, for example an aggregation or a sort
             self.fails = True
@@ -136,7 +136,7 @@ class _Judging:
         if not kind.takes(first, others):
             shown = " and ".join(dict.fromkeys(str(dtype) for some in types for dtype in some))
             self._refuse(f"{kind.forms[0]} of {shown} is not known to be so")
-        if name == "Boolean.IsIn" and not is_fixed(operands[1]):
+        if name == "Boolean.IsIn" and not is_constant(operands[1]):
             self._check_sets(types[0], types[1])
         if name.startswith("Cast.") and ("struct" in first) != ("struct" in others) and "string" not in others:
             self._refuse(f"a cast to {types[1][0]} fails by other rows")
@@ -161,7 +161,7 @@ class _Judging:
         kind, body = kind_of(node)
         if kind == "Column" and body in self.schema:
             return [self.schema[body]]
-        for parts in ([node], spelled_out(node)):  # results of a selector may share a name, so try columns singly
+        for parts in ([node], node_per_column(node)):  # results of a selector may share a name, so try columns singly
             try:
                 return [
                     kind for part in parts for kind in self.frame.select(expression(part)).collect_schema().dtypes()

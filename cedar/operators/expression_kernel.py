@@ -20,13 +20,13 @@ from cedar.core.forks import Lock, elsewhere
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
+    DropColumns,
     ExpressionProgram,
     KeepColumns,
     RenameColumns,
     Step,
     StepColumn,
     Types,
-    Without,
     apply_plain,
     compile_steps,
     output_types,
@@ -88,7 +88,7 @@ class ExpressionKernel:
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
         """Return this kernel and the next one fused into one query; None if the next has no expression steps."""
         steps = _steps_of(other)
-        return _once(self.fused, other, (*self.steps, *steps)) if steps else None
+        return _cached_fusion(self.fused, other, (*self.steps, *steps)) if steps else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ExpressionKernel, (self.steps,)
@@ -98,7 +98,7 @@ class ExpressionKernel:
 class ColumnsKernel:
     """Selects, drops or renames plain columns by reference, without copying data."""
 
-    step: KeepColumns | Without | RenameColumns
+    step: KeepColumns | DropColumns | RenameColumns
     fused: list[Fused] = field(default_factory=list, repr=False)
 
     def __call__(self, block: Block, env: Env) -> Block:
@@ -107,7 +107,11 @@ class ColumnsKernel:
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
         """Return this kernel fused into the next kernel's query; None if that is not an ExpressionKernel."""
-        return _once(self.fused, other, (self.step, *other.steps)) if isinstance(other, ExpressionKernel) else None
+        return (
+            _cached_fusion(self.fused, other, (self.step, *other.steps))
+            if isinstance(other, ExpressionKernel)
+            else None
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ColumnsKernel, (self.step,)
@@ -116,7 +120,7 @@ class ColumnsKernel:
 Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the kernel fused with last, and the fused kernel
 
 
-def _once(known: list[Fused], other: Kernel, steps: tuple[Step, ...]) -> ExpressionKernel:
+def _cached_fusion(known: list[Fused], other: Kernel, steps: tuple[Step, ...]) -> ExpressionKernel:
     """Return the fused kernel, reusing the last one: each epoch fuses again, and should not compile again."""
     for kernel, both in known:
         if kernel is other:
@@ -142,7 +146,7 @@ def run(program: ExpressionProgram, block: Block) -> Block:
         if program.numbered:
             entering[program.row] = of_numbers(np.arange(len(block)), pa.uint32())
         data = to_frame(entering)
-        done = _of_one_row(program, data) if data.height == 1 else _queried(program, data)
+        done = _run_one_row(program, data) if data.height == 1 else _run_queries(program, data)
         if done.height == 2 and (len(block) == 1 or (program.filters and done[program.row].n_unique() == 1)):
             done = done[:1]  # drop the copy of a doubled single row
         if program.filters:
@@ -156,20 +160,20 @@ def run(program: ExpressionProgram, block: Block) -> Block:
     return block.only_columns(columns) if rows is None else block.with_slots(columns, rows)
 
 
-def _of_one_row(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
+def _run_one_row(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
     try:
-        return _queried(program, whole_columns(data))
+        return _run_queries(program, whole_columns(data))
     except polars_errors() as error:
         doubled = error
-    _queried(program, data)  # raises an error whose message counts the row once
+    _run_queries(program, data)  # raises an error whose message counts the row once
     raise doubled
 
 
-def _queried(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
+def _run_queries(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
     frame = data.lazy()
     for query in program.queries:
         frame = query(frame)
-    return frame.select(columns_named(program.wanted)).collect(engine="in-memory", optimizations=_as_written())
+    return frame.select(columns_named(program.wanted)).collect(engine="in-memory", optimizations=_optimizer_flags())
 
 
 def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) -> None:
@@ -188,7 +192,7 @@ class ResultTypeError(Exception):
 
 
 @cache
-def _as_written() -> pl.QueryOptFlags:
+def _optimizer_flags() -> pl.QueryOptFlags:
     """Return optimizer flags that keep steps in order: a predicate moved earlier would hide rows that make steps fail.
 
     Expressions must not move either: polars 2.1 moves some across a step that replaces a column that they read.
@@ -230,7 +234,7 @@ def _failing_rows(
             middle = (start + stop) // 2
             spans += [(middle, stop), (start, middle)]
             continue
-        blame, caught = _culprit(steps, plain.slice(start, stop), compiled, caught)
+        blame, caught = _failing_step(steps, plain.slice(start, stop), compiled, caught)
         failed[start] = (blame, _failure(blame, caught))
         if blame.stops(env):
             return failed
@@ -241,7 +245,7 @@ def _failing_rows(
     return failed
 
 
-def _culprit(
+def _failing_step(
     steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], ExpressionProgram], error: BaseException
 ) -> tuple[ErrorContext, BaseException]:
     """Return the operator that fails on a block of one row, and its error; ``compiled`` caches programs per step."""

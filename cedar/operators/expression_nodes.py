@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Node: TypeAlias = Any  # a dict with the node's kind as its only key, or a string if the node has no parts
 
 _WIDE = frozenset({"Int", "Int128", "UInt128"})  # encoded as 16 bytes, regardless of the value
-_MOST_TREES = 1024
+_MAX_TREES = 1024
 _trees: dict[int, tuple[pl.Expr, Node]] = {}  # by id(expr); holding the expression keeps its id unique
 
 
@@ -41,7 +41,7 @@ def tree(expr: pl.Expr) -> Node:
             made = msgpack.unpackb(expr.meta.serialize(format="binary"))
         except msgpack.StackError as error:
             raise too_deep(user_site()) from error
-        if len(_trees) >= _MOST_TREES:
+        if len(_trees) >= _MAX_TREES:
             _trees.clear()
         known = _trees[id(expr)] = expr, made
     return known[1]

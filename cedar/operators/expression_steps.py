@@ -25,7 +25,14 @@ from cedar.core.boundary import (
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column
 from cedar.core.forks import elsewhere
-from cedar.operators.elementwise import columns_of, explicit, lists_without_nulls, named_columns, selects_by_type, text
+from cedar.operators.elementwise import (
+    columns_of,
+    format_expr,
+    lists_without_nulls,
+    named_columns,
+    resolve_selectors,
+    selects_by_type,
+)
 from cedar.operators.expression_effects import judge
 from cedar.operators.expression_nodes import too_deep
 from cedar.operators.failures import ErrorContext
@@ -38,7 +45,7 @@ Types: TypeAlias = tuple[tuple[str, ColumnType], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class With:
+class AddColumns:
     """Adds or replaces columns."""
 
     items: tuple[Named, ...]
@@ -54,7 +61,7 @@ class KeepColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class Where:
+class KeepRows:
     """Keeps the rows for which the predicate is true, not false or null."""
 
     predicate: pl.Expr
@@ -62,7 +69,7 @@ class Where:
 
 
 @dataclass(frozen=True, eq=False)
-class Without:
+class DropColumns:
     """Removes columns."""
 
     names: tuple[str, ...]
@@ -77,7 +84,7 @@ class RenameColumns:
     blame: ErrorContext
 
 
-Step: TypeAlias = With | KeepColumns | Where | Without | RenameColumns
+Step: TypeAlias = AddColumns | KeepColumns | KeepRows | DropColumns | RenameColumns
 
 
 @dataclass(frozen=True)
@@ -129,13 +136,13 @@ class _StepWalk:
     ``entered``: input columns that expressions read. ``fresh``: computed columns that nothing has read yet. If a step
     drops one, polars would not compute it, and whether its failing rows are reported would depend on how operators are
     fused. So it is kept under a hidden name in ``unread``. ``known``: resolved expressions, shared by all walks of the
-    same steps. ``tries``: whether to refuse expressions that fail on every row; set before a run.
+    same steps. ``refuse_failing``: whether to refuse expressions that fail on every row; set before a run.
     """
 
     def __init__(
-        self, names: Iterable[str] = (), known: dict[Any, _Resolved] | None = None, tries: bool = False
+        self, names: Iterable[str] = (), known: dict[Any, _Resolved] | None = None, refuse_failing: bool = False
     ) -> None:
-        self.tries = tries
+        self.refuse_failing = refuse_failing
         self.known = {} if known is None else known
         self.names = set(names)  # names of all columns, including intermediate ones
         self.entered: set[str] = set()
@@ -175,7 +182,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
         columns, _ = _apply(step, columns, walk)
         names |= set(columns)
     entered = walk.entered
-    filters = any(isinstance(step, Where) for step in steps)
+    filters = any(isinstance(step, KeepRows) for step in steps)
     if filters:
         entered |= {h.origin for h in columns.values() if h.origin is not None and _is_cheap(h.type)}
     columns = {name: StepColumn(h.type, name, name in entered) for name, h in start.items()}
@@ -187,11 +194,11 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
         columns, query = _apply(step, columns, walk)
         if query is None:
             continue
-        if uneven and not isinstance(step, RenameColumns | Without):
-            queries.append(_evened)
+        if uneven and not isinstance(step, RenameColumns | DropColumns):
+            queries.append(_materialized)
         queries.append(query)
-        if not isinstance(step, RenameColumns | Without):
-            uneven = isinstance(step, Where) or _has_constants(step)
+        if not isinstance(step, RenameColumns | DropColumns):
+            uneven = isinstance(step, KeepRows) or _has_constants(step)
     return ExpressionProgram(
         tuple(name for name, _ in types if name in entered),
         {name: h.type for name, h in columns.items()},
@@ -215,12 +222,12 @@ def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({s.name: pl.concat([s, s], rechunk=True) if len(s) == 1 else s for s in columns})
 
 
-def _evened(frame: pl.LazyFrame) -> pl.LazyFrame:
+def _materialized(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame.map_batches(whole_columns)
 
 
 def _has_constants(step: Step) -> bool:
-    items = step.items if isinstance(step, With | KeepColumns) else ()
+    items = step.items if isinstance(step, AddColumns | KeepColumns) else ()
     return any(not isinstance(item, str) and columns_of(item[1]) == frozenset() for item in items)
 
 
@@ -229,7 +236,7 @@ def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict
     columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
-            columns, _ = _apply(step, columns, _StepWalk(tries=True))
+            columns, _ = _apply(step, columns, _StepWalk(refuse_failing=True))
     except _NamesUnknown:
         return None
     return {name: h.type for name, h in columns.items()}
@@ -241,10 +248,10 @@ class _NamesUnknown(Exception):
 
 def _apply(step: Step, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query | None]:
     """Return the columns after a step, and the step's part of the query."""
-    if isinstance(step, With):
-        return _apply_with(step, columns, walk)
-    if isinstance(step, Where):
-        return _apply_where(step, columns, walk)
+    if isinstance(step, AddColumns):
+        return _apply_add(step, columns, walk)
+    if isinstance(step, KeepRows):
+        return _apply_keep_rows(step, columns, walk)
     if isinstance(step, KeepColumns) and any(not isinstance(item, str) for item in step.items):
         return _apply_keep(step, columns, walk)
     after = apply_plain(step, columns)
@@ -264,7 +271,7 @@ def apply_plain(step: Step, columns: dict[str, StepColumn]) -> dict[str, StepCol
         names = [item for item in step.items if isinstance(item, str)]
         _require(names, columns, blame)
         return {name: columns[name] for name in names}
-    if isinstance(step, Without):
+    if isinstance(step, DropColumns):
         _require(step.names, columns, blame)
         return {name: h for name, h in columns.items() if name not in step.names}
     assert isinstance(step, RenameColumns)
@@ -278,7 +285,9 @@ def apply_plain(step: Step, columns: dict[str, StepColumn]) -> dict[str, StepCol
     return after
 
 
-def _apply_with(step: With, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query]:
+def _apply_add(
+    step: AddColumns, columns: dict[str, StepColumn], walk: _StepWalk
+) -> tuple[dict[str, StepColumn], _Query]:
     exprs: list[pl.Expr] = []
     results: dict[str, StepColumn] = {}
     for name, expr in step.items:
@@ -320,7 +329,9 @@ def _require_new(names: Iterable[str], known: Mapping[str, StepColumn], blame: E
             raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
 
 
-def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query]:
+def _apply_keep_rows(
+    step: KeepRows, columns: dict[str, StepColumn], walk: _StepWalk
+) -> tuple[dict[str, StepColumn], _Query]:
     predicate, types = _resolve("predicate", step.predicate, step.blame, columns, walk)
     kind = types["predicate"]
     if kind is not UNKNOWN and not pt.is_boolean(kind) and not pt.is_null(kind):
@@ -345,7 +356,7 @@ def _resolve(
         except RecursionError as error:
             raise too_deep(blame.site) from error
     resolved, types, reads = walk.known[key]
-    if walk.tries and not any(kind is UNKNOWN for kind in types.values()):
+    if walk.refuse_failing and not any(kind is UNKNOWN for kind in types.values()):
         _require_success(resolved, {read: columns[read] for read in reads}, blame)
     walk.fresh -= reads
     walk.entered |= {origin for read in reads if (origin := columns[read].origin) is not None}
@@ -360,7 +371,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
         raise _NamesUnknown
     try:
         if several:
-            expr = explicit(expr, _static(columns))
+            expr = resolve_selectors(expr, _empty_frame(columns))
         reads = named_columns(expr)
     except pl.exceptions.PolarsError as error:
         raise _type_error(expr, blame, columns, error) from error
@@ -374,7 +385,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
         if several:
             raise _NamesUnknown
         return expr, {expr.meta.output_name(): UNKNOWN}, reads
-    frame = _static({read: columns[read] for read in reads})  # most expressions read only a few of the columns
+    frame = _empty_frame({read: columns[read] for read in reads})  # most expressions read only a few of the columns
     try:
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:
@@ -383,7 +394,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
     try:
         return expr, {result: _arrow_type(kind) for result, kind in schema.items()}, reads
     except NoColumn as reason:
-        problem = f"{blame.label}: {text(expr)} gives what no column holds: {reason.problem}"
+        problem = f"{blame.label}: {format_expr(expr)} gives what no column holds: {reason.problem}"
         raise PipelineError(problem, site=blame.site, fix=reason.fix) from reason
 
 
@@ -392,7 +403,7 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
     reason = judge(expr, frame).refused
     if reason is not None:
         raise PipelineError(
-            f"{blame.label}: {text(expr)} is not row-wise: {reason}",
+            f"{blame.label}: {format_expr(expr)} is not row-wise: {reason}",
             site=blame.site,
             fix="cast its columns to other types, or use map(fn, ...) on rows or map_batches(fn, size=...)",
         )
@@ -400,14 +411,16 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
 
 def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
     """Run an expression on zero rows: polars refuses more than types show, such as comparing strings with numbers."""
-    problem = _problem(expr, _static(columns))
+    problem = _error_on_empty_frame(expr, _empty_frame(columns))
     if problem is not None:
         fix = "cast its columns, if their types do not go together"
-        raise PipelineError(f"{blame.label}: {text(expr)} fails on every row: {problem}", site=blame.site, fix=fix)
+        raise PipelineError(
+            f"{blame.label}: {format_expr(expr)} fails on every row: {problem}", site=blame.site, fix=fix
+        )
 
 
 @elsewhere
-def _problem(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
+def _error_on_empty_frame(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
     """Return why an expression fails on a frame without rows; None if it succeeds."""
     import polars as pl
 
@@ -433,7 +446,7 @@ def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
     reads = columns_of(expr)
     if types is None or reads is None or any(polars_type(types.get(name, UNKNOWN)) is None for name in reads):
         return False
-    frame = _static({name: StepColumn(kind) for name, kind in types.items() if name in reads})
+    frame = _empty_frame({name: StepColumn(kind) for name, kind in types.items() if name in reads})
     try:
         frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError:
@@ -448,8 +461,10 @@ def _type_error(
 
     if isinstance(error, pl.exceptions.StructFieldNotFoundError):  # its message is only the field's name
         fields = dict.fromkeys(field for each in columns.values() for field in _fields(each.type))
-        return missing_column(first_line(error), [*fields], f"{blame.label}: {text(expr)}", blame.site, "field")
-    return PipelineError(f"{blame.label}: {text(expr)} does not fit its columns: {first_line(error)}", site=blame.site)
+        return missing_column(first_line(error), [*fields], f"{blame.label}: {format_expr(expr)}", blame.site, "field")
+    return PipelineError(
+        f"{blame.label}: {format_expr(expr)} does not fit its columns: {first_line(error)}", site=blame.site
+    )
 
 
 def _fields(kind: ColumnType) -> Iterator[str]:
@@ -471,13 +486,13 @@ def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: ErrorCo
     if kind is UNKNOWN or polars_type(kind) is not None:
         return
     raise PipelineError(
-        f"{blame.label}: {text(expr)} reads column {name!r} of {kind}, which expressions cannot",
+        f"{blame.label}: {format_expr(expr)} reads column {name!r} of {kind}, which expressions cannot",
         site=blame.site,
         fix=f".map(fn, {name!r}) gives fn its values",
     )
 
 
-def _static(columns: Mapping[str, StepColumn]) -> pl.LazyFrame:
+def _empty_frame(columns: Mapping[str, StepColumn]) -> pl.LazyFrame:
     """Return an empty frame with the columns' types; types that polars lacks become Object."""
     import polars as pl
 

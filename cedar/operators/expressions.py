@@ -13,9 +13,9 @@ from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
-from cedar.operators.elementwise import check_elementwise, columns_of, text
+from cedar.operators.elementwise import check_elementwise, columns_of, format_expr
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
-from cedar.operators.expression_steps import KeepColumns, Named, Step, Where, With, never_fails, output_types
+from cedar.operators.expression_steps import AddColumns, KeepColumns, KeepRows, Named, Step, never_fails, output_types
 from cedar.operators.failures import ErrorContext
 from cedar.operators.merging import by_content
 
@@ -49,13 +49,13 @@ class WithColumns(RowOperator):
             require_elementwise(expr, self.name)
 
     def label(self) -> str:
-        return _kept(self, "label", lambda: f"with_columns({_listed(self.items)})")
+        return _cached(self, "label", lambda: f"with_columns({_item_names(self.items)})")
 
     def effects(self) -> Effects:
-        return _kept(self, "effects", lambda: Effects(_reads(self.items), _writes(self.items)))
+        return _cached(self, "effects", lambda: Effects(_reads(self.items), _writes(self.items)))
 
     def schema(self, *inputs: Schema) -> Schema:
-        return _schema(self, With(self.items, _blame(self)), inputs[0])
+        return _schema(self, AddColumns(self.items, _blame(self)), inputs[0])
 
     def code(self) -> tuple[Any, ...]:
         return tuple(expr for _, expr in self.items)
@@ -71,7 +71,7 @@ class WithColumns(RowOperator):
 
     @property
     def results(self) -> list[str | None]:
-        return _kept(self, "results", lambda: [result_name(item) for item in self.items])
+        return _cached(self, "results", lambda: [result_name(item) for item in self.items])
 
     def never_fails(self, result: int, types: Schema) -> bool:
         return never_fails(self.items[result][1], types)
@@ -81,7 +81,7 @@ class WithColumns(RowOperator):
         return WithColumns(left, self.on_error) if left else None
 
     def bind(self, bound: Bound) -> Kernel:
-        return _kernel(self, With(self.items, _blame(self, bound)))
+        return _kernel(self, AddColumns(self.items, _blame(self, bound)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +108,13 @@ class FilterExpression(RowOperator):
         require_elementwise(self.predicate, self.name)
 
     def label(self) -> str:
-        return _kept(self, "label", lambda: f"filter({text(self.predicate, 60)})")
+        return _cached(self, "label", lambda: f"filter({format_expr(self.predicate, 60)})")
 
     def effects(self) -> Effects:
-        return _kept(self, "effects", lambda: Effects(columns_of(self.predicate), frozenset(), rows="1:0..1"))
+        return _cached(self, "effects", lambda: Effects(columns_of(self.predicate), frozenset(), rows="1:0..1"))
 
     def schema(self, *inputs: Schema) -> Schema:
-        known = _schema(self, Where(self.predicate, _blame(self)), inputs[0])
+        known = _schema(self, KeepRows(self.predicate, _blame(self)), inputs[0])
         return None if known is None else inputs[0]
 
     def code(self) -> tuple[Any, ...]:
@@ -142,7 +142,7 @@ class FilterExpression(RowOperator):
                 site=bound.site,
                 fix="filter rows before batch(), or give a function that returns one bool per batch",
             )
-        return _kernel(self, Where(self.predicate, _blame(self, bound)))
+        return _kernel(self, KeepRows(self.predicate, _blame(self, bound)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +169,10 @@ class Select(RowOperator):
                 raise PipelineError(f"select: column {name!r} is given twice", site=user_site())
 
     def label(self) -> str:
-        return _kept(self, "label", lambda: f"select({_listed(self.items)})")
+        return _cached(self, "label", lambda: f"select({_item_names(self.items)})")
 
     def effects(self) -> Effects:
-        return _kept(self, "effects", self._effects)
+        return _cached(self, "effects", self._effects)
 
     def _effects(self) -> Effects:
         plain = frozenset(item for item in self.items if isinstance(item, str))
@@ -206,7 +206,7 @@ class Select(RowOperator):
 
     @property
     def results(self) -> list[str | None]:
-        return _kept(self, "results", lambda: [result_name(item) for item in self.items])
+        return _cached(self, "results", lambda: [result_name(item) for item in self.items])
 
     def never_fails(self, result: int, types: Schema) -> bool:
         item = self.items[result]
@@ -310,7 +310,9 @@ def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
     fix = f"use {use}" if use else None
     if fix is None and "looks at other rows" in why:
         fix = "compute what spans rows beforehand and put it in as a number, or use map_batches(fn, size=...)"
-    shown = text(expr).replace("python_udf()", "map_*(fn)")  # polars uses one name for map_elements and map_batches
+    shown = format_expr(expr).replace(
+        "python_udf()", "map_*(fn)"
+    )  # polars uses one name for map_elements and map_batches
     return PipelineError(
         f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix or "use .map(fn, ...) or .map_batches(fn)"
     )
@@ -324,17 +326,17 @@ def _blame(operator: RowOperator, bound: Bound | None = None) -> ErrorContext:
 
 def _kernel(operator: RowOperator, step: Step) -> ExpressionKernel:
     """Return one kernel for all runs with the same label and site, so that they share its compiled programs."""
-    return _kept(operator, step.blame, lambda: ExpressionKernel((step,)))
+    return _cached(operator, step.blame, lambda: ExpressionKernel((step,)))
 
 
 def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
     if known is None:
         return None
-    types = _kept(operator, ("schema", *known.items()), lambda: output_types((step,), known))
+    types = _cached(operator, ("schema", *known.items()), lambda: output_types((step,), known))
     return None if types is None else dict(types)
 
 
-def _kept(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
+def _cached(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
     """Return a value from the operator's cache: planning needs it repeatedly, and polars computes it slowly."""
     known: dict[Hashable, Any] = operator.__dict__.setdefault("_known", {})
     if key not in known:
@@ -368,7 +370,7 @@ def result_name(item: Item) -> str | None:
     return None if several else expr.meta.output_name()
 
 
-def _listed(items: Sequence[Item]) -> str:
+def _item_names(items: Sequence[Item]) -> str:
     named = [(result_name(item), item) for item in items[:6]]
-    names = [text(item[1], 30) if name is None else name for name, item in named]  # type: ignore[arg-type]
+    names = [format_expr(item[1], 30) if name is None else name for name, item in named]  # type: ignore[arg-type]
     return ", ".join(names) + (f", ... {len(items) - 6} more" if len(items) > 6 else "")

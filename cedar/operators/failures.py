@@ -55,7 +55,7 @@ class ErrorContext:
         """Return the failure for an exception of the user's function or for a result that cedar refused."""
         if isinstance(error, BadResult):
             return Failure(f"{self.label} {error.message}", error.message, error.fix, None)
-        kind, text = type(error).__name__, text_of(error)
+        kind, text = type(error).__name__, error_text(error)
         short = f"{kind}: {text}" if text else kind
         fix = "fix the function"
         if isinstance(error, BlockKilled):
@@ -135,7 +135,7 @@ def first_row(block: Block, unit: str) -> RowRef | None:
     return replace(block.keys.ref(int(slots[0]) if len(slots) else 0), unit=unit)
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the message of an exception, or a placeholder if its ``__str__`` fails."""
     try:
         return str(error)

@@ -35,7 +35,7 @@ def as_fill(value: Any, label: str) -> Fill:
     return tuple(sorted(given.items())) if isinstance(value, Mapping | tuple) else value
 
 
-def fill_of(fill: Fill, column: str) -> float:
+def fill_for_column(fill: Fill, column: str) -> float:
     """Return the fill value of a column; 0 for a column that the dict does not name."""
     return dict(fill).get(column, 0) if isinstance(fill, tuple) else fill
 
@@ -57,15 +57,15 @@ def check_fill(fill: Fill, dtypes: Mapping[str, np.dtype[Any] | None], label: st
                 fix=f"name one of {', '.join(map(repr, dtypes)) or 'the list columns'}",
             )
     for name, dtype in dtypes.items():
-        if dtype is not None and not _holds(dtype, fill_of(fill, name)):
+        if dtype is not None and not _can_hold(dtype, fill_for_column(fill, name)):
             raise PipelineError(
-                f"{label}: column {name!r} of {dtype} cannot hold the value {fill_of(fill, name)!r}",
+                f"{label}: column {name!r} of {dtype} cannot hold the value {fill_for_column(fill, name)!r}",
                 site=site,
                 fix=f"give a value of {dtype}, or cast the lists first",
             )
 
 
-def _holds(dtype: np.dtype[Any], value: float) -> bool:
+def _can_hold(dtype: np.dtype[Any], value: float) -> bool:
     if dtype.kind == "b":
         return value in (0, 1)
     whole = isinstance(value, bool | np.bool_) or (dtype.kind != "f" and float(value).is_integer())

@@ -132,14 +132,14 @@ def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResult
     """Call a function on the first rows, and on later rows until it returns an item, and return the results."""
     sampled, asked = SampledResults([], []), 0
     for block in chain([bound.sample()], bound.further()):
-        sampled = _sampled(call, columns, block, bound.env)
+        sampled = _sample_block(call, columns, block, bound.env)
         asked += sampled.asked
         if sampled.results or sampled.failed:
             break
     return replace(sampled, asked=asked)
 
 
-def _sampled(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> SampledResults:
+def _sample_block(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> SampledResults:
     hashes = key_hashes(block, env, call.draw) if call.random else None
     results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
     keys = block.live_keys()
@@ -168,7 +168,7 @@ class FlatMapRows:
             rows = np.repeat(np.arange(len(counts)), counts)
             kept = take_each({n: c for n, c in block.columns.items() if n not in columns}, rows)
             columns = {n: columns[n] if n in columns else kept[n] for n in block.columns} | columns
-        return _expanded(block, counts, columns)
+        return _expand_block(block, counts, columns)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """Describe the random generator of each live row."""
@@ -188,7 +188,7 @@ class FlatMapRows:
         return columns, items
 
 
-def _expanded(block: Block, counts: Index, columns: dict[str, Column]) -> Block:
+def _expand_block(block: Block, counts: Index, columns: dict[str, Column]) -> Block:
     """Return a block of ``columns`` with ``counts[i]`` slots for live row i; a dead slot stays one slot."""
     slots = np.ones(block.slots, dtype=np.int64)
     slots[block.live_slots()] = counts

@@ -46,7 +46,7 @@ class AsyncRows:
             with new_runner() as own:
                 return own.run(self._gather(fn, arguments, n))
 
-        return _outside_loops(work)
+        return _run_outside_event_loop(work)
 
     async def _gather(self, fn: Callable[..., Any], arguments: Sequence[Iterable[Any]], n: int) -> Outcome:
         import asyncio
@@ -83,7 +83,7 @@ class AsyncRows:
                 return await self._result(fn(*args, **named))
         except TimeoutError as error:
             if limit.expired():
-                raise too_long(self.timeout) from error
+                raise timeout_error(self.timeout) from error
             raise
 
     async def _result(self, value: Any) -> Any:
@@ -113,7 +113,7 @@ def as_items(value: Any) -> list[Any]:
     return list(value)
 
 
-def too_long(timeout: float) -> TimeoutError:
+def timeout_error(timeout: float) -> TimeoutError:
     """Return the error for a call that exceeds its time limit."""
     return TimeoutError(f"no result within timeout={timeout:g} s")
 
@@ -125,7 +125,7 @@ def new_runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
 
-def _outside_loops(work: Callable[[], Outcome]) -> Outcome:
+def _run_outside_event_loop(work: Callable[[], Outcome]) -> Outcome:
     """Run ``work()``, in a new thread if this one already runs an event loop, as in notebooks."""
     import asyncio
 

@@ -15,7 +15,7 @@ from cedar.operators.native import MachineCode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_to_keep = False  # True in a process that compiles kernels to store on disk, without Python wrappers
+_compiling_to_store = False  # True in a process that compiles kernels to store on disk, without Python wrappers
 
 
 def numba() -> Any:
@@ -35,18 +35,18 @@ def kernel(signature: str | None = None) -> Callable[[F], F]:
         signature: the only types that the kernel accepts, for which it is compiled now; None compiles on first call.
     """
     nb, signatures = numba(), () if signature is None else (signature,)
-    how: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if _to_keep else {"cache": True}
+    how: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if _compiling_to_store else {"cache": True}
     return nb.njit(*signatures, nogil=True, error_model="numpy", **how)  # type: ignore[no-any-return]
 
 
-def compile_to_keep(module: str, names: Sequence[str]) -> dict[str, MachineCode]:
+def compile_for_storage(module: str, names: Sequence[str]) -> dict[str, MachineCode]:
     """Import a module and return its kernels for ``native.keep``; each must have one signature and return nothing.
 
     Raises:
         Exception: any exception that importing the module raises.
     """
-    global _to_keep  # noqa: PLW0603 - this process does nothing else
-    _to_keep = True
+    global _compiling_to_store  # noqa: PLW0603 - this process does nothing else
+    _compiling_to_store = True
     made = importlib.import_module(module)
     return {name: _code(getattr(made, name)) for name in names}
 
@@ -59,7 +59,7 @@ def _code(dispatcher: Any) -> MachineCode:
     arguments = tuple(map(_argument, signature.args))
     whole = compiled.library._final_module
     names = [each.name for each in (*whole.functions, *whole.global_variables) if each.is_declaration]
-    unknown = [name for name in names if not _found(name)]
+    unknown = [name for name in names if not _symbol_exists(name)]
     if unknown:
         raise TypeError(f"{dispatcher.__name__} calls {', '.join(unknown)}, which is not there without numba")
     if compiled.library.has_dynamic_globals:
@@ -67,7 +67,7 @@ def _code(dispatcher: Any) -> MachineCode:
     return MachineCode(compiled.fndesc.llvm_func_name, arguments, compiled.library._get_compiled_object())
 
 
-def _found(symbol: str) -> bool:
+def _symbol_exists(symbol: str) -> bool:
     """Whether LLVM, numba's allocator or the system libraries provide a function."""
     return symbol.startswith(("llvm.", "NRT_")) or hasattr(ctypes.CDLL(None), symbol)
 

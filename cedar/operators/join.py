@@ -17,7 +17,7 @@ from cedar.core.errors import PipelineError, missing_column
 from cedar.core.forks import elsewhere
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.lookup import candidates, key_hashes, taken
+from cedar.operators.lookup import candidates, key_hashes, take_rows
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
 
@@ -178,11 +178,11 @@ class JoinRows:
             return block if keep.all() else block.filter(keep)
         left, right = pairs[_LEFT].to_numpy().astype(np.int64), pairs[_RIGHT]
         if operator.how == "left":
-            left, right = _with_others(left, right, len(block))
+            left, right = _add_unmatched(left, right, len(block))
         rows = right if isinstance(right, pa.Array) else pa.array(right.to_numpy().astype(np.int64))
-        found = taken(operator.survey.value, [own for own, _ in operator.given], rows)
+        found = take_rows(operator.survey.value, [own for own, _ in operator.given], rows)
         columns = {name: found[own] for own, name in operator.given}
-        return _of_rows(block, left, columns, operator.several)
+        return _join_columns(block, left, columns, operator.several)
 
     def _pairs(self, block: Block) -> pl.DataFrame:
         """Return matching pairs of row numbers (block, table), ordered by the block's row, then the table's."""
@@ -193,9 +193,9 @@ class JoinRows:
         if keys.left:
             rows = candidates(stored, key_hashes(left.select(keys.left)))
         else:
-            rows = _in_time(stored, left[keys.time or ""])
+            rows = _rows_in_time_range(stored, left[keys.time or ""])
         names = keys.right if keys.time is None else (*keys.right, keys.time)
-        right = to_frame(taken(stored, names, pa.array(rows))).with_columns(pl.Series(_RIGHT, rows, dtype=pl.Int64))
+        right = to_frame(take_rows(stored, names, pa.array(rows))).with_columns(pl.Series(_RIGHT, rows, dtype=pl.Int64))
         return matched(keys, left.with_row_index(_LEFT), right)
 
 
@@ -239,7 +239,7 @@ def _common(left: Any, right: Any) -> Any:
     return left
 
 
-def _in_time(stored: StoredTable, times: pl.Series) -> Index:
+def _rows_in_time_range(stored: StoredTable, times: pl.Series) -> Index:
     """Return the table rows that may match: from the last one before the first time up to the last time."""
     import polars as pl
 
@@ -254,7 +254,7 @@ def _in_time(stored: StoredTable, times: pl.Series) -> Index:
     return np.arange(max(before - 1, 0), last, dtype=np.int64)
 
 
-def _with_others(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Array]:
+def _add_unmatched(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Array]:
     """Return the pairs, plus a pair with null for each left row without a match."""
     alone = np.ones(rows, dtype=bool)
     alone[left] = False
@@ -265,7 +265,7 @@ def _with_others(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Ar
     return every[order].astype(np.int64), pa.array(there[order], mask=missing[order])
 
 
-def _of_rows(block: Block, left: Index, columns: dict[str, Any], several: bool) -> Block:
+def _join_columns(block: Block, left: Index, columns: dict[str, Any], several: bool) -> Block:
     """Return the block's live rows ``left`` (ascending) with ``columns`` added."""
     if not several:
         if len(left) == len(block):

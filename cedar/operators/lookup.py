@@ -20,7 +20,7 @@ from cedar.operators.stored import StoredTable
 if TYPE_CHECKING:
     import polars as pl
 
-HASH = "__hash"  # the column of hashes of each row's keys
+HASH_COLUMN = "__hash"  # the column of hashes of each row's keys
 _SHOWN = 3
 
 
@@ -55,20 +55,20 @@ def arranged(columns: Mapping[str, Any], keys: Sequence[str], unique: bool, time
     valid = ~pl.any_horizontal(pl.col(name).is_null() for name in frame.columns)
     if time is not None and frame.schema[time].is_float():
         valid &= ~pl.col(time).is_nan()
-    rows = frame.with_row_index(HASH + "row").filter(valid)
-    hashes = pl.Series(HASH, key_hashes(rows.select(keys)) if keys else np.zeros(len(rows), dtype=np.uint64))
-    by = [HASH] if time is None else [HASH, time]
+    rows = frame.with_row_index(HASH_COLUMN + "row").filter(valid)
+    hashes = pl.Series(HASH_COLUMN, key_hashes(rows.select(keys)) if keys else np.zeros(len(rows), dtype=np.uint64))
+    by = [HASH_COLUMN] if time is None else [HASH_COLUMN, time]
     rows = rows.with_columns(hashes).sort(by, maintain_order=True)
     if unique:
-        found = rows[HASH].to_numpy()
+        found = rows[HASH_COLUMN].to_numpy()
         same = np.concatenate([[False], found[1:] == found[:-1]])
-        _refuse_twice(rows.filter(pl.Series(same | np.append(same[1:], False))).select(keys))
-    order = pa.array(rows[HASH + "row"].to_numpy().astype(np.int64))
+        _refuse_duplicates(rows.filter(pl.Series(same | np.append(same[1:], False))).select(keys))
+    order = pa.array(rows[HASH_COLUMN + "row"].to_numpy().astype(np.int64))
     made = {name: array.take(order) for name, array in arrays.items()}
-    return pa.table(made | {HASH: pa.array(rows[HASH].to_numpy())})
+    return pa.table(made | {HASH_COLUMN: pa.array(rows[HASH_COLUMN].to_numpy())})
 
 
-def _refuse_twice(keys: pl.DataFrame) -> None:
+def _refuse_duplicates(keys: pl.DataFrame) -> None:
     twice = keys.filter(keys.is_duplicated())
     if len(twice):
         shown = [row if len(row) > 1 else row[0] for row in twice.unique(maintain_order=True).head(_SHOWN).iter_rows()]
@@ -80,7 +80,7 @@ def _refuse_twice(keys: pl.DataFrame) -> None:
 
 def candidates(stored: StoredTable, hashes: Any) -> Index:
     """Return the numbers of the table's rows that have one of these hashes, int64, ascending."""
-    known = stored.numbers(HASH)
+    known = stored.numbers(HASH_COLUMN)
     asked = np.sort(hashes)  # np.unique takes ten times as long if most numbers differ
     asked = asked[np.append(True, asked[1:] != asked[:-1])] if len(asked) else asked
     first = np.searchsorted(known, asked)
@@ -92,11 +92,11 @@ def candidates(stored: StoredTable, hashes: Any) -> Index:
     return found
 
 
-def taken(stored: StoredTable, names: Sequence[str], rows: pa.Array) -> dict[str, pa.Array]:
+def take_rows(stored: StoredTable, names: Sequence[str], rows: pa.Array) -> dict[str, pa.Array]:
     """Return columns of the table at these row numbers; a null row number gives nulls."""
     table = stored.table
-    return {name: _one(table.column(name)).take(rows) for name in names}
+    return {name: _single_chunk(table.column(name)).take(rows) for name in names}
 
 
-def _one(column: Any) -> pa.Array:
+def _single_chunk(column: Any) -> pa.Array:
     return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)

@@ -25,7 +25,7 @@ from cedar.operators.checks import check_columns, check_fn, check_known, check_p
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import SAMPLED, Outputs, array_column, check_row_names, fix_outputs, named_arrays
-from cedar.operators.row_wise import reason_against
+from cedar.operators.row_wise import find_row_dependence
 
 UNIT = "rows starting at"
 
@@ -198,7 +198,7 @@ class MapBlock:
                 raise self.call.blame.error(result, first_row(part, UNIT))
             return result
 
-        reason = reason_against(again, block, whole)
+        reason = find_row_dependence(again, block, whole)
         if reason is not None:
             why, fix = reason
             raise PipelineError(f"{self.call.blame.label}: {why}", site=self.call.blame.site, fix=fix)

@@ -18,8 +18,8 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
-from cedar.operators.concat import agreed, branch_rows, joined_samples, same_units
-from cedar.operators.take import within
+from cedar.operators.concat import joined_samples, merged_schema, row_preparer, same_units
+from cedar.operators.take import clip_unit
 
 Stop: TypeAlias = Literal["first", "all"]
 Weight: TypeAlias = "float | Callable[[int], float]"  # a schedule returns the weight at a step of the loader
@@ -28,7 +28,7 @@ ROUND = 1024  # positions per round, in which each input gets its share; changin
 _BITS = 53
 _ONE = 1 << _BITS
 _END = 1 << 62
-_MOST_ROUNDS = 1 << 22
+_MAX_ROUNDS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Mix(StreamOperator):
 
     def schema(self, *inputs: Schema) -> Schema:
         self._fits(len(inputs))
-        return agreed("mix", inputs)
+        return merged_schema("mix", inputs)
 
     def endless(self, *inputs: bool) -> bool:
         return any(inputs) if self.stop == "all" else all(inputs)
@@ -189,7 +189,7 @@ class Draw:
         """
         if any(map(callable, self.weights)):
             return self._scheduled(start, rounds, gone)
-        weights = self._at(start, gone)
+        weights = self._weights_at(start, gone)
         left, total = rounds * ROUND, sum(weights)
         taken = []
         for weight in weights:
@@ -207,7 +207,7 @@ class Draw:
         sums = self.sums.setdefault((start, *gone), [nothing])
         while len(sums) <= rounds:
             taken, due = sums[-1]
-            weights = self._at(start + (len(sums) - 1) * ROUND, gone)
+            weights = self._weights_at(start + (len(sums) - 1) * ROUND, gone)
             due = [d + ROUND * weight / sum(weights) for d, weight in zip(due, weights, strict=True)]
             given = [math.floor(d) if weight else 0 for d, weight in zip(due, weights, strict=True)]
             over = sorted((i for i, w in enumerate(weights) if w), key=lambda i: given[i] - due[i])
@@ -218,7 +218,7 @@ class Draw:
             )
         return list(sums[rounds][0])
 
-    def _at(self, position: int, gone: Sequence[bool]) -> list[float]:
+    def _weights_at(self, position: int, gone: Sequence[bool]) -> list[float]:
         """Return the weights at a position, with zero for exhausted inputs."""
         step = self.step(position)
         weights = [float(weight(step)) if callable(weight) else weight for weight in self.weights]
@@ -237,14 +237,14 @@ class Draw:
         return inputs
 
 
-def lacking(picks: Index, have: npt.NDArray[np.float64]) -> Index:
+def short_inputs(picks: Index, have: npt.NDArray[np.float64]) -> Index:
     """Return the inputs that have too few units for these picks."""
     return np.flatnonzero(np.bincount(picks, minlength=len(have)) > have)
 
 
 def first_short(picks: Index, have: npt.NDArray[np.float64]) -> tuple[int, int]:
     """Return how many picks ``have`` units of each input can serve, and the input that then lacks a unit (-1: none)."""
-    if not len(lacking(picks, have)):
+    if not len(short_inputs(picks, have)):
         return len(picks), -1
     narrow = picks.astype(np.min_scalar_type(len(have)))  # NumPy radix-sorts small types
     order = np.argsort(narrow, kind="stable")
@@ -282,11 +282,11 @@ class Schedule:
     def at(self, unit: int) -> tuple[int, Rounds, tuple[int, ...]]:
         """Return the position (``unit`` or the earlier end), its Rounds, and the units of each input before it."""
         while self._known[-1].start <= unit and not self._ended:
-            self._on()
+            self._find_next_end()
         rounds = self._known[bisect_right(self._known, unit, key=lambda each: each.start) - 1]
         if rounds is self._known[-1]:
             return rounds.start, rounds, rounds.taken
-        return unit, rounds, self._after(rounds, unit - rounds.start)
+        return unit, rounds, self._taken_after(rounds, unit - rounds.start)
 
     def total(self) -> int | float:
         """Return the length of the mixed stream."""
@@ -296,10 +296,10 @@ class Schedule:
         if all(count == math.inf for count in used):
             return math.inf
         while not self._ended:
-            self._on()
+            self._find_next_end()
         return self._known[-1].start
 
-    def _after(self, rounds: Rounds, units: int) -> tuple[int, ...]:
+    def _taken_after(self, rounds: Rounds, units: int) -> tuple[int, ...]:
         """Return the units taken from each input after ``units`` positions of ``rounds``."""
         number, rest = divmod(units, ROUND)
         taken = self._draw.taken(rounds.start, number, rounds.gone)
@@ -308,7 +308,7 @@ class Schedule:
             taken = np.add(taken, np.bincount(picks, minlength=len(taken))).tolist()
         return tuple(a + b for a, b in zip(rounds.taken, taken, strict=True))
 
-    def _on(self) -> None:
+    def _find_next_end(self) -> None:
         """Find the next end of an input and append an entry for the positions after it."""
         rounds = self._known[-1]
         left = [count - taken for count, taken in zip(self._counts, rounds.taken, strict=True)]
@@ -317,15 +317,15 @@ class Schedule:
             self._known.append(rounds._replace(start=_END))
             return
         low, high = 0, 1  # a number of rounds that the inputs can fill, and one that they cannot
-        while self._served(high, rounds, left):
+        while self._can_serve(high, rounds, left):
             low, high = high, 2 * high
-            if high > _MOST_ROUNDS:
+            if high > _MAX_ROUNDS:
                 self._ended = True  # with this schedule, no input ends
                 self._known.append(rounds._replace(start=_END))
                 return
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._served(middle, rounds, left) else (low, middle)
+            low, high = (middle, high) if self._can_serve(middle, rounds, left) else (low, middle)
         rest = np.array(left, dtype=np.float64) - self._draw.taken(rounds.start, low, rounds.gone)
         served, short = first_short(self._draw.picks(rounds.start, low, rounds.gone), rest)
         units = low * ROUND + served
@@ -333,9 +333,9 @@ class Schedule:
         self._ended = self._stop == "first" or all(gone)
         if self._stop == "first":
             gone = rounds.gone
-        self._known.append(Rounds(rounds.start + units, self._after(rounds, units), gone))
+        self._known.append(Rounds(rounds.start + units, self._taken_after(rounds, units), gone))
 
-    def _served(self, number: int, rounds: Rounds, left: Sequence[float]) -> bool:
+    def _can_serve(self, number: int, rounds: Rounds, left: Sequence[float]) -> bool:
         return all(a <= b for a, b in zip(self._draw.taken(rounds.start, number, rounds.gone), left, strict=True))
 
 
@@ -372,7 +372,7 @@ class MixStream(Stream):
         if schedule is None:
             return [self.start(), unit]
         done, rounds, taken = schedule.at(unit)
-        positions = [s.seek(within(t, s.count), lap) for s, t in zip(self.inputs, taken, strict=True)]
+        positions = [s.seek(clip_unit(t, s.count), lap) for s, t in zip(self.inputs, taken, strict=True)]
         return [[done, rounds.start, positions, [int(g) for g in rounds.gone]], 0]
 
     def taken(self, unit: int) -> tuple[int, ...]:
@@ -404,10 +404,10 @@ class MixFlow(Flow):
         self._done, self._start, positions, gone = at
         self._gone = [bool(g) for g in gone]
         self._buffers = [
-            Buffer(source.open(position, lap), position, branch_rows("mix", index, stream.context))
+            Buffer(source.open(position, lap), position, row_preparer("mix", index, stream.context))
             for index, (source, position) in enumerate(zip(stream.inputs, positions, strict=True))
         ]
-        self._have = np.zeros(len(self._buffers))  # number of units in each buffer
+        self._available = np.zeros(len(self._buffers))  # number of units in each buffer
         self._picks = np.empty(0, dtype=np.int64)  # the inputs of the next positions
         self._size = 64  # positions per draw, few at first so that few inputs are opened; does not affect results
         self._batch = False
@@ -418,10 +418,10 @@ class MixFlow(Flow):
         first, self._draw = self._draws[number]
         self._number, self._start = number, max(first, self._start)
         self._until = self._draws[number + 1][0] if number + 1 < len(self._draws) else _END
-        self._ended = all(self._out)
+        self._ended = all(self._not_drawn)
 
     @property
-    def _out(self) -> list[bool]:
+    def _not_drawn(self) -> list[bool]:
         """Which inputs are exhausted or unused, so that nothing is drawn from them."""
         return [over or unused for over, unused in zip(self._gone, self._draw.unused, strict=True)]
 
@@ -433,37 +433,37 @@ class MixFlow(Flow):
             if not len(self._picks):
                 number, offset = divmod(self._done - self._start, ROUND)
                 size = min(self._size, self._until - self._done)
-                self._picks = self._draw.picks(self._start, number, self._out)[offset : offset + size]
+                self._picks = self._draw.picks(self._start, number, self._not_drawn)[offset : offset + size]
                 self._size = min(2 * self._size, ROUND)
                 self._fill_ready()
-            served, short = first_short(self._picks, self._have)
+            served, short = first_short(self._picks, self._available)
             if served and (short < 0 or self._batch):
                 return self._emit(served)
             if self._buffers[short].ended:
                 if served:
                     return self._emit(served)
-                self._lose(short)
+                self._end_input(short)
             elif not self._fill(short, wait and not served):
                 return self._emit(served) if served else PENDING
         return None
 
     def _fill_ready(self) -> None:
         """Fill all inputs that the picks lack without waiting; one at a time, each would need a pass over all picks."""
-        for index in map(int, lacking(self._picks, self._have)):
+        for index in map(int, short_inputs(self._picks, self._available)):
             if not self._buffers[index].ended:
                 self._fill(index, wait=False)
 
     def _fill(self, index: int, wait: bool) -> bool:
         buffer = self._buffers[index]
         filled = buffer.fill(wait)
-        self._have[index] = buffer.units
+        self._available[index] = buffer.units
         self._batch = self._batch or buffer.batch
         return filled
 
-    def _lose(self, index: int) -> None:
+    def _end_input(self, index: int) -> None:
         """Record that the input whose turn it is has ended."""
         self._gone[index], self._start = True, self._done
-        self._ended = self._stop == "first" or all(self._out)
+        self._ended = self._stop == "first" or all(self._not_drawn)
         self._picks = self._picks[:0]
 
     def _emit(self, units: int) -> Piece:
@@ -474,7 +474,7 @@ class MixFlow(Flow):
         picks, self._picks = self._picks[:units], self._picks[units:]
         self._done += units
         counts = np.bincount(picks, minlength=len(self._buffers))
-        self._have -= counts
+        self._available -= counts
         rows = concat_rows([run for i in np.flatnonzero(counts) for run in self._buffers[i].take(int(counts[i]))])
         if not batch and np.count_nonzero(counts) > 1:
             order = np.empty(units, dtype=np.int64)

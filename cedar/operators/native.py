@@ -57,7 +57,7 @@ def load(module: str) -> Any:
         ImportError: llvmlite or numba is not installed, or cannot be loaded.
         Exception: the stored object files cannot be linked.
     """
-    codes = _kept(module)
+    codes = _load_stored(module)
     if codes is None:
         return None
     found = SimpleNamespace(**{name: _linked(name, code) for name, code in codes.items()})
@@ -67,7 +67,7 @@ def load(module: str) -> Any:
 
 def kept(module: str) -> bool:
     """Whether ``load`` would find kernels of the module."""
-    return _kept(module) is not None
+    return _load_stored(module) is not None
 
 
 def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
@@ -104,7 +104,7 @@ def turn(module: str) -> Iterator[None]:
         yield
 
 
-def _kept(module: str) -> dict[str, MachineCode] | None:
+def _load_stored(module: str) -> dict[str, MachineCode] | None:
     """Return the stored kernels; None if they are missing, incomplete, or compiled from different source code."""
     name, versions = _name(module), {"sources": sources_of(module)}
     return next((found for place in _places(module) if (found := load_entry(place, name, _codes, versions))), None)
@@ -214,7 +214,7 @@ def _argument(kernel: str, argument: str) -> tuple[Callable[[Any, list[Any]], No
     """Return how to pass an argument, and its C types: numba passes an array as several values."""
     if argument.endswith("]"):
         kind, _, dims = argument[:-1].partition("[")
-        return _array(kernel, np.dtype(kind), int(dims)), [
+        return _array_argument(kernel, np.dtype(kind), int(dims)), [
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
             *[ctypes.c_int64] * (2 * int(dims)),
         ]  # fmt: skip
@@ -222,10 +222,10 @@ def _argument(kernel: str, argument: str) -> tuple[Callable[[Any, list[Any]], No
     of = float if kind.startswith("float") else int
     if not times:
         return lambda value, flat: flat.append(of(value)), [_SCALARS[kind]]
-    return _several(kernel, of, int(times)), [_SCALARS[kind]] * int(times)
+    return _tuple_argument(kernel, of, int(times)), [_SCALARS[kind]] * int(times)
 
 
-def _array(kernel: str, kind: np.dtype[Any], dims: int) -> Callable[[Any, list[Any]], None]:
+def _array_argument(kernel: str, kind: np.dtype[Any], dims: int) -> Callable[[Any, list[Any]], None]:
     def give(value: Any, flat: list[Any]) -> None:
         if value.dtype != kind or value.ndim != dims or not value.flags.c_contiguous:
             raise TypeError(f"{kernel} takes contiguous {kind}[{dims}], not {value.dtype}{list(value.shape)}")
@@ -235,7 +235,7 @@ def _array(kernel: str, kind: np.dtype[Any], dims: int) -> Callable[[Any, list[A
     return give
 
 
-def _several(kernel: str, of: Callable[[Any], Any], times: int) -> Callable[[Any, list[Any]], None]:
+def _tuple_argument(kernel: str, of: Callable[[Any], Any], times: int) -> Callable[[Any, list[Any]], None]:
     def give(value: Any, flat: list[Any]) -> None:
         if len(value) != times:
             raise TypeError(f"{kernel} takes a tuple of {times}, not {value!r}")

@@ -103,7 +103,9 @@ class Outputs:
             BadResult: the result has the wrong form or type, or its columns have different lengths.
         """
         arrays = named_arrays(result, self.form, tuple(self.types))
-        return _one_length({name: array_column(arrays[name], kind, name) for name, kind in self.types.items()})
+        return _require_equal_lengths(
+            {name: array_column(arrays[name], kind, name) for name, kind in self.types.items()}
+        )
 
     def empty(self) -> dict[str, Column]:
         """Return the columns with zero rows."""
@@ -111,15 +113,15 @@ class Outputs:
 
     def _split(self, results: Sequence[Any]) -> tuple[list[Sequence[Any]], dict[int, Failure]]:
         """Return the values per column of results in the right form, and the failures of the others."""
-        if self._sized(results):
+        if self._well_shaped(results):
             try:
                 return self._parts(results), {}
             except KeyError:  # the right number of columns, but different names
                 pass
-        failures = self._misshapen(results)
+        failures = self._shape_failures(results)
         return self._parts([r for i, r in enumerate(results) if i not in failures]), failures
 
-    def _sized(self, results: Sequence[Any]) -> bool:
+    def _well_shaped(self, results: Sequence[Any]) -> bool:
         """Test quickly whether all results have the right type and length."""
         if self.form == "value":
             return True
@@ -135,11 +137,11 @@ class Outputs:
             return [list(map(itemgetter(name), results)) for name in names]
         return list(zip(*results, strict=True)) if results else [() for _ in names]
 
-    def _misshapen(self, results: Sequence[Any]) -> dict[int, Failure]:
-        complaints = {i: self._complaint(result) for i, result in enumerate(results)}
+    def _shape_failures(self, results: Sequence[Any]) -> dict[int, Failure]:
+        complaints = {i: self._shape_failure(result) for i, result in enumerate(results)}
         return {i: failure for i, failure in complaints.items() if failure is not None}
 
-    def _complaint(self, result: Any) -> Failure | None:
+    def _shape_failure(self, result: Any) -> Failure | None:
         label, names = self.blame.label, list(self.types)
         if self.form == "tuple":
             if isinstance(result, (tuple, list)) and len(result) == len(names):
@@ -274,7 +276,7 @@ def types_of_arrays(blame: ErrorContext, result: Any, form: Form, into: tuple[st
     arrays = named_arrays(result, form, into or None)
     check_row_names(blame, arrays, declared)
     columns = {n: array_column(array, declared[n][0] if n in declared else None, n) for n, array in arrays.items()}
-    return {name: (type_of(column), SAMPLED) for name, column in _one_length(columns).items()}
+    return {name: (type_of(column), SAMPLED) for name, column in _require_equal_lengths(columns).items()}
 
 
 def _unknown(blame: ErrorContext, sampled: SampledResults, failure: Failure, row: RowRef | None) -> RowError:
@@ -429,7 +431,7 @@ def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapp
     return result
 
 
-def _one_length(columns: dict[str, Column]) -> dict[str, Column]:
+def _require_equal_lengths(columns: dict[str, Column]) -> dict[str, Column]:
     if len(set(map(len, columns.values()))) > 1:
         lengths = ", ".join(f"{name}: {len(column)}" for name, column in columns.items())
         raise UnequalLengths(f"returned columns of different lengths ({lengths})", "return as many rows in each")

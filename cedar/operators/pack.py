@@ -14,8 +14,8 @@ from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, ResumeError, Site, missing_column, user_site
 from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
-from cedar.operators.buffers import Ahead, Step, narrow, over
-from cedar.operators.documents import ADDED, Documents, documents, documents_of, token_columns, token_dtype
+from cedar.operators.buffers import OrderedTasks, Step, keep_columns, task_per_piece
+from cedar.operators.documents import ADDED_COLUMNS, Documents, block_documents, documents, token_columns, token_dtype
 from cedar.operators.fill_values import as_fill, check_fill
 from cedar.operators.packing import pack_best, pack_concat
 from cedar.operators.take import whole
@@ -89,7 +89,7 @@ class Pack(StreamOperator):
         if not self.columns:  # all lists of numbers, which are known only from types
             return Effects(None, None, rows="stream")
         packed = frozenset(self.columns)
-        return Effects(packed, packed | frozenset(ADDED), rows="stream", survivors=frozenset())
+        return Effects(packed, packed | frozenset(ADDED_COLUMNS), rows="stream", survivors=frozenset())
 
     def parameters(self) -> dict[str, Any]:
         return {"length": self.length, "columns": list(self.columns), "fit": self.fit, "local": self.local}
@@ -116,7 +116,7 @@ class Pack(StreamOperator):
         return UNKNOWN if dtype is None else TensorType((self.length,), str(dtype))
 
     def _added(self) -> dict[str, ColumnType]:
-        return dict.fromkeys(ADDED, TensorType((self.length,), "int32"))
+        return dict.fromkeys(ADDED_COLUMNS, TensorType((self.length,), "int32"))
 
     def batched(self, *inputs: bool) -> bool:
         if inputs[0]:
@@ -128,7 +128,7 @@ class Pack(StreamOperator):
         if UNKNOWN in types.values():
             known = self.schema(types) or {}
             return Block({name: blank(kind, 0) for name, kind in known.items()}, no_keys())
-        docs = documents_of(inputs[0], token_columns(types, self.columns), None)
+        docs = block_documents(inputs[0], token_columns(types, self.columns), None)
         return pack_concat([docs], 0, -(-int(docs.lengths.sum()) // self.length), self.length)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
@@ -152,25 +152,25 @@ class PackStream(Stream):
     def open_at(self, at: At, lap: int) -> Flow:
         position, offset = at
         source = self._source.open(position, lap)
-        measured = Ahead(over(source, self._measure))
+        measured = OrderedTasks(task_per_piece(source, self._measure))
         operator, submit = self._operator, self._context.submit
         if operator.fit == "best":
-            step = Windows(measured, operator, submit, self._context.parts).step
+            step = WindowPacker(measured, operator, submit, self._context.parts).step
             return PackFlow(source, measured, step, ends_window=True)
-        step = RunOnPacker(measured, operator, submit, position, offset, self._context.parts).step
+        step = ConcatPacker(measured, operator, submit, position, offset, self._context.parts).step
         return PackFlow(source, measured, step, ends_window=False)
 
     def _measure(self, piece: Piece) -> Any:
         site = self._context.site
         names = self._operator.names(piece.rows.blocks[0].types, site)
-        return self._context.submit(documents, narrow(piece.rows, names, "pack", site), names, site)
+        return self._context.submit(documents, keep_columns(piece.rows, names, "pack", site), names, site)
 
 
 class PackFlow(Flow):
-    def __init__(self, source: Flow, measured: Ahead[Piece], step: Step[At], *, ends_window: bool) -> None:
+    def __init__(self, source: Flow, measured: OrderedTasks[Piece], step: Step[At], *, ends_window: bool) -> None:
         self._source = source
         self._measured = measured
-        self._packed = Ahead(step)
+        self._packed = OrderedTasks(step)
         self._ends_window = ends_window
 
     def pull(self, wait: bool) -> Pulled:
@@ -228,16 +228,22 @@ class WaitingDocuments:
         return rest
 
 
-class RunOnPacker:
+class ConcatPacker:
     """Starts a packing task whenever a row is full; the remaining tokens begin the next row."""
 
     def __init__(
-        self, measured: Ahead[Piece], operator: Pack, submit: Any, position: Position, offset: int, parts: bool = False
+        self,
+        measured: OrderedTasks[Piece],
+        operator: Pack,
+        submit: Any,
+        position: Position,
+        offset: int,
+        parts: bool = False,
     ) -> None:
         self._measured, self._parts = measured, parts
         self._length, self._fill = operator.length, operator.value
         self._submit = submit
-        self._held = WaitingDocuments()
+        self._waiting = WaitingDocuments()
         self._position = position
         self._offset = offset  # tokens of the first waiting document that earlier rows hold
         self._ended = False
@@ -253,37 +259,37 @@ class RunOnPacker:
             piece, docs = pulled
             if docs is None:
                 continue
-            if not self._held.runs:
+            if not self._waiting.runs:
                 self._position = piece.position()
-            self._held.add(docs, piece)
-            if self._offset > self._held.tokens:
+            self._waiting.add(docs, piece)
+            if self._offset > self._waiting.tokens:
                 raise ResumeError(
-                    f"the state is {self._offset:,} tokens into a document of {self._held.tokens:,}: it was edited",
+                    f"the state is {self._offset:,} tokens into a document of {self._waiting.tokens:,}: it was edited",
                     done="nothing was read",
                     fix="use the state as it was saved",
                 )
-            if rows := (self._held.tokens - self._offset) // self._length:
+            if rows := (self._waiting.tokens - self._offset) // self._length:
                 return self._cut(rows)
         return None
 
     def _cut(self, rows: int) -> Started:
-        starts = np.concatenate([[0], np.cumsum(self._held.lengths())]) - self._offset
+        starts = np.concatenate([[0], np.cumsum(self._waiting.lengths())]) - self._offset
         edge = rows * self._length
         begun = int(np.searchsorted(starts, edge, side="left"))
         whole_documents = starts[begun] == edge
-        runs = self._held.first(begun)
+        runs = self._waiting.first(begun)
         begun -= not whole_documents  # the last document continues in the next row
         started = self._start(runs, rows)
         self._offset = int(edge - starts[begun])
-        self._held = self._held.drop(begun)
-        if self._held.runs:
-            self._position = self._held.position()
+        self._waiting = self._waiting.drop(begun)
+        if self._waiting.runs:
+            self._position = self._waiting.position()
         return started
 
     def _flush(self) -> Started:
-        rows = -(-(self._held.tokens - self._offset) // self._length)
-        if rows or any(run.dead for run in self._held.runs):
-            return self._start(self._held.runs, rows)
+        rows = -(-(self._waiting.tokens - self._offset) // self._length)
+        if rows or any(run.dead for run in self._waiting.runs):
+            return self._start(self._waiting.runs, rows)
         return None
 
     def _start(self, runs: Sequence[Documents], rows: int) -> Started:
@@ -291,14 +297,14 @@ class RunOnPacker:
         return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length, self._fill, self._parts)
 
 
-class Windows:
+class WindowPacker:
     """Starts a packing task whenever a window is complete."""
 
-    def __init__(self, measured: Ahead[Piece], operator: Pack, submit: Any, parts: bool = False) -> None:
+    def __init__(self, measured: OrderedTasks[Piece], operator: Pack, submit: Any, parts: bool = False) -> None:
         self._measured, self._parts = measured, parts
         self._length, self._fill = operator.length, operator.value
         self._submit = submit
-        self._held = WaitingDocuments()
+        self._waiting = WaitingDocuments()
         self._rest: tuple[Piece, Any] | None = None  # the part of a piece that exceeds the largest window
         self._ended = False
 
@@ -309,21 +315,21 @@ class Windows:
                 self._ended = True
             elif not isinstance(pulled, tuple):
                 return pulled
-            if (pulled is None or self._closes(*pulled)) and self._held.runs:
+            if (pulled is None or self._add_documents(*pulled)) and self._waiting.runs:
                 return self._start()
         return None
 
-    def _closes(self, piece: Piece, docs: Documents | None) -> bool:
+    def _add_documents(self, piece: Piece, docs: Documents | None) -> bool:
         """Add a piece's documents to the window; return True if the window is complete."""
         if docs is None:
             return piece.ends_window
-        room = _WINDOW - self._held.slots
-        self._held.add(docs.slice(0, room), piece.slice(0, room))
+        room = _WINDOW - self._waiting.slots
+        self._waiting.add(docs.slice(0, room), piece.slice(0, room))
         if len(docs) > room:
             self._rest = piece.slice(room, piece.units), docs.slice(room, len(docs))
         return piece.ends_window or len(docs) >= room
 
     def _start(self) -> Started:
-        at = [self._held.position(), 0]
-        runs, self._held = self._held.runs, WaitingDocuments()
+        at = [self._waiting.position(), 0]
+        runs, self._waiting = self._waiting.runs, WaitingDocuments()
         return at, self._submit(pack_best, runs, self._length, self._fill, self._parts)

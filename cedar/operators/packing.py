@@ -14,8 +14,8 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import KeyParts, concat_keys
-from cedar.operators.documents import ADDED, Documents, concat_documents
-from cedar.operators.fill_values import Fill, fill_of
+from cedar.operators.documents import ADDED_COLUMNS, Documents, concat_documents
+from cedar.operators.fill_values import Fill, fill_for_column
 
 _STRETCH = 1 << 17  # tokens copied at a time; does not affect results
 
@@ -39,13 +39,13 @@ def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> PackLa
     """Place documents one after the other, cut at the ends of rows; the first ``offset`` tokens are left out."""
     starts = np.concatenate([[0], np.cumsum(lengths)]) - offset
     stop = min(int(starts[-1]), rows * length)
-    cuts = _merged(np.clip(starts, 0, stop), np.arange(0, stop, length))
+    cuts = _merge_sorted(np.clip(starts, 0, stop), np.arange(0, stop, length))
     begin = cuts[:-1]
     document = np.searchsorted(starts, begin, side="right") - 1
     return PackLayout(document, begin - starts[document], np.diff(cuts), begin // length, begin % length)
 
 
-def _merged(one: Index, other: Index) -> Index:
+def _merge_sorted(one: Index, other: Index) -> Index:
     """Merge two ascending arrays into one without duplicates."""
     both = np.concatenate([one, other])
     both.sort(kind="stable")  # merges sorted runs efficiently
@@ -123,19 +123,19 @@ def pack_best(runs: Sequence[Documents], length: int, fill: Fill = 0, parts: boo
     return _fill(docs, layout, rows, length, np.full(len(docs), rows), fill, parts)
 
 
-def _counted(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
+def _ranges(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
     """Concatenate the ranges that start at ``begins`` and have these ``lengths``."""
     before = np.cumsum(lengths) - lengths
     return np.repeat((begins - before).astype(dtype), lengths) + np.arange(int(lengths.sum()), dtype=dtype)
 
 
-def _runs(begins: Index, lengths: Index) -> Index | slice:
+def _run_indices(begins: Index, lengths: Index) -> Index | slice:
     """Return the indices of runs of tokens; if the runs are adjacent, a slice, which copies faster."""
     if not len(begins):
         return slice(0, 0)
     if np.array_equal(begins[1:], begins[:-1] + lengths[:-1]):
         return slice(int(begins[0]), int(begins[-1] + lengths[-1]))
-    return _counted(begins, lengths, np.int64)
+    return _ranges(begins, lengths, np.int64)
 
 
 def _fill(
@@ -160,10 +160,12 @@ def _columns(
     docs: Documents, layout: PackLayout, rows: int, length: int, heads: Index, fill: Fill
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the packed columns; tokens are copied in stretches, so that their indices stay in the CPU cache."""
-    dtypes = {name: values.dtype for name, values in docs.values.items()} | dict.fromkeys(ADDED, np.dtype(np.int32))
+    dtypes = {name: values.dtype for name, values in docs.values.items()} | dict.fromkeys(
+        ADDED_COLUMNS, np.dtype(np.int32)
+    )
     flat = {name: np.zeros(rows * length, dtype=dtype) for name, dtype in dtypes.items()}
     for name in docs.values:
-        if value := fill_of(fill, name):
+        if value := fill_for_column(fill, name):
             flat[name].fill(value)
     begins = (np.cumsum(docs.lengths) - docs.lengths)[layout.document] + layout.offset
     places = layout.row * length + layout.column
@@ -171,9 +173,9 @@ def _columns(
     cuts = np.searchsorted(np.cumsum(layout.tokens), np.arange(0, int(layout.tokens.sum()), _STRETCH), side="left")
     for low, high in pairwise([*np.unique(cuts).tolist(), len(layout.tokens)]):
         tokens = layout.tokens[low:high]
-        source, target = _runs(begins[low:high], tokens), _runs(places[low:high], tokens)
+        source, target = _run_indices(begins[low:high], tokens), _run_indices(places[low:high], tokens)
         for name, values in docs.values.items():
             flat[name][target] = values[source]
         flat["segment_ids"][target] = np.repeat(segment[low:high], tokens)
-        flat["positions"][target] = _counted(layout.offset[low:high], tokens, np.int32)
+        flat["positions"][target] = _ranges(layout.offset[low:high], tokens, np.int32)
     return {name: values.reshape(rows, length) for name, values in flat.items()}

@@ -21,7 +21,7 @@ from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.documents import token_dtype
 from cedar.operators.failures import ErrorContext, Failure
-from cedar.operators.fill_values import Fill, as_fill, check_fill, fill_of
+from cedar.operators.fill_values import Fill, as_fill, check_fill, fill_for_column
 from cedar.operators.merging import by_content
 
 
@@ -136,7 +136,7 @@ class PadKernel:
             lengths = np.full(len(values), values.shape[1], dtype=np.int64)
             flat = values.reshape(-1)
         to = self.to if self.to is not None else int(lengths.max(initial=0))
-        return pad_values(flat, lengths, to, fill_of(self.value, name))
+        return pad_values(flat, lengths, to, fill_for_column(self.value, name))
 
 
 def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: ErrorContext, value: Fill) -> list[str]:

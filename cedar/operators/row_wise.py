@@ -12,7 +12,7 @@ from cedar.core.block import Block
 from cedar.core.columns import Column, take
 
 
-def reason_against(
+def find_row_dependence(
     run: Callable[[Block], Mapping[str, Column]], block: Block, whole: Mapping[str, Column]
 ) -> tuple[str, str] | None:
     """Return why ``run`` is not row-wise and what to do; None if the test passes on the sample.

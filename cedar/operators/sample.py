@@ -21,15 +21,15 @@ from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
-from cedar.operators.buffers import Ahead, ChunkFlow, narrow, over
+from cedar.operators.buffers import ChunkFlow, OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
 
 RUN = 1024  # rows per run; it must never change, because it affects results
-_NOTED = 64  # if the input's row count is unknown, the position of every 64th run is stored
-_GAP = 16  # more than this many consecutive runs without draws are skipped by seeking
-_EXACT = 10**9  # the maximum number of rows from which NumPy draws exactly without replacement
-_LAPS = 4  # the number of laps whose first pass is cached
+_POSITION_INTERVAL = 64  # if the input's row count is unknown, the position of every 64th run is stored
+_MAX_GAP = 16  # more than this many consecutive runs without draws are skipped by seeking
+_MAX_EXACT_ROWS = 10**9  # the maximum number of rows from which NumPy draws exactly without replacement
+_MAX_CACHED_LAPS = 4  # the number of laps whose first pass is cached
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ class SampleStream(Stream):
                     fix="put sample() above repeat(), or take(n) above sample()",
                 )
             self._surveys[lap] = DrawSurvey(self, lap)
-            while len(self._surveys) > _LAPS:
+            while len(self._surveys) > _MAX_CACHED_LAPS:
                 del self._surveys[next(iter(self._surveys))]
         return self._surveys[lap]
 
@@ -180,11 +180,11 @@ class DrawSurvey:
         self._lap = lap
         self._key = hash_ints(stream.key, lap)
         self._sums: list[float] = []
-        self._races: list[npt.NDArray[np.float64]] = []  # for each run; only for weights without replacement
+        self._arrivals: list[npt.NDArray[np.float64]] = []  # for each run; only for weights without replacement
         self._weighed = 0  # the number of runs submitted
         self._rows = 0
         self._noted: list[Position] = []
-        self._ahead: Ahead[Piece] | None = None
+        self._ahead: OrderedTasks[Piece] | None = None
         self._flow: Flow | None = None
         self.ready = False
 
@@ -205,7 +205,7 @@ class DrawSurvey:
         if self._ahead is None:
             start = [stream.source.start(), 0]
             self._flow = ChunkFlow(stream.source.open(start, self._lap), start, RUN)
-            self._ahead = Ahead(over(self._flow, self._weigh))
+            self._ahead = OrderedTasks(task_per_piece(self._flow, self._weigh))
         try:
             while (pulled := self._ahead.pull(wait)) is not None:
                 if not isinstance(pulled, tuple):
@@ -220,9 +220,9 @@ class DrawSurvey:
 
     def _note(self, piece: Piece, weighed: float | npt.NDArray[np.float64]) -> None:
         if not isinstance(weighed, float):
-            self._races.append(weighed)
+            self._arrivals.append(weighed)
             weighed = float(np.isfinite(weighed).sum())  # the number of rows that can be drawn
-        if len(self._sums) % _NOTED == 0:
+        if len(self._sums) % _POSITION_INTERVAL == 0:
             self._noted.append(piece.position())
         self._sums.append(weighed)
         self._rows += piece.units
@@ -233,11 +233,11 @@ class DrawSurvey:
             self._ahead.close()
             self._flow.close()
             self._ahead = self._flow = None
-            self._sums, self._noted, self._races, self._rows, self._weighed = [], [], [], 0, 0
+            self._sums, self._noted, self._arrivals, self._rows, self._weighed = [], [], [], 0, 0
 
     def _weigh(self, piece: Piece) -> Any:
         operator, site = self._stream.operator, self._stream.context.site
-        rows = narrow(piece.rows, weight_columns(operator.weights), "sample(weights)", site)
+        rows = keep_columns(piece.rows, weight_columns(operator.weights), "sample(weights)", site)
         self._weighed += 1
         races = None if operator.replace or operator.weights is None else self.seed(self._weighed - 1)
         return self._stream.context.submit(run_weight, rows, operator.weights, site, races)
@@ -266,13 +266,13 @@ class DrawSurvey:
             )
         if operator.replace:
             self.draws = draw(n, sums, self.seed(-1))
-        elif self._races:
-            first = np.argsort(np.concatenate(self._races), kind="stable")[:n]
-            ends = np.cumsum([len(race) for race in self._races])
+        elif self._arrivals:
+            first = np.argsort(np.concatenate(self._arrivals), kind="stable")[:n]
+            ends = np.cumsum([len(race) for race in self._arrivals])
             self.draws = np.bincount(np.searchsorted(ends, first, side="right"), minlength=len(sums))
         else:
             self.draws = without_replacement(n, sums.astype(np.int64), self.seed(-1))
-        self._races = []
+        self._arrivals = []
         self.ends = np.cumsum(self.draws)
         self.ready = True
 
@@ -284,16 +284,16 @@ class DrawSurvey:
         """Return the input position at which a run begins."""
         if self._stream.source.count is not None:
             return self._stream.source.seek(run * RUN, self._lap)
-        at, skip = self._noted[run // _NOTED]
-        return [at, skip + run % _NOTED * RUN]
+        at, skip = self._noted[run // _POSITION_INTERVAL]
+        return [at, skip + run % _POSITION_INTERVAL * RUN]
 
-    def drawn_from(self, run: int) -> tuple[int, int] | None:
+    def next_stretch(self, run: int) -> tuple[int, int] | None:
         """Return the first and last of the next runs that are read without seeking; None at the end."""
         drawn = np.flatnonzero(self.draws)
         drawn = drawn[np.searchsorted(drawn, run) :]
         if not len(drawn):
             return None
-        gaps = np.flatnonzero(np.diff(drawn) > _GAP)
+        gaps = np.flatnonzero(np.diff(drawn) > _MAX_GAP)
         return int(drawn[0]), int(drawn[gaps[0] if len(gaps) else -1])
 
 
@@ -312,13 +312,13 @@ def without_replacement(n: int, sizes: Index, seed: int) -> Index:
     rng, counts, left = np.random.default_rng(seed), np.zeros(len(sizes), dtype=np.int64), int(sizes.sum())
     for i, size in enumerate(sizes.tolist()):
         left -= size
-        taken = rng.hypergeometric(size, left, n) if left < _EXACT else rng.binomial(n, size / (left + size))
+        taken = rng.hypergeometric(size, left, n) if left < _MAX_EXACT_ROWS else rng.binomial(n, size / (left + size))
         counts[i] = min(max(taken, n - left), size)
         n -= int(counts[i])
     return counts
 
 
-def race(weights: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+def arrival_times(weights: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
     """Return exponential arrival times with the weights as rates; the rows of the n smallest are a weighted sample."""
     with np.errstate(divide="ignore"):
         return np.random.default_rng(seed).exponential(size=len(weights)) / weights
@@ -333,10 +333,10 @@ def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float6
 
 
 def run_weight(rows: Rows, weights: Any, site: Any, seed: int | None) -> float | npt.NDArray[np.float64]:
-    """Return the total weight of a run of rows; with a seed, its rows' arrival times (see ``race``)."""
+    """Return the total weight of a run of rows; with a seed, its rows' arrival times (see ``arrival_times``)."""
     with np.errstate(over="ignore"):  # the first pass refuses infinite sums
         each = slot_weights(rows.gather(), weights, site)
-        return float(each.sum()) if seed is None else race(each, seed)
+        return float(each.sum()) if seed is None else arrival_times(each, seed)
 
 
 def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any, replace_rows: bool) -> Block:
@@ -347,7 +347,7 @@ def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any, replace_ro
         counts = draw(n, each, seed)
     else:
         counts = np.zeros(block.slots, dtype=np.int64)
-        counts[np.argsort(race(each, seed), kind="stable")[:n]] = 1
+        counts[np.argsort(arrival_times(each, seed), kind="stable")[:n]] = 1
     copies = block.take(np.repeat(np.arange(block.slots), counts))
     return replace(copies, keys=block.keys.expand(counts))
 
@@ -360,7 +360,7 @@ class SampleFlow(Flow):
         self._next = run  # the next run to read, up to self._stop
         self._stop = run
         self._source: Flow | None = None
-        self._ahead: Ahead[int] = Ahead(self._step)
+        self._ahead: OrderedTasks[int] = OrderedTasks(self._step)
 
     def pull(self, wait: bool) -> Pulled:
         if not self._survey.step(wait):
@@ -375,7 +375,7 @@ class SampleFlow(Flow):
     def _step(self, wait: bool) -> Any:
         if self._next >= self._stop:
             self._close_source()
-            stretch = self._survey.drawn_from(self._next)
+            stretch = self._survey.next_stretch(self._next)
             if stretch is None:
                 return None
             self._next, self._stop = stretch[0], stretch[1] + 1

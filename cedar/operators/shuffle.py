@@ -26,7 +26,7 @@ from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position,
 from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
 
 _GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch needs only a few blocks
-_NOTHING = Block({}, no_keys())
+_EMPTY_BLOCK = Block({}, no_keys())
 _AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the previous one is consumed
 
 
@@ -243,7 +243,7 @@ def _gather(holder: list[Rows]) -> Block:
 
 
 def _plan(operator: Shuffle, seed: int, holder: list[Block]) -> Rows:
-    blocks = _in_fewer(holder)
+    blocks = _join_blocks(holder)
     order = _order(operator, seed, blocks)
     if len(blocks) == 1:
         return Rows((blocks[0],), order)
@@ -253,7 +253,7 @@ def _plan(operator: Shuffle, seed: int, holder: list[Block]) -> Rows:
     return Rows(tuple(blocks), order - starts[part], part)
 
 
-def _in_fewer(holder: list[Block]) -> list[Block]:
+def _join_blocks(holder: list[Block]) -> list[Block]:
     """Join blocks into fewer ones, so that a batch is gathered from few blocks and its rows are ordered only once.
 
     Columns are joined one after the other, so that only about one group is in memory twice; columns that share rows
@@ -268,7 +268,7 @@ def _in_fewer(holder: list[Block]) -> list[Block]:
     blocks = []
     for start, stop in pairwise((0, *ends)):
         parts = holder[start:stop]
-        holder[start:stop] = [_NOTHING] * len(parts)
+        holder[start:stop] = [_EMPTY_BLOCK] * len(parts)
         blocks.append(_joined(parts))
     return blocks
 

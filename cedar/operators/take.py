@@ -31,7 +31,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
 
 
 @dataclass(frozen=True)
-class _OfUnits(StreamOperator):
+class _UnitCut(StreamOperator):
     """The base class of operators that cut a stream after its first ``n`` units."""
 
     n: int
@@ -53,7 +53,7 @@ class _OfUnits(StreamOperator):
 
 
 @dataclass(frozen=True)
-class Take(_OfUnits):
+class Take(_UnitCut):
     """Keeps the first ``n`` units (rows, or batches after a ``batch``).
 
     Args:
@@ -138,7 +138,7 @@ class TakeFlow(Flow):
 
 
 @dataclass(frozen=True)
-class SkipRows(_OfUnits):
+class SkipRows(_UnitCut):
     """Skips the first ``n`` units (rows, or batches after a ``batch``).
 
     Args:
@@ -188,10 +188,10 @@ class SkipStream(Stream):
         return SkipFlow(self._source.open(self._seek(0, lap) if at is None else at, lap))
 
     def _seek(self, unit: int, lap: int) -> Position:
-        return self._source.seek(within(unit + self._n, self._source.count), lap)
+        return self._source.seek(clip_unit(unit + self._n, self._source.count), lap)
 
 
-def within(unit: int, count: Count) -> int:
+def clip_unit(unit: int, count: Count) -> int:
     """Return ``unit``, but at most ``count`` if the count is known and finite."""
     return unit if count is None or count == math.inf else min(unit, int(count))
 

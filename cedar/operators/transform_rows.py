@@ -48,10 +48,11 @@ class TransformRows:
             made = self.transform.columns(*arrays) if draws is None else self.transform.columns(*arrays, draws=draws)
         except BadValues as bad:
             return self(
-                _settled(block, env, [self], {row: ChainFault(0, why, bad.fix) for row, why in bad.rows.items()}), env
+                _drop_failed(block, env, [self], {row: ChainFault(0, why, bad.fix) for row, why in bad.rows.items()}),
+                env,
             )
         except PipelineError as error:
-            if (unknown := _of_no_rows(block, [self])) is not None:
+            if (unknown := _result_without_rows(block, [self])) is not None:
                 return unknown
             error.site = error.site or self.blame.site
             raise
@@ -107,12 +108,12 @@ class ChainRows:
         try:
             done, faults = chain.run([p.link for p in self.parts], columns, [p.draws(block, env) for p in self.parts])
         except PipelineError as error:
-            if (unknown := _of_no_rows(block, self.parts)) is not None:
+            if (unknown := _result_without_rows(block, self.parts)) is not None:
                 return unknown
             error.site = error.site or self.parts[0].blame.site
             raise
         after = block.with_columns(done)
-        return _settled(after, env, self.parts, faults) if faults else after
+        return _drop_failed(after, env, self.parts, faults) if faults else after
 
     @property
     def inexact(self) -> bool:
@@ -128,7 +129,7 @@ class ChainRows:
         return ChainRows((*self.parts, above)) if joins else None
 
 
-def _of_no_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
+def _result_without_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
     """Return the result for a block without rows whose types are unknown; None for any other block."""
     known = block.known_types
     if all(known.get(name) is not UNKNOWN for part in parts for name in part.reads):
@@ -136,7 +137,7 @@ def _of_no_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
     return block.with_columns({name: blank(UNKNOWN, 0) for part in parts for name in part.writes})
 
 
-def _settled(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, ChainFault]) -> Block:
+def _drop_failed(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, ChainFault]) -> Block:
     """Return the block without failed rows; each failure is attributed to the transform that had no result.
 
     Raises:

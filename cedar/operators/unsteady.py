@@ -22,11 +22,11 @@ TEXT = (
 )
 
 
-class Drew(list[Any]):
+class GeneratorChanged(list[Any]):
     """The results of calls that changed the state of a global random generator."""
 
 
-def states() -> bytes:
+def generator_states() -> bytes:
     """Return the states of this process's global random generators."""
     torch = sys.modules.get("torch")
     bits = None if torch is None else torch.get_rng_state().numpy()
@@ -34,7 +34,7 @@ def states() -> bytes:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
+def preserve_generators() -> Iterator[None]:
     """Restore the states of the global generators after the ``with`` block."""
     torch = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()  # noqa: NPY002
@@ -47,7 +47,7 @@ def restored() -> Iterator[None]:
             torch.set_rng_state(before[2])
 
 
-def differs(fn: Callable[..., Any], *args: Any, **named: Any) -> bool:
+def calls_differ(fn: Callable[..., Any], *args: Any, **named: Any) -> bool:
     """Whether two calls return different values."""
     first = fn(*copy.deepcopy(args), **copy.deepcopy(named))  # copies, as fn may modify its arguments
     return not same_value(first, fn(*args, **named))

@@ -25,18 +25,18 @@ def value_hashes(column: Column, seed: int) -> Hashes:
         (True, False)
     """
     if not isinstance(column, pa.Array):
-        return _mixed(_of_objects(python_values(column)), seed)
+        return _hash_words(_hash_objects(python_values(column)), seed)
     encoded = column.dictionary_encode() if not pt.is_nested(column.type) else None
     if encoded is None:
-        return _mixed(_of_objects(column.to_pylist()), seed)
+        return _hash_words(_hash_objects(column.to_pylist()), seed)
     distinct, places = encoded.dictionary, encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
     if pt.is_integer(distinct.type):
         words = distinct.to_numpy(zero_copy_only=False).astype(np.int64)
     elif pt.is_large_string(distinct.type) or pt.is_string(distinct.type):
         words = hash_names(distinct.to_pylist())
     else:
-        words = _of_objects(distinct.to_pylist())
-    hashes = np.append(_mixed(words, seed), np.uint64(hash_ints(seed, _NULL)))
+        words = _hash_objects(distinct.to_pylist())
+    hashes = np.append(_hash_words(words, seed), np.uint64(hash_ints(seed, _NULL)))
     found: Hashes = hashes[places]
     return found
 
@@ -60,11 +60,11 @@ def by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
     return order, packed
 
 
-def _mixed(words: Any, seed: int) -> Hashes:
+def _hash_words(words: Any, seed: int) -> Hashes:
     return np.asarray(hash_array(hash_ints(seed), words), dtype=np.uint64)
 
 
-def _of_objects(values: Any) -> Any:
+def _hash_objects(values: Any) -> Any:
     strings = (repr(value + 0.0 if isinstance(value, float) else value) for value in values)  # -0.0 hashes like 0.0
     digests = (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in strings)
     return np.fromiter(digests, dtype=np.uint64, count=len(values)).view(np.int64)

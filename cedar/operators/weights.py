@@ -12,7 +12,7 @@ from cedar.core.block import Block
 from cedar.core.columns import Column
 from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
 from cedar.core.forks import elsewhere
-from cedar.operators.elementwise import columns_of, text
+from cedar.operators.elementwise import columns_of, format_expr
 from cedar.operators.expression_kernel import run
 from cedar.operators.expression_steps import KeepColumns, compile_steps
 from cedar.operators.expressions import require_elementwise
@@ -45,7 +45,7 @@ def require_weights(expr: Any, label: str) -> None:
     else:
         return
     raise PipelineError(
-        f"{label}: {text(expr)} {problem}",
+        f"{label}: {format_expr(expr)} {problem}",
         site=user_site(),
         fix="name the columns, and give one value for each row: for example col('clicks') + 1",
     )

@@ -29,7 +29,7 @@ def call_batch(
     return (None, failures[0]) if failures else (results[0], None)
 
 
-def holding(block: Block, value: Any) -> Block:
+def block_with_value(block: Block, value: Any) -> Block:
     """Return a block with the slots of a batch that holds one value for the whole batch instead of columns."""
     return Block({VALUE: objects([value])}, block.keys, block.dead, aligned=False)
 
@@ -68,7 +68,7 @@ class MapToValue:
             return nothing
         result, failure = call_batch(self.call, (), block, env, self.rows)
         if failure is None and result is not None:
-            return holding(block, result)
+            return block_with_value(block, result)
         missing = BadResult("returned None for a batch", "did it forget to return?")
         settled = self.call.blame.settle_whole(block, env, failure or self.call.blame.failure(missing), UNIT)
         return replace(nothing, keys=settled.keys, dead=settled.dead)

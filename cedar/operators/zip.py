@@ -29,7 +29,7 @@ from cedar.core.stream import (
     is_list,
 )
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
-from cedar.operators.buffers import Ahead, Buffer
+from cedar.operators.buffers import Buffer, OrderedTasks
 from cedar.operators.concat import same_units
 
 _RUN = 1024  # rows per task, if available; does not affect results
@@ -66,9 +66,9 @@ class Zip(StreamOperator):
         return {"local": self.local}
 
     def schema(self, *inputs: Schema) -> Schema:
-        _some(len(inputs), None)
+        _require_inputs(len(inputs), None)
         known = [schema for schema in inputs if schema is not None]
-        distinct([list(schema) for schema in known], None)
+        check_distinct_names([list(schema) for schema in known], None)
         if len(known) < len(inputs):
             return None
         merged: dict[str, ColumnType] = {}
@@ -82,21 +82,21 @@ class Zip(StreamOperator):
     def sample(self, *inputs: Block) -> Block:
         rows = min(len(block) for block in inputs)
         heads = [block.only_columns({n: c[:rows] for n, c in block.columns.items()}) for block in inputs]
-        distinct([list(block.columns) for block in heads], None)
+        check_distinct_names([list(block.columns) for block in heads], None)
         columns = {n: c for block in heads for n, c in block.columns.items()}
         return Block(columns, inputs[0].live_keys().take(slice(0, rows)), aligned=all(b.aligned for b in inputs))
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
-        _some(len(inputs), context.site)
+        _require_inputs(len(inputs), context.site)
         return ZipStream(inputs, context)
 
 
-def _some(inputs: int, site: Site | None) -> None:
+def _require_inputs(inputs: int, site: Site | None) -> None:
     if not inputs:
         raise PipelineError("zip takes at least one input", site=site, fix="give zip a pipeline")
 
 
-def distinct(names: Sequence[Sequence[str]], site: Site | None) -> None:
+def check_distinct_names(names: Sequence[Sequence[str]], site: Site | None) -> None:
     """Raise PipelineError if two inputs share a column name."""
     seen: dict[str, int] = {}
     shared = []
@@ -114,7 +114,7 @@ def distinct(names: Sequence[Sequence[str]], site: Site | None) -> None:
 def merge(runs: Sequence[Rows], batch: bool, site: Site | None) -> Block:
     """Gather the rows of every input and combine their columns."""
     blocks = [rows.gather() for rows in runs]
-    distinct([list(block.columns) for block in blocks], site)
+    check_distinct_names([list(block.columns) for block in blocks], site)
     if all(block.aligned and block.slots == blocks[0].slots for block in blocks):
         return _merge_slots(blocks)
     assert batch
@@ -185,7 +185,7 @@ class ZipFlow(Flow):
         self._buffers = [Buffer(s.open(p, lap), p) for s, p in zip(stream.inputs, at, strict=True)]
         self._under_way = 0
         self._room = math.inf  # units that may still be requested
-        self._ahead: Ahead[Piece] = Ahead(self._step)
+        self._ahead: OrderedTasks[Piece] = OrderedTasks(self._step)
 
     def limit(self, units: int) -> None:
         self._room = units

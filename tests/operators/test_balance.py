@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import PipelineError, ResumeError, RowError, col
-from cedar.operators.balance import placed
+from cedar.operators.balance import assign_rows
 from tests import toy_pipelines
 from tests.how_much import SEED, cases
 from tests.toy_runs import rows_of, run
@@ -52,7 +52,7 @@ def test_steps_are_close_to_what_no_placement_can_be_below(sigma: float, rows: i
     draw, slowest, bounds = np.random.default_rng(0), [], []
     for _ in range(100):
         costs = draw.lognormal(5, sigma, 8 * rows)
-        slowest.append(max(costs[slots].sum() for slots in placed(list(costs.reshape(8, rows)))) / costs.sum() * 8)
+        slowest.append(max(costs[slots].sum() for slots in assign_rows(list(costs.reshape(8, rows)))) / costs.sum() * 8)
         ordered = np.sort(costs)  # the largest row has others next to it, at best the smallest
         bounds.append(max(1.0, (ordered[-1] + ordered[: rows - 1].sum()) / costs.sum() * 8))
     assert np.mean(slowest) < np.mean(bounds) + 0.03
@@ -71,7 +71,7 @@ def model(costs: list[list[float]]) -> list[list[int]]:
 
 @given(st.lists(st.lists(st.integers(0, 9) | st.just(float("nan")), max_size=6), min_size=1, max_size=5))
 def test_rows_go_longest_first_to_the_batch_that_costs_least(costs: list[list[float]]) -> None:
-    assert [rows.tolist() for rows in placed([np.array(each, dtype=float) for each in costs])] == model(costs)
+    assert [rows.tolist() for rows in assign_rows([np.array(each, dtype=float) for each in costs])] == model(costs)
 
 
 def test_eight_ranks_cost_the_same_within_5_percent() -> None:

@@ -43,7 +43,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.delenv(beside.VARIABLE)
     monkeypatch.setattr(beside, "_loaded", {})
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(beside, "_making", beside._Making())
+    monkeypatch.setattr(beside, "_compile_queue", beside._CompileQueue())
 
     def write(name: str, before: str = "") -> str:
         (tmp_path / f"{name}.py").write_text(KERNELS.format(before=before))
@@ -54,7 +54,7 @@ def fresh(tmp_path, monkeypatch):
 
 def until_there(module: str):
     assert eventually(lambda: beside.kernels(module, "doubled") is not None), "never compiled"
-    assert eventually(lambda: beside._making._thread is None)
+    assert eventually(lambda: beside._compile_queue._thread is None)
     return beside.kernels(module, "doubled")
 
 
@@ -124,7 +124,7 @@ def test_those_that_are_kept_are_loaded_at_once(fresh):
     name = fresh("kernels_kept")
     assert beside._process(name, ["doubled"]).wait() == 0
     assert twice(beside.kernels(name, "doubled"), 2) == 4
-    assert beside._making._thread is None
+    assert beside._compile_queue._thread is None
 
 
 def test_who_asks_to_wait_waits(fresh, monkeypatch):
@@ -192,7 +192,7 @@ def test_without_numba_the_error_names_the_extra(fresh, monkeypatch):
 def test_a_long_compilation_is_told_once(fresh, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(beside, "say", said.append)
-    monkeypatch.setattr(beside, "_SILENT", 0.0)
+    monkeypatch.setattr(beside, "_SILENT_SECONDS", 0.0)
     until_there(fresh("kernels_told"))
     assert len(said) == 2
     assert "compiling kernels next to the run" in said[0]

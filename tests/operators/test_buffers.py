@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
 from cedar.core.stream import PENDING, Piece, Rows
-from cedar.operators.buffers import Ahead, Buffer, ChunkFlow, narrow
+from cedar.operators.buffers import Buffer, ChunkFlow, OrderedTasks, keep_columns
 from tests.toy_stream import ListStream, block_of, drain
 
 SEEDS = st.integers(0, 10**6)
@@ -56,7 +56,7 @@ def test_results_come_in_order_and_an_error_in_its_turn():
             return each
         raise ValueError("broken")
 
-    ahead: Ahead[str] = Ahead(step)
+    ahead: OrderedTasks[str] = OrderedTasks(step)
     futures[1].set_result("second")
     assert ahead.pull(False) is PENDING  # the first is not there yet
     futures[0].set_result("first")
@@ -68,7 +68,7 @@ def test_results_come_in_order_and_an_error_in_its_turn():
 def test_tasks_that_have_not_begun_are_cancelled_at_the_end():
     waiting: Future[int] = Future()
     steps = iter([("a", waiting), None])
-    ahead: Ahead[str] = Ahead(lambda wait: next(steps))
+    ahead: OrderedTasks[str] = OrderedTasks(lambda wait: next(steps))
     assert ahead.pull(False) is PENDING
     ahead.close()
     assert waiting.cancelled()
@@ -77,7 +77,7 @@ def test_tasks_that_have_not_begun_are_cancelled_at_the_end():
 
 def test_rows_are_narrowed_to_columns_that_are_there():
     rows = Rows.of(block_of({"x": [1, 2], "y": [3, 4]}))
-    assert list(narrow(rows, ["y"], "pack", None).gather().rows()) == [{"y": 3}, {"y": 4}]
+    assert list(keep_columns(rows, ["y"], "pack", None).gather().rows()) == [{"y": 3}, {"y": 4}]
     with pytest.raises(PipelineError, match="no column 'z'") as caught:
-        narrow(rows, ["z"], "pack", None)
+        keep_columns(rows, ["z"], "pack", None)
     assert "pack" in caught.value.what

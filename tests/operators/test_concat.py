@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError
-from cedar.operators.concat import Concat, agreed, same_units
+from cedar.operators.concat import Concat, merged_schema, same_units
 from cedar.operators.repeat import Repeat
 from tests.toy_stream import ListStream, check, context, drain, values
 
@@ -52,7 +52,7 @@ def test_an_endless_input_is_never_left():
 
 def test_schemas_agree_in_any_order_and_unknown_types_pass():
     first, second = {"x": pa.int64(), "y": UNKNOWN}, {"y": pa.float64(), "x": pa.int64()}
-    assert agreed("concat", [first, second]) == {"x": pa.int64(), "y": pa.float64()}
+    assert merged_schema("concat", [first, second]) == {"x": pa.int64(), "y": pa.float64()}
     assert list(Concat().schema(first, second)) == ["x", "y"]
     assert Concat().schema(None, first) is None
 

@@ -6,10 +6,10 @@ from cedar import col
 from cedar.operators.elementwise import (
     check_elementwise,
     columns_of,
-    explicit,
+    format_expr,
     named_columns,
+    resolve_selectors,
     selects_by_type,
-    text,
 )
 
 x, y, ids, word, when, record = (pl.col(n) for n in ("x", "y", "ids", "word", "when", "record"))
@@ -95,7 +95,7 @@ def test_refusals_name_the_part(reason: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("expr", ALLOWED, ids=text)
+@pytest.mark.parametrize("expr", ALLOWED, ids=format_expr)
 def test_row_wise_expressions_are_allowed(expr: pl.Expr) -> None:
     assert check_elementwise(expr) is None
 
@@ -117,14 +117,14 @@ def test_columns_read() -> None:
 
 def test_selectors_are_spelled_out() -> None:
     frame = pl.LazyFrame(schema={"d1": pl.Int64, "d2": pl.Float64, "e": pl.String})
-    assert named_columns(explicit(pl.col("^d.$") * 2, frame)) == {"d1", "d2"}
-    assert named_columns(explicit(cs.string() + pl.lit("x"), frame)) == {"e"}
-    assert named_columns(explicit(pl.all().exclude("e"), frame)) == {"d1", "d2"}
+    assert named_columns(resolve_selectors(pl.col("^d.$") * 2, frame)) == {"d1", "d2"}
+    assert named_columns(resolve_selectors(cs.string() + pl.lit("x"), frame)) == {"e"}
+    assert named_columns(resolve_selectors(pl.all().exclude("e"), frame)) == {"d1", "d2"}
     assert selects_by_type(cs.numeric())
     assert not selects_by_type(pl.col("^d.$"))
 
 
 def test_text_is_one_short_line() -> None:
-    assert text(col("x") + 1) == '[(col("x")) + (1)]'
-    assert len(text(pl.concat_str([pl.col(f"column{i}") for i in range(50)]))) == 80
-    assert "\n" not in text(pl.when(x > 1).then(2))
+    assert format_expr(col("x") + 1) == '[(col("x")) + (1)]'
+    assert len(format_expr(pl.concat_str([pl.col(f"column{i}") for i in range(50)]))) == 80
+    assert "\n" not in format_expr(pl.when(x > 1).then(2))

@@ -7,7 +7,7 @@ import pytest
 
 from cedar.core.errors import PipelineError
 from cedar.operators.elementwise import check_elementwise
-from cedar.operators.expression_steps import With, compile_steps
+from cedar.operators.expression_steps import AddColumns, compile_steps
 from tests.operators.toy_expressions import BLAME
 from tests.toy_blocks import SITE, block
 
@@ -33,6 +33,6 @@ def test_types_that_are_not_row_wise_are_refused(expr: pl.Expr) -> None:
     given = block(s=["b", "a"], t=[[1], [2]], f=[[-0.0], [1.0]], n=[1, 2])
     assert check_elementwise(expr) is None
     with pytest.raises(PipelineError, match="is not row-wise") as caught:
-        compile_steps((With((("r", expr),), BLAME),), tuple(given.types.items()))
+        compile_steps((AddColumns((("r", expr),), BLAME),), tuple(given.types.items()))
     assert caught.value.site == SITE
     assert caught.value.fix

@@ -27,7 +27,7 @@ from cedar.operators.expression_effects import judge
 from cedar.operators.expression_kernel import ResultTypeError, run
 from cedar.operators.expression_kinds import INSIDE, KINDS, Kind, groups_of, markdown
 from cedar.operators.expression_nodes import tree
-from cedar.operators.expression_steps import With, compile_steps
+from cedar.operators.expression_steps import AddColumns, compile_steps
 from tests.how_much import LONG
 from tests.operators.column_values import columns
 from tests.operators.toy_expressions import BLAME
@@ -113,7 +113,7 @@ class Judged:
             return texts(self._in_polars(frame))
         given = block(**{c.name: as_column(c.to_arrow(compat_level=pl.CompatLevel.oldest())) for c in frame})
         if not hasattr(self, "program"):
-            self.program = compile_steps((With((("r", self.expr),), BLAME),), tuple(given.types.items()))
+            self.program = compile_steps((AddColumns((("r", self.expr),), BLAME),), tuple(given.types.items()))
         return texts(run(self.program, given).columns["r"])
 
     def _in_polars(self, frame: pl.DataFrame) -> Any:

@@ -16,7 +16,7 @@ from cedar.core.errors import PipelineError
 from cedar.operators.base import RowOperator
 from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.expression_kernel import run as run_program
-from cedar.operators.expression_steps import Where, With, Without, compile_steps
+from cedar.operators.expression_steps import AddColumns, DropColumns, KeepRows, compile_steps
 from cedar.operators.expressions import FilterExpression, select, with_columns
 from tests.operators.toy_expressions import BLAME, one_by_one, sample
 from tests.toy_blocks import SITE, block, run
@@ -100,10 +100,15 @@ X = pl.col("x")
 @pytest.mark.parametrize(
     "steps",
     [
-        (With((("z", X + 0),), BLAME),),
-        (Where(X < 1, BLAME), With((("z", X + 0),), BLAME)),
-        (Where(X < 1, BLAME), Without(("y",), BLAME), With((("k", X),), BLAME), With((("z", pl.col("k") + 0),), BLAME)),
-        (With((("k", pl.lit(-0.0)),), BLAME), With((("z", pl.col("k") + 0),), BLAME)),
+        (AddColumns((("z", X + 0),), BLAME),),
+        (KeepRows(X < 1, BLAME), AddColumns((("z", X + 0),), BLAME)),
+        (
+            KeepRows(X < 1, BLAME),
+            DropColumns(("y",), BLAME),
+            AddColumns((("k", X),), BLAME),
+            AddColumns((("z", pl.col("k") + 0),), BLAME),
+        ),
+        (AddColumns((("k", pl.lit(-0.0)),), BLAME), AddColumns((("z", pl.col("k") + 0),), BLAME)),
     ],
     ids=["alone", "filtered", "renamed", "constant"],
 )
@@ -112,7 +117,7 @@ def test_one_row_is_worked_on_as_many_are(steps: tuple[Any, ...]) -> None:
     for values in ([-0.0], [-0.0, 5.0], [-0.0, -0.0, 5.0], [-0.0, 0.5, 0.25, 9.0]):
         given = block(x=pa.array(values), y=pa.array(values))
         done = run_program(compile_steps(steps, tuple(given.types.items())), given)
-        left = [value for value in values if value < 1 or not isinstance(steps[0], Where)]
+        left = [value for value in values if value < 1 or not isinstance(steps[0], KeepRows)]
         assert done.columns["x"].to_pylist() == left
         assert len(done) == len(done.columns["z"]) == len(left)
         assert repr(done.columns["z"][0].as_py()) == "-0.0"
@@ -122,7 +127,7 @@ def test_sums_of_lists_do_not_depend_on_nulls_of_other_rows() -> None:
     """Polars adds up in another order once any list of the block holds a null."""
     items = [1e16, 1.0, -1e16, 1e-3, 3.0, 1e8] * 40
     for expr in (pl.col("t").list.sum(), pl.col("t").list.mean()):
-        steps = (With((("r", expr),), BLAME),)
+        steps = (AddColumns((("r", expr),), BLAME),)
         seen = set()
         for rows in ([items], [items, [1.0, None]], [[None], items], [None, items, []]):
             given = block(t=pa.array(rows, pa.large_list(pa.float64())))
@@ -134,4 +139,4 @@ def test_sums_of_lists_do_not_depend_on_nulls_of_other_rows() -> None:
 def test_integers_of_128_bits_are_refused_by_name() -> None:
     given = block(i=pa.array([1], pa.int64()), u=pa.array([1], pa.uint64()))
     with pytest.raises(PipelineError, match="gives what no column holds"):
-        compile_steps((With((("r", pl.col("i") + pl.col("u")),), BLAME),), tuple(given.types.items()))
+        compile_steps((AddColumns((("r", pl.col("i") + pl.col("u")),), BLAME),), tuple(given.types.items()))

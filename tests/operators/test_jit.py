@@ -40,10 +40,10 @@ def strided(x):
 """
 SCRIPT = """
 import sys
-from cedar.operators.jit import compile_to_keep
+from cedar.operators.jit import compile_for_storage
 
 sys.path.insert(0, sys.argv[1])
-print(compile_to_keep("kernels_of_all_kinds", [sys.argv[2]])[sys.argv[2]].arguments)
+print(compile_for_storage("kernels_of_all_kinds", [sys.argv[2]])[sys.argv[2]].arguments)
 """
 
 

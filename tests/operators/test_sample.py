@@ -24,8 +24,8 @@ SEEDS = st.integers(0, 10**6)
 def _short_runs(monkeypatch):
     """Runs of 4 rows, so that a few rows are many runs."""
     monkeypatch.setattr(sample, "RUN", 4)
-    monkeypatch.setattr(sample, "_NOTED", 2)
-    monkeypatch.setattr(sample, "_GAP", 1)
+    monkeypatch.setattr(sample, "_POSITION_INTERVAL", 2)
+    monkeypatch.setattr(sample, "_MAX_GAP", 1)
 
 
 @st.composite

@@ -37,7 +37,7 @@ def test_fewer_blocks_hold_the_same_rows(parts, dead, size):
     holder = window(rows, dead, groups)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shuffle, "_GROUP_BYTES", size)
-        fewer = shuffle._in_fewer(holder)
+        fewer = shuffle._join_blocks(holder)
     assert all(not block.columns for block in holder), "nothing else holds what was joined"
     assert len(fewer) <= min(len(rows), -(-expected.columns["wide"].nbytes // size))
     found = concat_blocks(fewer)
@@ -52,7 +52,7 @@ def _plain(row):
 
 
 def test_columns_that_share_rows_go_on_sharing():
-    (block,) = shuffle._in_fewer(window([5, 6], False, [True, True]))
+    (block,) = shuffle._join_blocks(window([5, 6], False, [True, True]))
     assert isinstance(block.columns["lists"], GroupColumn)
 
 

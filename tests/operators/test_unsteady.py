@@ -98,10 +98,10 @@ def test_a_function_without_draws_is_called_no_more_often_and_generators_stay() 
     calls: list[float] = []
     p = ROWS.map(lambda x: calls.append(x) or x, "x").filter(col("x") >= 0)
     random.seed(3)
-    before = unsteady.states()
+    before = unsteady.generator_states()
     list(p.loader(executor="inline", plan="off"))
     assert len(calls) == 64 + 80, "for the type, and in the run"
-    assert unsteady.states() == before
-    with unsteady.restored():
+    assert unsteady.generator_states() == before
+    with unsteady.preserve_generators():
         random.random(), rand()
-    assert unsteady.states() == before
+    assert unsteady.generator_states() == before

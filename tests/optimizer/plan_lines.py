@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 import cedar
-from cedar.operators.elementwise import text
+from cedar.operators.elementwise import format_expr
 from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.rewrite import rewrite
 from cedar.plan.data import Decision
@@ -46,7 +46,7 @@ def _label(node: Node) -> str:
 
 
 def _predicate(operator: Any) -> str:
-    return text(operator.predicate).translate(str.maketrans("", "", '[]()"')).replace("col", "")
+    return format_expr(operator.predicate).translate(str.maketrans("", "", '[]()"')).replace("col", "")
 
 
 def rewritten(
