@@ -76,7 +76,7 @@ class Balance(StreamOperator):
             raise PipelineError(
                 f"balance(by={self.by!r})",
                 site=user_site(),
-                fix="give the name of a column, an expression such as col('tokens').list.len(), or a function of a row",
+                fix="use a column's name, an expression such as col('tokens').list.len(), or a function of a row",
             )
 
     @property
@@ -110,8 +110,8 @@ class Balance(StreamOperator):
     def batched(self, *inputs: bool) -> bool:
         if not inputs[0]:
             raise PipelineError(
-                "balance() deals the rows of steps, of one batch for each rank, and its input gives rows",
-                fix="put balance() above what makes the batches: p.batch(8).balance(by=...)",
+                "balance() redistributes rows between the ranks' batches, but its input gives rows, not batches",
+                fix="call balance() after the operator that makes batches: p.batch(8).balance(by=...)",
             )
         return True
 
@@ -213,9 +213,9 @@ class _BalanceFlow(Flow):
             return None
         if not all(block.aligned for block in piece.rows.blocks):
             raise PipelineError(
-                f"{operator.label()}: below it the number of a batch's rows was changed, and which is which is unknown",
+                f"{operator.label()}: an earlier function changed a batch's number of rows, so rows have no keys",
                 site=site,
-                fix="put what does so above balance()",
+                fix="call that function after balance()",
             )
         rows = (
             piece.rows
@@ -321,7 +321,7 @@ def _costs_by_call(block: Block, fn: Callable[..., Any], site: Site | None) -> W
     except (TypeError, ValueError) as error:
         kinds = sorted({type(cost).__name__ for cost in results})
         raise PipelineError(
-            f"balance: the function gives {', '.join(kinds)}, and a cost is a number",
+            f"balance: the function by= must return a number, but it returned {', '.join(kinds)}",
             site=site,
             fix="return a number from by(row)",
         ) from error

@@ -100,7 +100,7 @@ class Instances:
             idle, run = self._idle.setdefault(operator, []), self._runs
             self._wait_for(lambda: idle or run != self._runs or self._may_construct())
             if not idle and run != self._runs:
-                raise PipelineError("the run ended while an instance of a class was waited for")
+                raise PipelineError("the run ended while a worker waited for an instance of a class")
             instance = idle.pop() if idle else None
             self._constructing = self._constructing or instance is None
         if instance is None:

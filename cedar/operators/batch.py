@@ -45,9 +45,9 @@ class Batch(StreamOperator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", as_int(self.size))
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise PipelineError(f"batch({self.size!r}): the size is an integer of rows, at least 1", site=user_site())
+            raise PipelineError(f"batch({self.size!r}): the size must be an integer, at least 1", site=user_site())
         if self.last not in (None, "drop", "keep", "pad"):
-            raise PipelineError(f'last={self.last!r}: it is "drop", "keep", "pad" or None', site=user_site())
+            raise PipelineError(f'last={self.last!r}: it must be "drop", "keep", "pad" or None', site=user_site())
 
     def keeping_rest(self) -> Batch:
         return self if self.last else replace(self, last="keep")
@@ -73,7 +73,7 @@ class Batch(StreamOperator):
 
     def batched(self, *inputs: bool) -> bool:
         if inputs[0]:
-            raise PipelineError("batch() on batches: the pipeline is batched already", fix="remove one of the two")
+            raise PipelineError("batch() on batches: the pipeline is already batched", fix="remove one of the two")
         return True
 
     @property
@@ -243,7 +243,7 @@ def check_no_valid_column(columns: Collection[str]) -> None:
     """Raise PipelineError if ``last="pad"`` would overwrite a user column named ``valid``."""
     if "valid" in columns:
         raise PipelineError(
-            'batch(last="pad") adds a column "valid", and there is one already',
+            'batch(last="pad") adds a column "valid", but the input already has one',
             site=user_site(),
             fix='rename it first: rename({"valid": "is_valid"})',
         )

@@ -52,7 +52,7 @@ def kernels(module: str, *names: str) -> Any:
     if os.environ.get(VARIABLE) == "wait":
         _compile_queue.wait()
         if module in _compile_queue.failed:
-            raise PipelineError(f"there are no kernels: {_compile_queue.failed[module]}", site=user_site())
+            raise PipelineError(f"kernels are not available: {_compile_queue.failed[module]}", site=user_site())
     return _loaded.get(module)
 
 
@@ -72,7 +72,7 @@ def _load(module: str) -> None:
             fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
         ) from error
     except Exception as error:  # noqa: BLE001 - any linker error: operators use the slower path
-        _compile_queue.record_failure(module, f"those on disk cannot be linked: {error}")
+        _compile_queue.record_failure(module, f"the stored kernels cannot be linked: {error}")
         return
     if found is not None:
         _loaded[module] = found
@@ -110,7 +110,7 @@ class _CompileQueue:
         """Record that a module cannot be compiled, and log it."""
         self.known.add(module)
         self.failed[module] = why
-        _log.warning("there are no kernels, and rows take many times as long without: %s", why)
+        _log.warning("compiled kernels are not available, so rows take many times as long: %s", why)
 
     def _run(self) -> None:
         began, reported = time.perf_counter(), False
@@ -123,7 +123,7 @@ class _CompileQueue:
                         time.sleep(_POLL_SECONDS)
                         if not reported and time.perf_counter() - began > _SILENT_SECONDS:
                             reported = True
-                            say("compiling kernels next to the run, once on this machine; until then rows take longer")
+                            say("compiling kernels in the background, once on this machine; rows are slow until then")
                     with _lock:
                         _load(module)
                     why = f"they could not be compiled: {_reason(errors)}"
@@ -156,7 +156,7 @@ def _reason(errors: IO[bytes]) -> str:
     lines = errors.read().decode(errors="replace").splitlines()
     inside = [i for i, line in enumerate(lines) if line.startswith("  File ")]
     behind = [line for line in lines[inside[-1] if inside else 0 :] if line and not line.startswith(" ")]
-    return behind[0] if behind else "nothing was said"
+    return behind[0] if behind else "the compiler printed nothing"
 
 
 def _process(

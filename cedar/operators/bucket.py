@@ -67,7 +67,7 @@ class BucketByLength(StreamOperator):
         if len(self.batch_sizes) != len(self.boundaries) + 1:
             raise PipelineError(
                 f"bucket_by_length: {len(self.boundaries)} boundaries make {len(self.boundaries) + 1} buckets,"
-                f" and there are {len(self.batch_sizes)} batch sizes",
+                f" but there are {len(self.batch_sizes)} batch sizes",
                 site=user_site(),
                 fix="give one batch size more than boundaries: the last is for the longest rows",
             )
@@ -92,7 +92,7 @@ class BucketByLength(StreamOperator):
     def batched(self, *inputs: bool) -> bool:
         if inputs[0]:
             raise PipelineError(
-                "bucket_by_length makes batches, and its input gives batches", fix="remove batch() above"
+                "bucket_by_length makes batches, but its input already gives batches", fix="remove the earlier batch()"
             )
         return True
 
@@ -106,7 +106,7 @@ class BucketByLength(StreamOperator):
 
 def _as_integers(values: Iterable[Any], parameter: str) -> tuple[int, ...]:
     try:
-        return tuple(whole(value, f"bucket_by_length({parameter}): one of them", least=1) for value in values)
+        return tuple(whole(value, f"bucket_by_length({parameter}): an entry", least=1) for value in values)
     except TypeError as error:
         raise PipelineError(
             f"bucket_by_length({parameter}={values!r})", site=user_site(), fix="give a list of integers"

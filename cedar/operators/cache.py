@@ -31,11 +31,13 @@ class Cache(RowOperator):
     def __post_init__(self) -> None:
         if not isinstance(self.where, str) or not self.where:
             raise PipelineError(
-                f"cache({self.where!r}) names no place", site=user_site(), fix='"memory", "auto", a directory or a URL'
+                f"cache({self.where!r}): invalid location",
+                site=user_site(),
+                fix='"memory", "auto", a directory or a URL',
             )
         if self.version is not None and (not isinstance(self.version, str) or not self.version):
             raise PipelineError(
-                f"cache(version={self.version!r}): a version is a text", site=user_site(), fix='such as version="3"'
+                f"cache(version={self.version!r}): a version is a string", site=user_site(), fix='such as version="3"'
             )
 
     def label(self) -> str:

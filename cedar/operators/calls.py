@@ -199,7 +199,7 @@ class Call:
             raise PipelineError(
                 f"{self.blame.label}: {name}() failed: {type(error).__name__}: {error_text(error)}",
                 site=self.blame.site,
-                fix=f"{name} is made once per worker, without arguments: check its __init__ and what it loads",
+                fix=f"each worker constructs {name} once, without arguments: check its __init__ and what it loads",
             ) from error
 
 
@@ -294,7 +294,7 @@ class _TimedCalls:
                 raise PipelineError(
                     f"{blame.label}: {left} calls continue beyond timeout={self._timeout:g} s, each in its own thread",
                     site=blame.site,
-                    done="the run was stopped, before they take all of the machine",
+                    done="the run was stopped before they use up the machine",
                     fix='use executor="processes", which ends a call that hangs, or give the function a limit inside',
                 ) from None
             raise timeout_error(self._timeout) from None

@@ -18,7 +18,7 @@ def check_columns(label: str, columns: Any) -> None:
         raise PipelineError(
             f"{label}: {strange!r} is not a column name",
             site=user_site(),
-            fix=f'name columns by text: {label}(fn, "x")',
+            fix=f'give column names as strings: {label}(fn, "x")',
         )
 
 
@@ -33,7 +33,7 @@ def names_written(label: str, into: Any, *, default: tuple[str, ...]) -> tuple[s
     names = (into,) if isinstance(into, str) else into
     if not isinstance(names, (tuple, list)) or not names or not all(isinstance(n, str) and n for n in names):
         raise PipelineError(
-            f"{label}: into={into!r} names nothing", site=user_site(), fix="name the column that the result becomes"
+            f"{label}: into={into!r} names no column", site=user_site(), fix="name the column for the result"
         )
     if len(set(names)) < len(names):
         raise PipelineError(f"{label}: into={into!r} names a column twice", site=user_site(), fix="name each once")
@@ -49,7 +49,7 @@ def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if timeout is not None and not (number and timeout > 0):
         raise PipelineError(
-            f"{label}: timeout={timeout!r} is not a time to wait", site=user_site(), fix="give seconds per row, above 0"
+            f"{label}: timeout={timeout!r} is not a time limit", site=user_site(), fix="give seconds per row, above 0"
         )
 
 
@@ -74,7 +74,7 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
     instances = makes_instances(fn)
     if instances and not _binds(fn, (), {}):
         raise PipelineError(
-            f"{label}({fn_name(fn)}): the class needs arguments, and is made once per worker without any",
+            f"{label}({fn_name(fn)}): workers construct the class without arguments, but its __init__ needs some",
             site=site,
             fix="give its __init__ defaults, or functools.partial on a function",
         )
@@ -101,7 +101,7 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
         raise PipelineError(
             f"{label}({fn_name(fn)}): the function cannot be called with {given}" + (" and rng=" if random else ""),
             site=site,
-            fix="it gets one value per column named, or the row as a dict if none is",
+            fix="it receives one value per named column, or the row as a dict if no columns are named",
         )
 
 

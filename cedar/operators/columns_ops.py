@@ -35,7 +35,7 @@ class Drop(RowOperator):
         for name in self.names:
             if not isinstance(name, str):
                 raise PipelineError(
-                    f"drop: {name!r} is not a column name", site=user_site(), fix="name columns by text"
+                    f"drop: {name!r} is not a column name", site=user_site(), fix="give column names as strings"
                 )
 
     def label(self) -> str:

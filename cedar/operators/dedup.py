@@ -52,7 +52,7 @@ class Dedup(RowOperator):
                     f"dedup: column {name!r} is in two groups", site=user_site(), fix="put each column into one group"
                 )
         if self.groups is not None and (not self.groups or not all(self.groups)):
-            raise PipelineError("dedup: a group without columns", site=user_site(), fix='name columns, or say "auto"')
+            raise PipelineError("dedup: a group has no columns", site=user_site(), fix='name columns, or use "auto"')
 
     def label(self) -> str:
         return f"dedup({'auto' if self.groups is None else ', '.join(map('+'.join, self.groups))})"
@@ -145,7 +145,7 @@ def dedup(groups: Any = "auto", session: str | None = None) -> Dedup:
         raise PipelineError(
             f"dedup({groups!r:.80}): groups are lists of column names",
             site=user_site(),
-            fix='say "auto", or name the groups: dedup([["items", "actions"], ["tags"]])',
+            fix='use "auto", or name the groups: dedup([["items", "actions"], ["tags"]])',
         )
     return Dedup(tuple(map(tuple, groups)), session)
 

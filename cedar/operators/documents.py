@@ -98,7 +98,7 @@ def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: 
     taken = [n for n in ADDED_COLUMNS if n in (wanted or types)]
     if taken:
         raise PipelineError(
-            f"pack adds the columns {' and '.join(ADDED_COLUMNS)}, and the input has {taken[0]!r}",
+            f"pack adds the columns {' and '.join(ADDED_COLUMNS)}, but the input already has {taken[0]!r}",
             site=site,
             fix="rename or drop it",
         )
@@ -134,7 +134,7 @@ def block_documents(block: Block, columns: Sequence[str], site: Site | None) -> 
                 f"pack: columns {columns[0]!r} and {name!r} have {lengths[row]} and {counts[row]} tokens in one row",
                 site=site,
                 row=block.live_keys().ref(row),
-                fix="columns that are packed together have equal lengths in every row",
+                fix="columns that are packed together must have equal lengths in every row",
             )
         lengths = counts
     slots = np.zeros(block.slots, dtype=np.int64)
@@ -162,5 +162,5 @@ def _refuse(block: Block, name: str, row: int, problem: str, site: Site | None) 
         f"pack: the list in column {name!r} {problem}",
         site=site,
         row=block.live_keys().ref(row),
-        fix="fill or filter missing values above pack()",
+        fix="fill or filter missing values before pack()",
     )

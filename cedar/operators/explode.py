@@ -87,7 +87,7 @@ class Explode(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
             raise PipelineError(
-                f"{bound.label}: below a batch the rows are fixed", site=bound.site, fix="move it before batch"
+                f"{bound.label}: after batch() the rows are fixed", site=bound.site, fix="call it before batch()"
             )
         self.schema(bound.types or bound.sample().known_types or None)
         return ExplodeRows(self, ErrorContext(bound.index, bound.label, bound.site, bound.on_error))

@@ -135,7 +135,7 @@ class _Judging:
             self.fails = True
         if not kind.takes(first, others):
             shown = " and ".join(dict.fromkeys(str(dtype) for some in types for dtype in some))
-            self._refuse(f"{kind.forms[0]} of {shown} is not known to be so")
+            self._refuse(f"{kind.forms[0]} of {shown} is not known to be row-wise")
         if name == "Boolean.IsIn" and not is_constant(operands[1]):
             self._check_sets(types[0], types[1])
         if name.startswith("Cast.") and ("struct" in first) != ("struct" in others) and "string" not in others:

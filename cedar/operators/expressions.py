@@ -138,7 +138,7 @@ class FilterExpression(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
             raise PipelineError(
-                f"{self.label()} behind batch(): an expression would drop rows out of batches",
+                f"{self.label()} after batch(): an expression would drop rows from batches",
                 site=bound.site,
                 fix="filter rows before batch(), or give a function that returns one bool per batch",
             )
@@ -309,7 +309,7 @@ def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
     why, _, use = reason.partition(": use ")
     fix = f"use {use}" if use else None
     if fix is None and "looks at other rows" in why:
-        fix = "compute what spans rows beforehand and put it in as a number, or use map_batches(fn, size=...)"
+        fix = "compute values that span rows beforehand and insert them as numbers, or use map_batches(fn, size=...)"
     shown = format_expr(expr).replace(
         "python_udf()", "map_*(fn)"
     )  # polars uses one name for map_elements and map_batches

@@ -115,9 +115,9 @@ class FlatMap(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
             raise PipelineError(
-                f"{bound.label}: below a batch the rows are fixed",
+                f"{bound.label}: after batch() the rows are fixed",
                 site=bound.site,
-                fix="move flat_map before batch, or map the whole batch (no columns named) to resize it",
+                fix="call flat_map before batch, or map the whole batch (no columns named) to resize it",
             )
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout, items=True)
         declared = self._declared()

@@ -55,13 +55,13 @@ def _code(dispatcher: Any) -> MachineCode:
     (compiled,) = dispatcher.overloads.values()
     signature = compiled.signature
     if signature.return_type != numba().void:
-        raise TypeError(f"{dispatcher.__name__} returns {signature.return_type}: what is kept returns nothing")
+        raise TypeError(f"{dispatcher.__name__} returns {signature.return_type}: a stored kernel must return nothing")
     arguments = tuple(map(_argument, signature.args))
     whole = compiled.library._final_module
     names = [each.name for each in (*whole.functions, *whole.global_variables) if each.is_declaration]
     unknown = [name for name in names if not _symbol_exists(name)]
     if unknown:
-        raise TypeError(f"{dispatcher.__name__} calls {', '.join(unknown)}, which is not there without numba")
+        raise TypeError(f"{dispatcher.__name__} calls {', '.join(unknown)}, which is not available without numba")
     if compiled.library.has_dynamic_globals:
         raise TypeError(f"{dispatcher.__name__} holds addresses of the process that compiles it")
     return MachineCode(compiled.fndesc.llvm_func_name, arguments, compiled.library._get_compiled_object())
@@ -81,4 +81,4 @@ def _argument(kind: Any) -> str:
         return f"{kind.dtype}*{kind.count}"
     if kind in (types.int64, types.float32, types.float64, types.boolean):
         return str(kind)
-    raise TypeError(f"no kernel that is kept takes {kind}")
+    raise TypeError(f"a stored kernel cannot take an argument of type {kind}")

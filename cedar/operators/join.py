@@ -124,7 +124,7 @@ class Join(RowOperator):
         for _, name in self.given:
             if name in known:
                 raise PipelineError(
-                    f"{self.label()}: there are two columns {name!r}", fix="give another suffix=, or rename one of them"
+                    f"{self.label()}: two columns are named {name!r}", fix="give another suffix=, or rename one of them"
                 )
         return known | {name: types[own] for own, name in self.given}
 
@@ -142,14 +142,16 @@ class Join(RowOperator):
         except polars_errors() + (NoColumn, KeyError) as error:  # noqa: RUF005 - mypy does not see through a star
             shown = ", ".join(f"{a!r} of {known[a]} and {b!r} of {types[b]}" for a, b in zip(left, right, strict=True))
             raise PipelineError(
-                f"{self.label()}: keys do not compare: {shown}: {first_line(error)}",
+                f"{self.label()}: key types cannot be compared: {shown}: {first_line(error)}",
                 fix="cast one side to the type of the other; a tolerance of times is a timedelta, or a string such as "
                 "'2h', and one of numbers is a number",
             ) from error
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
-            raise PipelineError(f"{bound.label}: its input gives batches", site=bound.site, fix="put it above batch()")
+            raise PipelineError(
+                f"{bound.label}: its input gives batches", site=bound.site, fix="call it before batch()"
+            )
         if bound.types is None:
             self.schema(bound.sample().known_types)
         return JoinRows(replace(self, survey=self.survey.under(bound.on_error)))

@@ -154,9 +154,9 @@ class Map(RowOperator):
             blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
             if self.fn.mixes_rows and not bound.batched:
                 raise PipelineError(
-                    f"{bound.label} mixes the rows of a batch, and there is none yet",
+                    f"{bound.label} mixes the rows of a batch, but its input is not batched",
                     site=bound.site,
-                    fix="put it behind .batch(n)",
+                    fix="call it after .batch(n)",
                 )
             like = None
             if (bound.types or {}).get(self.columns[0], UNKNOWN) in (UNKNOWN, OBJECT):

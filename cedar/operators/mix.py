@@ -72,7 +72,7 @@ class Mix(StreamOperator):
             raise PipelineError(
                 f"mix(stop={self.stop!r}) is not known",
                 site=user_site(),
-                fix='"first" ends with the first input that has nothing left, "all" with the last',
+                fix='"first" stops when the first input ends, "all" when the last one ends',
             )
 
     @property
@@ -123,7 +123,9 @@ class Mix(StreamOperator):
         changed = _weights(weights, least=0.0)
         self._fits(len(changed), "weights given")
         if not any(callable(weight) or weight > 0 for weight in changed):
-            raise PipelineError("all weights of mix are zero", site=user_site(), fix="leave one input at least")
+            raise PipelineError(
+                "all weights of mix are zero", site=user_site(), fix="give at least one input a weight above zero"
+            )
         return changed
 
     def schema(self, *inputs: Schema) -> Schema:
@@ -223,7 +225,9 @@ class Draw:
         step = self.step(position)
         weights = [float(weight(step)) if callable(weight) else weight for weight in self.weights]
         if not all(0 <= weight < math.inf for weight in weights):
-            raise PipelineError(f"the weights of mix are {weights} at step {step}", fix="a schedule says zero or above")
+            raise PipelineError(
+                f"the weights of mix are {weights} at step {step}", fix="a schedule must return zero or above"
+            )
         left = [0.0 if over else weight for weight, over in zip(weights, gone, strict=True)]
         return left if any(left) else [0.0 if over else 1.0 for over in gone]
 

@@ -80,7 +80,7 @@ def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
         OSError: no folder can be written, or the source code has changed since.
     """
     if sources != sources_of(module):
-        raise OSError("their code was changed while they were compiled")
+        raise OSError("the kernels' source code changed while they were compiled")
 
     def write(sink: Any) -> dict[str, Any]:
         about = {}
@@ -92,7 +92,7 @@ def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
 
     name = _name(module)
     if not any(save(place, name, write, {"sources": sources}) for place in _places(module)):
-        raise OSError("neither next to their code nor in the cache folder of this user can kernels be kept")
+        raise OSError("kernels can be stored neither next to their source code nor in the user's cache folder")
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def _callable(name: str, address: int, arguments: Sequence[str]) -> Callable[...
         for give, value in zip(givers, values, strict=True):
             give(value, flat)
         if call(*flat):
-            raise MemoryError(f"the kernel {name} got no memory")  # kernels raise no other error
+            raise MemoryError(f"the kernel {name} could not allocate memory")  # kernels raise no other error
 
     return run
 

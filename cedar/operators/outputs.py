@@ -152,7 +152,7 @@ class Outputs:
         if not isinstance(result, dict):
             text = f"returned {describe(result)}, not a row (a dict)"
             return Failure(
-                f"{label} {text}", text, "without columns named, the function gets the row and returns a row"
+                f"{label} {text}", text, "if no columns are named, the function receives and returns a row as a dict"
             )
         lost = [repr(name) for name in names if name not in result]
         extra = [repr(name) for name in result if name not in self.types]
@@ -329,7 +329,7 @@ def check_row_names(blame: ErrorContext, row: Mapping[Any, Any], declared: Mappi
         raise PipelineError(
             f"{blame.label} returned a row with the key {describe(strange[0])}",
             site=blame.site,
-            fix="columns are named by text",
+            fix="column names must be strings",
         )
     for name in declared:
         if name not in row:
@@ -369,7 +369,7 @@ def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
     if kind == OBJECT:
         return objects(column.to_pylist() if isinstance(column, pa.Array) else list(column))
     raise BadResult(
-        f"returned {type_name(actual)} for column {name!r}, where {type_name(kind)} was fixed",
+        f"returned {type_name(actual)} for column {name!r}, whose type was fixed as {type_name(kind)}",
         "return one dtype and one shape per row for every batch (.astype, padding to a fixed length), or give dtype=",
     )
 
@@ -427,7 +427,7 @@ def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapp
             raise BadResult(f"returned no column {name!r}", f"the columns are fixed: return {', '.join(names)}")
     for name in result:
         if name not in names:
-            raise BadResult(f"returned a column {name!r} more", f"the columns are fixed: return {', '.join(names)}")
+            raise BadResult(f"returned an extra column {name!r}", f"the columns are fixed: return {', '.join(names)}")
     return result
 
 

@@ -120,7 +120,7 @@ class Pack(StreamOperator):
 
     def batched(self, *inputs: bool) -> bool:
         if inputs[0]:
-            raise PipelineError("pack takes rows, and its input gives batches", fix="put pack() above batch()")
+            raise PipelineError("pack takes rows, but its input gives batches", fix="call pack() before batch()")
         return False
 
     def sample(self, *inputs: Block) -> Block:

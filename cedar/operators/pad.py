@@ -60,7 +60,9 @@ class Pad(RowOperator):
     def __post_init__(self) -> None:
         strange = next((c for c in self.columns if not isinstance(c, str)), None)
         if strange is not None:
-            raise PipelineError(f"pad: {strange!r} is not a column name", site=user_site(), fix="name columns by text")
+            raise PipelineError(
+                f"pad: {strange!r} is not a column name", site=user_site(), fix="give column names as strings"
+            )
         object.__setattr__(self, "to", as_int(self.to))
         if self.to is not None and (isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 0):
             raise PipelineError(f"pad(to={self.to!r}): a length is an integer, not negative", site=user_site())

@@ -75,7 +75,7 @@ class Sample(StreamOperator):
             raise PipelineError(
                 f"sample(n={self.n!r}, fraction={self.fraction!r}, replace={self.replace})",
                 site=user_site(),
-                fix="give n or fraction, a share of the rows from 0 to 1, above 1 with replace=True alone",
+                fix="give n or fraction, a share of the rows from 0 to 1; above 1 only with replace=True",
             )
         if self.weights is not None and not isinstance(self.weights, str) and not hasattr(self.weights, "meta"):
             raise PipelineError(
@@ -112,7 +112,7 @@ class Sample(StreamOperator):
 
     def batched(self, *inputs: bool) -> bool:
         if inputs[0]:
-            raise PipelineError("sample draws rows, and its input gives batches", fix="put sample() above batch()")
+            raise PipelineError("sample draws rows, but its input gives batches", fix="call sample() before batch()")
         return False
 
     def parameters(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class SampleStream(Stream):
                 raise PipelineError(
                     "sample needs an input that ends",
                     site=self.context.site,
-                    fix="put sample() above repeat(), or take(n) above sample()",
+                    fix="call sample() before repeat(), or take(n) before sample()",
                 )
             self._surveys[lap] = DrawSurvey(self, lap)
             while len(self._surveys) > _MAX_CACHED_LAPS:
@@ -250,17 +250,17 @@ class DrawSurvey:
             raise PipelineError(
                 f"sample: {'the weights of all rows are zero' if self._rows else 'the input has no rows'}",
                 site=self._stream.context.site,
-                fix="check what is above sample(), and its weights",
+                fix="check the operators before sample(), and its weights",
             )
         if math.isinf(sum(self._sums)):
             raise PipelineError(
                 "sample: the weights are so large that their sum is infinite",
                 site=self._stream.context.site,
-                fix="scale them down: only what they are of their sum counts",
+                fix="scale them down: only their ratios matter",
             )
         if not operator.replace and n > (there := int(sums.sum())):
             raise PipelineError(
-                f"sample: {n:,} rows are to be drawn without replacement, and there are {there:,} to draw from",
+                f"sample: cannot draw {n:,} rows without replacement from {there:,} rows",
                 site=self._stream.context.site,
                 fix="draw fewer, or give replace=True",
             )

@@ -50,12 +50,12 @@ class Shuffle(StreamOperator):
         object.__setattr__(self, "seed", as_int(self.seed))
         object.__setattr__(self, "window", as_int(self.window))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise PipelineError(f"shuffle(seed={self.seed!r}): an integer", site=user_site())
+            raise PipelineError(f"shuffle(seed={self.seed!r}): the seed must be an integer", site=user_site())
         self.window_rows  # noqa: B018 - checks the window
         self.window_bytes  # noqa: B018
         if self.interleave < 1 or (self.interleave > 1 and self.by is None):
             raise PipelineError(
-                f"shuffle(interleave={self.interleave}) mixes so many groups of `by`: give by= and at least 1",
+                f"shuffle(interleave={self.interleave}): interleave is a number of groups, at least 1, and needs by=",
                 site=user_site(),
             )
 
@@ -65,7 +65,7 @@ class Shuffle(StreamOperator):
             return None
         if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
             raise PipelineError(
-                f"shuffle(window={self.window!r}): bytes as text, or an integer of rows, at least 1",
+                f"shuffle(window={self.window!r}): give bytes as a string, or a number of rows, at least 1",
                 site=user_site(),
                 fix='such as window="64MiB" or window=10_000',
             )

@@ -114,7 +114,9 @@ class SplitPart(RowOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
-            raise PipelineError(f"{bound.label}: its input gives batches", site=bound.site, fix="put it above batch()")
+            raise PipelineError(
+                f"{bound.label}: its input gives batches", site=bound.site, fix="call it before batch()"
+            )
         return SplitRows(self._under(bound.on_error))
 
 
@@ -161,7 +163,7 @@ def bounds_of(fractions: Mapping[str, float]) -> tuple[int, ...]:
         raise PipelineError(
             f"split: the fractions add up to {total:g}, not to 1",
             site=site,
-            fix="name what becomes of the other rows" if total < 1 else "give each row to one part",
+            fix="add a part for the remaining rows" if total < 1 else "lower the fractions",
         )
     ends = np.cumsum(list(fractions.values()))[:-1].tolist()
     return tuple(min(round(end * 2.0**64), (1 << 64) - 1) for end in ends)

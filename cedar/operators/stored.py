@@ -41,7 +41,7 @@ def _opened(path: str) -> Any:
             return reader.read_all()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(
-            f"a table that was kept for lookups cannot be read: {path}: {error}",
+            f"the stored lookup table cannot be read: {path}: {error}",
             done="it was written by the process that runs the pipeline, on its machine",
             fix="let workers on other machines see that folder: set XDG_CACHE_HOME to one that all share",
         ) from error

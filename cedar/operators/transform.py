@@ -164,7 +164,7 @@ def check_transform(
     if random or dtype is not None or timeout is not None:
         odd = "random=" if random else "dtype=" if dtype is not None else "timeout="
         raise PipelineError(
-            f"map({name}, {odd}...): a transform has no use for it", site=user_site(), fix="leave it out"
+            f"map({name}, {odd}...): a transform does not accept it", site=user_site(), fix="leave it out"
         )
 
 

@@ -64,9 +64,9 @@ class TransformRows:
             return None
         if not block.aligned:
             raise PipelineError(
-                f"{self.blame.label} draws for each row, and a function below it has resized the batch",
+                f"{self.blame.label} draws for each row, but an earlier function resized the batch",
                 site=self.blame.site,
-                fix="put it below that function",
+                fix="call it before that function",
             )
         return Draws(key_hashes(block, env, self.draw))
 

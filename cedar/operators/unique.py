@@ -89,7 +89,9 @@ class Unique(RowOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
-            raise PipelineError(f"{bound.label}: its input gives batches", site=bound.site, fix="put it above batch()")
+            raise PipelineError(
+                f"{bound.label}: its input gives batches", site=bound.site, fix="call it before batch()"
+            )
         return UniqueRows(self.survey.under(bound.on_error))
 
 

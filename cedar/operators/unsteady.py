@@ -17,8 +17,8 @@ from cedar.operators.row_wise import same_value
 ROWS = 8  # the number of rows on which a function is called again
 TEXT = (
     "{} is not deterministic: it draws from a global random generator, and called again on the first rows it returned "
-    "other results. Runs and resumes differ. Give random=True, and draw from the generator that it passes as rng=; "
-    "help(cedar.Pipeline.map) describes both"
+    "different results. Runs and resumes will differ. Pass random=True, and draw from the generator that the function "
+    "then receives as rng=; help(cedar.Pipeline.map) describes both"
 )
 
 

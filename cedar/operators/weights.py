@@ -39,7 +39,7 @@ def require_weights(expr: Any, label: str) -> None:
     """Raise PipelineError unless an expression names its columns and gives one value for each row."""
     require_elementwise(expr, label)
     if columns_of(expr) is None:
-        problem = "leaves it to the schema which columns it reads"
+        problem = "reads columns that depend on the schema"
     elif expr.meta.has_multiple_outputs():
         problem = "gives several columns"
     else:
@@ -126,5 +126,5 @@ def _refuse(block: Block, bad: npt.NDArray[np.bool_], shown: str, site: Site | N
         f"{use[0]}: the {use[1]} of a row is {shown}",
         site=site,
         row=block.live_keys().ref(row),
-        fix=f"a {use[1]} is finite and not negative: fill or filter such rows above {use[0]}()",
+        fix=f"a {use[1]} must be finite and not negative: fill or filter such rows before {use[0]}()",
     )

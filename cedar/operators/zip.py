@@ -139,7 +139,7 @@ def _merge_batches(blocks: Sequence[Block], site: Site | None) -> Block:
     if len({len(block) for block in blocks}) > 1:
         lengths = ", ".join(f"{len(b)} rows in input {i}" for i, b in enumerate(blocks))
         raise PipelineError(
-            f"zip: batches of different length: {lengths}",
+            f"zip: batches have different lengths: {lengths}",
             site=site,
             row=blocks[0].keys.ref(0) if blocks[0].slots else None,
             fix="use the same batch size, and last=, on every input; or zip rows and batch the result",

@@ -15,7 +15,7 @@ def numbers(n=20):
 
 @pytest.mark.parametrize("window", [None, 2.5, 0, True])
 def test_a_window_that_is_no_size(window):
-    with pytest.raises(cedar.PipelineError, match="bytes as text, or an integer of rows") as caught:
+    with pytest.raises(cedar.PipelineError, match="give bytes as a string, or a number of rows") as caught:
         numbers().shuffle(window=window)
     assert caught.value.site.file == __file__
 

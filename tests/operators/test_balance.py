@@ -316,5 +316,5 @@ def test_a_row_without_a_cost_is_named(values: list[Any], by: Any, says: str) ->
 
 
 def test_a_function_gives_numbers() -> None:
-    with pytest.raises(PipelineError, match="gives str, and a cost is a number"):
+    with pytest.raises(PipelineError, match="must return a number, but it returned str"):
         of_ranks(numbers(8).batch(2).balance(lambda row: "long"), 2)

@@ -63,4 +63,4 @@ def test_who_waits_for_an_instance_ends_with_the_run():
     time.sleep(0.02)
     instances.end()
     thread.join(60)
-    assert errors == ["the run ended while an instance of a class was waited for"]
+    assert errors == ["the run ended while a worker waited for an instance of a class"]

@@ -46,16 +46,16 @@ def test_a_short_batch_is_filled_up_and_says_which_rows_are_real():
 
 def test_what_is_no_batch_is_refused():
     for size in (0, -1, True, 2.5, "2"):
-        with pytest.raises(PipelineError, match="integer of rows, at least 1"):
+        with pytest.raises(PipelineError, match="must be an integer, at least 1"):
             Batch(size)
     with pytest.raises(PipelineError, match="last='short'"):
         Batch(2, "short")
-    with pytest.raises(PipelineError, match="the pipeline is batched already"):
+    with pytest.raises(PipelineError, match="the pipeline is already batched"):
         Batch(2).batched(True)
     assert Batch(2).sample(block_of({"x": [1]})).types == {"x": pa.int64()}
 
 
 def test_padding_does_not_write_over_a_column_valid():
     rows = cedar.from_items([{"x": 1, "valid": False}] * 3)
-    with pytest.raises(PipelineError, match='"valid", and there is one already'):
+    with pytest.raises(PipelineError, match='"valid", but the input already has one'):
         next(iter(rows.batch(2, last="pad")))

@@ -101,11 +101,11 @@ def test_a_function_of_the_whole_batch_may_resize_it():
 
 def test_later_batches_must_look_like_the_sample():
     kernel = bind(Map(lambda x: x if x[0] == 1 else x / 2, ("x",)), XS, batched=True)
-    with pytest.raises(RowError, match="returned float64 for column 'x', where int64 was fixed") as caught:
+    with pytest.raises(RowError, match="returned float64 for column 'x', whose type was fixed as int64") as caught:
         kernel(XS.slice(1, 3), Env())
     assert caught.value.row.row == 1
     kernel = bind(Map(lambda x: np.zeros((len(x), len(x))), ("x",)), XS, batched=True)
-    with pytest.raises(RowError, match=r"returned float64\[2\] for column 'x', where float64\[3\] was fixed"):
+    with pytest.raises(RowError, match=r"returned float64\[2\] for column 'x', whose type was fixed as float64\[3\]"):
         kernel(XS.slice(1, 3), Env())
     kernel = bind(Map(lambda batch: {"a": batch["x"]} if len(batch["x"]) > 2 else {"b": batch["x"]}), XS, batched=True)
     with pytest.raises(RowError, match="returned no column 'a'"):
@@ -119,7 +119,7 @@ def test_dtype_instead_of_a_call_on_the_sample():
     assert values(mapped(needs_four, "x", given=four, sample=XS, dtype=int), "x") == [1, 2, 3, 4]
     whole = lambda batch: {"x": needs_four(batch["x"])}
     assert values(mapped(whole, given=four, sample=XS, dtype={"x": int}), "x") == [1, 2, 3, 4]
-    assert "where int32 was fixed" in failing(lambda x: x, "x", dtype="int32").what
+    assert "whose type was fixed as int32" in failing(lambda x: x, "x", dtype="int32").what
 
 
 def test_a_failed_batch_fails_as_a_whole():

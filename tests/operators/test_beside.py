@@ -138,7 +138,7 @@ def gone_without(name: str, caplog) -> str:
     assert not beside.under_way()
     assert [beside.kernels(name, "doubled") for _ in range(3)] == [None] * 3
     said: str
-    (said,) = (text for text in caplog.messages if "there are no kernels" in text)
+    (said,) = (text for text in caplog.messages if "compiled kernels are not available" in text)
     return said
 
 
@@ -195,7 +195,7 @@ def test_a_long_compilation_is_told_once(fresh, monkeypatch):
     monkeypatch.setattr(beside, "_SILENT_SECONDS", 0.0)
     until_there(fresh("kernels_told"))
     assert len(said) == 2
-    assert "compiling kernels next to the run" in said[0]
+    assert "compiling kernels in the background" in said[0]
     assert "kernels are compiled" in said[1]
 
 

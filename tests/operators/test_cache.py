@@ -11,7 +11,11 @@ from tests.toy_blocks import block, run
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(("",), "cache('') names no place"), ((3,), "cache(3) names no place"), (("auto", ""), "a version is a text")],
+    [
+        (("",), "cache(''): invalid location"),
+        ((3,), "cache(3): invalid location"),
+        (("auto", ""), "a version is a string"),
+    ],
 )
 def test_what_names_no_place_or_version_is_refused_at_the_users_line(arguments, says):
     with pytest.raises(PipelineError) as caught:

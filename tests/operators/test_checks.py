@@ -15,8 +15,8 @@ from cedar.operators.map import Map
         (lambda: Map(5), "int cannot be called"),  # type: ignore[arg-type]
         (lambda: Map(lambda x: x, ("x", "y")), "cannot be called with 2 arguments"),
         (lambda: Map(lambda x: x, ("x",), random=True), "has no parameter rng"),
-        (lambda: Map(abs, ("x",), into=()), "names nothing"),
-        (lambda: Map(abs, ("x",), into=""), "names nothing"),
+        (lambda: Map(abs, ("x",), into=()), "names no column"),
+        (lambda: Map(abs, ("x",), into=""), "names no column"),
         (lambda: Map(abs, ("x",), into=("a", "a")), "a column twice"),
         (lambda: Map(abs, "x"), "is not a column name"),  # type: ignore[arg-type]
         (lambda: Map(abs, (3,)), "3 is not a column name"),  # type: ignore[arg-type]
@@ -24,9 +24,9 @@ from cedar.operators.map import Map
         (lambda: Map(abs, ("x",), ("a", "b"), dtype="int8"), "2 columns are written"),
         (lambda: Map(abs, ("x",), dtype={"y": int}), "names 'y', which is not written"),
         (lambda: Map(dict, dtype=int), "returns whole rows"),
-        (lambda: Map(abs, ("x",), timeout=0), "not a time to wait"),
+        (lambda: Map(abs, ("x",), timeout=0), "not a time limit"),
         (lambda: Map(abs, ("x",), on_error="skip"), "is not a policy"),  # type: ignore[arg-type]
-        (lambda: Map(torch.nn.Linear, ("x",)), "the class needs arguments"),
+        (lambda: Map(torch.nn.Linear, ("x",)), "workers construct the class without arguments"),
     ],
 )
 def test_what_is_refused_at_the_users_line(build, says):

@@ -144,8 +144,8 @@ def test_a_feature_that_would_cost_its_group_more_than_it_saves_stays_apart():
         (lambda p: p.dedup([["a"]], session="x"), "no column 'x'"),
         (lambda p: p.dedup(["a", "b"]), "groups are lists of column names"),
         (lambda p: p.dedup("a"), "groups are lists of column names"),
-        (lambda p: p.dedup([]), "a group without columns"),
-        (lambda p: p.dedup([["a"], []]), "a group without columns"),
+        (lambda p: p.dedup([]), "a group has no columns"),
+        (lambda p: p.dedup([["a"], []]), "a group has no columns"),
         (lambda p: p.dedup([[1]]), "1 is not a column name"),
     ],
 )

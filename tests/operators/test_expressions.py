@@ -134,7 +134,7 @@ def test_sets_are_lists_or_columns_of_lists() -> None:
 
 
 def test_filters_stay_above_batches() -> None:
-    with pytest.raises(PipelineError, match="behind batch") as caught:
+    with pytest.raises(PipelineError, match="after batch") as caught:
         run(FilterExpression(col("a") > 1), sample(), batched=True)
     assert "before batch()" in str(caught.value)
     assert values(run(with_columns(a=col("a") + 1), sample(), batched=True), "a") == [2, 3, 4, None]

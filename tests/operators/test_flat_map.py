@@ -120,7 +120,7 @@ def test_an_item_behind_all_rows_that_are_looked_at_is_a_misfit_that_says_so():
 
 
 def test_refused_below_a_batch():
-    with pytest.raises(PipelineError, match="below a batch the rows are fixed") as caught:
+    with pytest.raises(PipelineError, match=r"after batch\(\) the rows are fixed") as caught:
         bind(FlatMap(range, ("x",)), XS, batched=True)
     assert "before batch" in caught.value.fix
 

@@ -62,10 +62,10 @@ def test_arguments_are_told_as_native_takes_them(tmp_path):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("returns", "returns int64: what is kept returns nothing"),
-        ("reshapes", "calls numba_attempt_nocopy_reshape, which is not there without numba"),
+        ("returns", "returns int64: a stored kernel must return nothing"),
+        ("reshapes", "calls numba_attempt_nocopy_reshape, which is not available without numba"),
         ("looks_up", "holds addresses of the process that compiles it"),
-        ("strided", "no kernel that is kept takes array(float32, 1d, A)"),
+        ("strided", "a stored kernel cannot take an argument of type array(float32, 1d, A)"),
     ],
 )
 def test_what_cannot_run_without_numba_is_not_kept(tmp_path, name, why):

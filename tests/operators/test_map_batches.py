@@ -71,7 +71,7 @@ def test_what_it_gets_cannot_be_written_to():
         (MapBatches(lambda t: None, ("x",)), "returned None, not a pyarrow.Table"),
         (MapBatches(lambda t: {"x": 1}, ("x",)), "returned {'x': 1} (dict), not a pyarrow.Table"),
         (MapBatches(lambda t: t, ("x",), format="numpy", into="y"), "returned no column 'y'"),
-        (MapBatches(lambda t: t | {"y": t["x"]}, ("x",), format="numpy"), "returned a column 'y' more"),
+        (MapBatches(lambda t: t | {"y": t["x"]}, ("x",), format="numpy"), "returned an extra column 'y'"),
         (MapBatches(lambda t: pa.table([t["x"], t["x"]], names=["x", "x"]), ("x",)), "the column 'x' twice"),
         (MapBatches(lambda t: {"x": 5}, ("x",), format="torch"), "returned 5 (int) for column 'x', not an array"),
         (MapBatches(lambda t: t.nothing, ("x",)), "failed: AttributeError"),
@@ -125,7 +125,7 @@ def test_a_block_that_fails_only_as_a_whole():
 
 def test_types_are_fixed_by_the_sample():
     fn = lambda t: {"x": t["x"] / (1 if t["x"][0] < 3 else np.float32(2))} if t["x"][0] < 3 else {"x": t["x"]}
-    with pytest.raises(RowError, match="returned int64 for column 'x', where float64 was fixed"):
+    with pytest.raises(RowError, match="returned int64 for column 'x', whose type was fixed as float64"):
         run(MapBatches(fn, ("x",), format="numpy", size=2), XS.slice(2, 4), sample=XS.slice(0, 2))
 
 
@@ -146,7 +146,7 @@ def test_schema_effects_and_parameters():
         (lambda: MapBatches(abs, format="pandas"), "there is no format 'pandas'"),  # type: ignore[arg-type]
         (lambda: MapBatches(abs, size=0), "size=0"),
         (lambda: MapBatches(abs, into="y"), "into= without columns"),
-        (lambda: MapBatches(abs, ("x",), into=()), "names nothing"),
+        (lambda: MapBatches(abs, ("x",), into=()), "names no column"),
         (lambda: MapBatches(lambda: 0, ("x",)), "cannot be called with one argument"),
     ],
 )

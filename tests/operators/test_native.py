@@ -115,11 +115,11 @@ def test_torn_ones_and_those_of_other_code_are_not_loaded_and_made_anew(module):
 
 @pytest.mark.heavy
 def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_user(module, monkeypatch, tmp_path):
-    codes, sources, path = native._kept(module), native.sources_of(module), file_of(module)
+    codes, sources, path = native._load_stored(module), native.sources_of(module), file_of(module)
     os.remove(path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(native.Folder, "_make", _refused)
-    with pytest.raises(OSError, match="neither next to their code nor"):
+    with pytest.raises(OSError, match="neither next to their source code nor"):
         native.keep(module, codes, sources)
     monkeypatch.setattr(native.Folder, "_make", lambda self: _refused(self) if self._shared else _make(self))
     for base in (tmp_path / "cache", "/proc/none"):  # the user's cache, then a folder among the temporary ones
@@ -132,22 +132,22 @@ def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_us
 
 @pytest.mark.heavy
 def test_what_was_compiled_of_code_that_was_changed_meanwhile_is_not_kept(module):
-    codes, sources = native._kept(module), native.sources_of(module)
+    codes, sources = native._load_stored(module), native.sources_of(module)
     source = Path(native._origin(module))
     source.write_text(source.read_text() + "# changed\n")
-    with pytest.raises(OSError, match="was changed while they were compiled"):
+    with pytest.raises(OSError, match="source code changed while they were compiled"):
         native.keep(module, codes, sources)
 
 
 @pytest.mark.heavy
 def test_a_full_disk_leaves_no_part_of_a_file(module, monkeypatch):
-    codes, sources = native._kept(module), native.sources_of(module)
+    codes, sources = native._load_stored(module), native.sources_of(module)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="can kernels be kept"):
+    with pytest.raises(OSError, match="nor in the user's cache folder"):
         native.keep(module, codes, sources)
     assert not [path for place in native._places(module) for path in Path(place._path).glob(".*.tmp")]
 

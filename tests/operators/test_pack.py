@@ -167,7 +167,7 @@ def test_schema():
         Pack(4, ("v",)).schema({"u": lists})
     with pytest.raises(PipelineError, match="'u' is int64"):
         Pack(4, ("u",)).schema({"u": pa.int64()})
-    with pytest.raises(PipelineError, match="above batch"):
+    with pytest.raises(PipelineError, match="before batch"):
         Pack(4).batched(True)
 
 

@@ -131,7 +131,7 @@ def test_samples_are_without_replacement_unless_they_have_weights() -> None:
     assert len(set(drawn(p.sample(n=3000, replace=True)))) < 2500
     assert len(set(drawn(p.sample("w", 2000, replace=False)))) == 2000
     assert len(drawn(p.sample(fraction=1.5, replace=True))) == 4500
-    with pytest.raises(PipelineError, match="3,001 rows are to be drawn without replacement, and there are 3,000"):
+    with pytest.raises(PipelineError, match="cannot draw 3,001 rows without replacement from 3,000"):
         drawn(p.sample(n=3001))
 
 

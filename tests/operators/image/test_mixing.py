@@ -97,7 +97,7 @@ def test_without_a_batch_it_is_refused():
     p = cedar.from_items([{"image": ROWS[0], "label": 1}]).map(image.mixup(4), "image", "label")
     with pytest.raises(cedar.PipelineError, match="mixes the rows of a batch") as caught:
         list(p)
-    assert "put it behind .batch(n)" in str(caught.value)
+    assert "call it after .batch(n)" in str(caught.value)
     assert __file__ in str(caught.value)
 
 
