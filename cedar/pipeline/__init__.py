@@ -1,1 +1,1 @@
-"""Pipeline and the functions that begin one."""
+"""Pipeline, and the functions that create one."""

@@ -1,4 +1,4 @@
-"""Pipeline: an immutable, lazy description of rows; every method returns a new one."""
+"""Pipeline: an immutable, lazy description of rows. Every method returns a new pipeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cedar.plan.steps.live import leave_unread
 
 
 class Columns(dict[str, Any]):
-    """Names and types; fields of structs come from files, as names do."""
+    """Column names and types. Its repr stays on one line, because names and struct fields come from files."""
 
     def __repr__(self) -> str:
         return one_line("{" + ", ".join(f"{name!r}: {kind}" for name, kind in self.items()) + "}")
@@ -31,14 +31,14 @@ class Columns(dict[str, Any]):
 
 @runtime_checkable
 class Several(Protocol):
-    """What stands for operators one above the other."""
+    """An object that stands for several operators, applied one after the other."""
 
     def operators(self) -> Sequence[Operator]: ...
 
 
 @answering_methods
 class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
-    """Columns in, columns out. Made by ``cedar.read_*`` and ``cedar.from_*``; nothing runs until it is iterated.
+    """A lazy pipeline over columnar data. Create one with ``cedar.read_*`` or ``cedar.from_*``; it runs when iterated.
 
     Examples:
         >>> import cedar
@@ -52,20 +52,20 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     def __init__(self, node: Node) -> None:
         self.given = node
         self._run: Node | None = None
-        if all("batched" in vars(below) for below in node.inputs):  # as it is where a pipeline is built step by step
-            _ = node.batched  # a batch of batches is refused here, at the user's line
+        if all("batched" in vars(below) for below in node.inputs):  # the usual case: pipelines grow step by step
+            _ = node.batched  # raises for a batch of batches, at the user's line
         else:
             batched(node)
 
     @property
     def node(self) -> Node:
-        """What runs: ``given``, the operators as they were put together, without reading what nothing reads."""
+        """The root node that runs: ``given`` (as the user wrote it) without the columns that no operator reads."""
         if self._run is None:
             self._run = leave_unread(self.given)
         return self._run
 
     def apply(self, operator: Operator | Several) -> Pipeline:
-        """This pipeline with an operator on top: also one that is not part of the package, or what ``fit`` learned.
+        """Add an operator to this pipeline: a custom operator, or one that ``fit`` returned.
 
         Examples:
             >>> import cedar
@@ -90,7 +90,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
 
     @property
     def schema(self) -> dict[str, ColumnType | str]:
-        """Names and types, without running; "?" where only a run can tell.
+        """Column names and types, found without running the pipeline; "?" where only a run can determine them.
 
         Examples:
             >>> import cedar, pyarrow as pa
@@ -105,19 +105,19 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.loader())
 
-    if not TYPE_CHECKING:  # type checkers are to find unknown names themselves
+    if not TYPE_CHECKING:  # hidden, so that type checkers still report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(name) if name[0] == "_" else unknown_method(self, name)
 
     def __add__(self, other: Pipeline) -> Pipeline:
-        """The rows of both, one after the other, as datasets of torch are added."""
+        """Concatenate two pipelines: ``p + q``, as for torch datasets."""
         from cedar.pipeline.sources import concat
 
         return concat(self, other)
 
     def __bool__(self) -> bool:
-        return True  # whatever its rows are, which are not counted for that
+        return True  # truthiness must not call __len__, which raises
 
     def __len__(self) -> int:
         raise self._not_indexed("has no length", "p.count() counts its rows, len(p.batch(n).loader()) its batches")
@@ -136,10 +136,10 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
         raise self._not_indexed("is not searched", "'x' in p.schema tells whether there is a column")
 
     def _not_indexed(self, what: str, fix: str) -> UsageError:
-        """The error for what a DataLoader around a pipeline asks."""
+        """Return the error for list and dict operations, which a torch DataLoader would try on a dataset."""
         return UsageError(
             f"a pipeline is iterated: it {what}",
-            site=self.given.site,  # of the caller's lines the nearest would be torch's
+            site=self.given.site,  # the caller's nearest line would be inside torch
             fix=f"{fix}. Iterate p.batch(n).loader() in place of a DataLoader around it: help(cedar.Pipeline.loader)",
         )
 
@@ -148,7 +148,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
         return f"<Pipeline {one_line(self.given.operator.label())}{columns}; print(p.explain()) shows its plan>"
 
     def _known_columns(self) -> str:
-        """The names and types of the columns, where that takes neither storage nor code of the user's."""
+        """Return the names and types of the columns if that needs neither storage access nor user code, else ""."""
         from cedar.datasets import items, table
 
         for node in sources(self.given):
@@ -156,7 +156,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
             held = isinstance(source, items.ItemsSource | table.TableSource) and not source.own_code
             if not held and "schema" not in vars(node):
                 return ""
-        with suppress(CedarError):  # of a pipeline that cannot run: explain() says why
+        with suppress(CedarError):  # the pipeline cannot run; explain() says why
             names = [f"{name}: {kind}" for name, kind in (self.given.schema or {}).items()]
             return one_line(", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]))
         return ""

@@ -1,4 +1,4 @@
-"""explain: what a pipeline does, how it runs, what that costs and why it runs so, as text that fits a screen."""
+"""explain(): what a pipeline does, how it runs, what that costs and why, as text that fits a screen."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from cedar.plan.lower import Choice, lower
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
-_RULES = 6  # lines for decisions
+_RULES = 6  # maximum lines for decisions
 _CACHES = 2
-_COSTLY = 4  # operators that are named as what costs most
+_COSTLY = 4  # maximum number of expensive operators to name
 _COUNTABLE = "row counts are unknown; known with {}"
 _UNMEASURED = 'not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())'
 
@@ -47,19 +47,19 @@ def explain(
     achieved: Mapping[tuple[str, ...], float] | None = None,
     listed: Splits | None = None,
 ) -> str:
-    """The text of ``Pipeline.explain()`` and ``Loader.explain()``.
+    """Return the text of ``Pipeline.explain()`` and ``Loader.explain()``.
 
-    Storage is listed; nothing is run, but that a sample of rows is read if there is a ``dedup()``.
+    Storage is listed, but nothing runs, except that ``dedup()`` reads a sample of rows.
 
     Args:
         root: the pipeline as written.
-        plan: how it runs; None is as written.
-        profile: what was measured; by default what the plan was chosen from.
-        cache: a line per ``cache()``: hit or miss, and why.
-        measured: rows read per second under the plan, where it runs.
-        run: what the run did so far, in a line.
-        achieved: rows per row held, of each group of columns in the batches delivered.
-        listed: what the run knows of its sources; by default what their metadata tell.
+        plan: the plan that runs; None means as written.
+        profile: measured costs; by default those that the plan was chosen from.
+        cache: one line per ``cache()``: hit or miss, and why.
+        measured: rows read per second under the plan while it runs.
+        run: one line about what the run has done so far.
+        achieved: for each group of deduplicated columns, rows delivered per row stored.
+        listed: the splits that the run knows of; by default those that the sources' metadata list.
     """
     shown = plan if plan is not None else Plan.as_written(root)
     profile = profile if profile is not None else shown.profile
@@ -89,14 +89,14 @@ def explain(
 
 
 def _most(root: Node, words: Mapping[int, str], profile: Profile) -> str:
-    """What costs most, first."""
+    """Name the most expensive operators, highest share first."""
     labels = [words[id(node)] for node in walk(root)]
     shares = sorted(profile.shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{labels[i]} {share:.0%}" for i, share in shares[:_COSTLY] if share >= 0.005)
 
 
 def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
-    """A plan compiled for show, and the stream that is assigned to ranks."""
+    """Return a compiler for display only, and the stream that is divided among ranks."""
     tasks = Tasks(Runner("inline", 1), Env(), Metrics())
     physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.listed.settled), binding.root)
     compiler = Compiler(physical, binding, tasks, Store())
@@ -104,7 +104,7 @@ def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
 
 
 def _rules(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]:
-    """What checks and audits refused, what was applied, then what did not apply."""
+    """List decisions: first those that checks and audits refused, then applied ones, then those that did not apply."""
     ordered = sorted(
         decisions, key=lambda d: d.applied if d.rule == "audit" or d.what == "all of it" else 2 - d.applied
     )
@@ -115,7 +115,7 @@ def _rules(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]
 
 
 def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:
-    """What a sample says of each group of columns, and what came of it."""
+    """Describe each group of deduplicated columns: the sample's estimate, and the ratio achieved."""
     lines: list[str] = []
     try:
         for _, sampled in found_groups(binding):
@@ -140,7 +140,7 @@ def _predicted(prediction: Prediction, measured: float | None) -> str:
 
 
 def _rate(rows: float) -> str:
-    """Three digits."""
+    """Format a rate with three significant digits."""
     return f"{float(f'{rows:.3g}'):,.0f}" if rows >= 100 else f"{rows:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""The pipeline as written, as text: operators, what they read and write, what they cost, and the user's lines."""
+"""The logical plan as text: operators, the columns they read and write, their costs, and the user's lines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cedar.profile.text import WIDTH, byte_size, cut, micros
 
 _TITLE = "LOGICAL PLAN"
 _COST = ("us/row", "keep", "bytes", "share")
-_NAMES = 20  # characters for the columns that an operator reads, and for those it writes
+_NAMES = 20  # maximum characters for the names of the columns read, and for those written
 _GAP = 2
 
 
 @dataclass(frozen=True)
 class _OperatorLine:
-    """One operator."""
+    """One operator's line of the logical plan."""
 
     indent: str
     label: str
@@ -27,13 +27,13 @@ class _OperatorLine:
 
 
 def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None) -> list[str]:
-    """A line an operator, sources first, as the physical plan has them; a shared one is printed once.
+    """Return one line per operator, sources first, as in the physical plan. A shared operator is printed once.
 
     Args:
-        root: the pipeline.
-        labels: of its nodes, by id.
-        profile: None leaves the costs out. "us/row" is per row that enters, "keep" rows out per row in, "bytes" of a
-            row that leaves, "share" of all operators' time.
+        root: the pipeline's root node.
+        labels: the nodes' labels, by node id.
+        profile: None omits the costs. "us/row" is per input row, "keep" output rows per input row, "bytes" the size of
+            an output row, "share" the operator's share of all operators' time.
     """
     costs = {} if profile is None else _costs(root, profile)
     blank = ("",) * len(_COST) if costs else ()
@@ -55,7 +55,7 @@ def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None
 
 
 def _up(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bool]]:
-    """The operators, sources first and inputs above what joins them, and whether they were shown before."""
+    """Yield (node, indentation, whether it was shown before): sources first, and inputs before what uses them."""
     chain: list[tuple[Node, str, bool]] = []
     again = False
     while not again:
@@ -72,7 +72,7 @@ def _up(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bo
 
 
 def _widths(lines: Sequence[_OperatorLine], room: int) -> tuple[int, int]:
-    """The columns for labels and for effects."""
+    """Return the widths of the label column and of the effects column."""
     sites = max(len(line.site) for line in lines)
     room -= sites + _GAP if sites else 0
     label = max(len(_TITLE), *(len(line.indent) + len(line.label) for line in lines))
@@ -83,7 +83,7 @@ def _widths(lines: Sequence[_OperatorLine], room: int) -> tuple[int, int]:
 
 
 def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Two cells to the left, figures to the right, the last one as it is."""
+    """Join cells into a line: the first two are left-aligned, figures are right-aligned, the last is not padded."""
     padded = [
         cell.ljust(width) if i < 2 or not width else cell.rjust(width)
         for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
@@ -107,7 +107,7 @@ def _site(node: Node) -> str:
 
 
 def _costs(root: Node, profile: Profile) -> dict[int, tuple[str, ...]]:
-    """What was measured of each operator, by its node."""
+    """Return the measured figures of each operator as cells, by node id."""
     shares = profile.shares
     costs: dict[int, tuple[str, ...]] = {}
     for ordinal, node in enumerate(walk(root)):

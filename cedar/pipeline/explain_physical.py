@@ -1,4 +1,4 @@
-"""The stages that a plan runs in, as text: what each does, and where."""
+"""The physical plan as text: what each stage does, and where it runs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _METHODS = {
 
 
 def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> list[str]:
-    """A numbered line a stage, in the order in which rows pass them.
+    """Return one numbered line per stage, in the order in which rows pass through the stages.
 
     Args:
-        plan: that runs.
-        compiler: of its physical plan, for what only metadata of the sources tell.
-        words: labels as people wrote them.
+        plan: the plan that runs.
+        compiler: the compiler of its physical plan; knows what only the sources' metadata can tell.
+        words: labels as the user wrote them, by operator label.
     """
     physical = compiler.physical
     shown = [i for i, stage in enumerate(physical.stages) if stage.kind not in ("window", "deal")]
@@ -48,7 +48,7 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
 
 
 def notes(compiler: Compiler) -> list[str]:
-    """What a user should know about the stages that read."""
+    """Return notes for the user about caches that read stages fill, and about sources that cannot be split."""
     physical = compiler.physical
     reported = []
     for stage in physical.stages:
@@ -70,7 +70,7 @@ def notes(compiler: Compiler) -> list[str]:
 
 
 def _detail(compiler: Compiler, number: int) -> str:
-    """How a stage cuts its work."""
+    """Describe how a stage divides its work into tasks."""
     physical = compiler.physical
     stage = physical.stages[number]
     node = physical.nodes[stage.out]
@@ -84,9 +84,7 @@ def _detail(compiler: Compiler, number: int) -> str:
         splits = stream.source if isinstance(stream, SharedStream) else stream
         assert isinstance(splits, SplitStream)
         permuted = ", permuted" if splits.permuted else ""
-        total = sum(
-            len(segment.source.splits()) for segment in splits.segments
-        )  # without filters that choose among them
+        total = sum(len(segment.source.splits()) for segment in splits.segments)  # before filters exclude splits
         chosen = f"{splits.splits} of {total}" if splits.splits < total else str(total)
         return f"{chosen} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
     below = physical.stages[stage.inputs[0]].out
@@ -99,12 +97,12 @@ def _title(plan: Plan) -> str:
 
 
 def _place(stage: Stage, plan: Plan) -> str:
-    """The executor of a stage; nothing where the run decides."""
+    """Return the executor of a stage; "" for streams, which run where the loader runs."""
     return "" if stage.kind == "stream" else stage.place or plan.executor
 
 
 def _named(physical: Physical, i: int, words: Mapping[str, str]) -> str:
-    """A label, with what a scan leaves out."""
+    """Return an operator's label; for a scan also the columns it reads and the filters it applies."""
     label, scan = physical.works[i].label, physical.nodes[i].operator
     label = words.get(label, label)
     if not isinstance(scan, Scan):

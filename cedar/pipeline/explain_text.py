@@ -1,4 +1,4 @@
-"""Lines of plans that fit a terminal."""
+"""Text layout for plans: wraps lines to the width of a terminal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from cedar.profile.text import WIDTH
 
-_INDENT = 7  # a word of five letters and a gap
+_INDENT = 7  # the width of a heading of five letters and a gap
 
 
 def headed(head: str, items: Iterable[str], room: int | None = None, more: str = "") -> list[str]:
-    """Lines behind a word that names them, wrapped; in ``room`` lines, and how many items did not fit.
+    """Wrap items to lines after a heading: at most ``room`` lines, the last of which may count omitted items.
 
     Examples:
         >>> headed("NOTE", ["one", "two", "three"], room=2)
@@ -30,7 +30,7 @@ def headed(head: str, items: Iterable[str], room: int | None = None, more: str =
 
 
 def chained(first: str, parts: Sequence[str], detail: str) -> list[str]:
-    """``first``, the parts with arrows between, and a remark in brackets: on as many lines as needed.
+    """Return ``first`` and the parts joined by arrows, then a detail in brackets, on as many lines as needed.
 
     Examples:
         >>> chained("  1. read  ", ["a", "b"], "2 splits")

@@ -1,4 +1,4 @@
-"""Labels of operators in the user's own words, for people to read."""
+"""Operator labels as the user wrote them, for plans that people read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.plan.graph import Node, walk
 
 
 def as_written(root: Node, labels: Mapping[int, str]) -> dict[int, str]:
-    """The labels, those of expressions as they stand in the user's file where that can be read."""
+    """Return a label for each node, by node id. Expressions appear as in the user's source file, if it can be read."""
     return {id(node): _worded(node, labels[id(node)]) for node in walk(root)}
 
 
@@ -22,7 +22,7 @@ def _worded(node: Node, label: str) -> str:
         return label
     source, calls = _calls(node.site.file)
     matches = calls.get((node.site.line, node.operator.name), [])
-    if len(matches) != 1:  # another file by now, or two on one line
+    if len(matches) != 1:  # the file changed since, or the line has two such calls
         return label
     given = [*matches[0].args, *matches[0].keywords]
     words = [" ".join((ast.get_source_segment(source, each) or "").split()) for each in given]
@@ -31,7 +31,7 @@ def _worded(node: Node, label: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _calls(file: str) -> tuple[str, dict[tuple[int, str], list[ast.Call]]]:
-    """A file, and its calls of methods by line and name."""
+    """Return a file's source, and its method calls by (line, method name)."""
     source = "".join(linecache.getlines(file))
     calls: dict[tuple[int, str], list[ast.Call]] = {}
     with suppress(SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""What users of other libraries type first, and what to write here instead."""
+"""Names from other libraries that users try first, and the cedar equivalents that error messages suggest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C = TypeVar("C", bound=type)
 
 
 def _answers(names: dict[str, str]) -> dict[str, str]:
-    """By name, from the names, in one text, that an answer is for."""
+    """Invert a dict of suggestion -> space-separated names to name -> suggestion."""
     return {name: answer for answer, some in names.items() for name in some.split()}
 
 
@@ -94,12 +94,12 @@ CALLS = {
 
 
 def unknown_method(pipeline: object, name: str) -> AttributeError:
-    """The error for an attribute that pipelines do not have."""
+    """Return the error for an attribute that pipelines do not have."""
     return _unknown("'Pipeline' object", name, METHODS, [n for n in dir(pipeline) if n[0] != "_"])
 
 
 def unknown_function(name: str, known: Iterable[str]) -> AttributeError:
-    """The error for a name that the package does not have."""
+    """Return the error for a name that the package does not have."""
     return _unknown("module 'cedar'", name, FUNCTIONS, known)
 
 
@@ -115,10 +115,10 @@ def _unknown(what: str, name: str, answers: dict[str, str], known: Iterable[str]
 
 
 def answering(function: F) -> F:
-    """Let a function of the public surface answer for arguments that it does not take, and shorten tracebacks.
+    """Make a public function suggest fixes for wrong arguments, and shorten the tracebacks of its errors.
 
     Raises:
-        PipelineError: from the function, also a TypeError, where it cannot be called so.
+        PipelineError: from the function; also in place of a TypeError for wrong arguments.
     """
 
     @functools.wraps(function)
@@ -129,14 +129,14 @@ def answering(function: F) -> F:
             raise shortened(error)  # noqa: B904 - the same error
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise  # from inside: the call itself was right
+                raise  # raised inside the function: the arguments were right
             raise _not_callable_so(function, options, error) from None
 
     return cast("F", called)
 
 
 def answering_methods(kind: C) -> C:
-    """Make all public methods and properties of a class, inherited ones too, ``answering``."""
+    """Wrap all public methods and properties of a class, including inherited ones, in ``answering``."""
     for name in dir(kind):
         method = inspect.getattr_static(kind, name)
         if name[0] != "_" and inspect.isfunction(method):
@@ -147,7 +147,7 @@ def answering_methods(kind: C) -> C:
 
 
 def _not_callable_so(function: Any, options: dict[str, Any], error: TypeError) -> CedarError:
-    """The error for a call that Python refused."""
+    """Return the error for a call whose arguments Python rejected."""
     name = function.__name__
     known = [key for key in inspect.signature(function).parameters if key != "self"]
     usage = CALLS.get(name) or f"write {_usage(function)}"

@@ -1,4 +1,4 @@
-"""What ``join`` and ``join_asof`` are given, as a ``Join``: the other side is read once, when a run first needs it."""
+"""Turns the arguments of ``join`` and ``join_asof`` into a ``Join``. The other side is read once, at the first row."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ Names = str | Sequence[str] | None
 
 
 class Side:
-    """The other side of a join: a table, or a pipeline that is read when it is first needed.
+    """The other side of a join: a table, or a pipeline that is read when a run first needs it.
 
     Raises:
-        PipelineError: something else.
+        PipelineError: ``other`` is neither.
     """
 
     def __init__(self, other: Any, method: str) -> None:
         self._pipeline: Pipeline | None = None
         if hasattr(other, "given"):
             require_rows(other, f"{method}: the other pipeline")
-            self._pipeline, self.content, self.own = other, "", uuid.uuid4().hex  # its data, only a run can tell
+            self._pipeline, self.content, self.own = other, "", uuid.uuid4().hex  # only a run knows its data
             self.types = _types_of(other)
         else:
             self._table = as_table(other, method)
@@ -50,7 +50,7 @@ class Side:
             self.types = dict(canonical_types(self._table.schema, method, site=user_site()))
 
     def lookup(self, keys: JoinKeys, unique: bool) -> Survey[StoredTable]:
-        """The side, ready for lookups by keys."""
+        """Return a survey that stores this side in a form ready for lookups by key."""
 
         def stored(on_error: Skip | None) -> StoredTable:
             pipeline = self._pipeline
@@ -77,10 +77,10 @@ def _types_of(other: Pipeline) -> dict[str, ColumnType]:
 
 
 def as_table(other: Any, method: str) -> pa.Table:
-    """An Arrow, polars or pandas table as one of Arrow.
+    """Convert an Arrow, polars or pandas table to an Arrow table.
 
     Raises:
-        PipelineError: it is something else.
+        PipelineError: ``other`` is not such a table.
     """
     if isinstance(other, pa.Table):
         return other
@@ -102,7 +102,7 @@ def as_table(other: Any, method: str) -> pa.Table:
 def join(
     pipeline: Pipeline, other: Any, names: tuple[Names, Names, Names], how: str, validate: str, suffix: str
 ) -> Join:
-    """The operator after ``Pipeline.join``; ``names`` are ``on``, ``left_on`` and ``right_on``."""
+    """Return the operator for ``Pipeline.join``; ``names`` are ``on``, ``left_on`` and ``right_on``."""
     site = user_site()
     if how not in get_args(How):
         others = {"right": "swap the two sides", "outer": _ALL, "full": _ALL, "cross": 'validate="m:m" on a constant'}
@@ -146,13 +146,13 @@ def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:
 
 
 def _added(pipeline: Pipeline, side: Side, keys: Sequence[str], suffix: str) -> tuple[tuple[str, str], ...]:
-    """The other table's columns but its keys, and what they are called here."""
+    """Return (name, name in the result) of the other table's columns, without its keys."""
     known = set(pipeline.columns)
     return tuple((name, f"{name}{suffix}" if name in known else name) for name in side.types if name not in keys)
 
 
 def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any, suffix: str) -> Join:
-    """The operator after ``Pipeline.join_asof``."""
+    """Return the operator for ``Pipeline.join_asof``."""
     require_rows(pipeline, "join_asof")
     site = user_site()
     side = Side(other, "join_asof")
@@ -171,7 +171,7 @@ WEIGHT = "__class_weight"
 
 
 def class_weights(pipeline: Pipeline, column: str) -> Join:
-    """An operator that adds ``WEIGHT``: one by the number of rows that have the same value of a column."""
+    """Return an operator that adds ``WEIGHT``: 1 / (the number of rows with the same value of ``column``)."""
     require_steady(pipeline, (column,), "balance_classes")
     if column not in pipeline.columns:
         raise missing_column(column, pipeline.columns, "balance_classes", user_site())

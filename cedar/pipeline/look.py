@@ -1,4 +1,4 @@
-"""Methods that show a pipeline, and what its rows hold."""
+"""Pipeline methods that show the plan, and statistics and samples of the rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class LookMethods:
-    """explain, head, inspect, describe, and how notebooks show a pipeline."""
+    """explain, head, inspect and describe, and the HTML that notebooks show for a pipeline."""
 
     __slots__ = ()
 
     def explain(self, format: Literal["text", "mermaid", "html"] = "text") -> str:
-        """The logical plan, the physical plan, and what they cost, as text. Storage is listed; nothing is run.
+        """Return the logical plan, the physical plan and their costs as text. Lists storage but runs nothing.
 
         Args:
-            format: "mermaid" gives the operators alone, as a flow chart; "html" a picture of them and the text.
+            format: "mermaid" returns only the operators, as a flow chart; "html" adds a diagram to the text.
 
         Examples:
             >>> import cedar
@@ -52,10 +52,11 @@ class LookMethods:
         return self.explain("html")
 
     def head(self, n: int = 10) -> pl.DataFrame:
-        """The first ``n`` rows, as a polars frame; of batches their rows. Reads little more than these rows.
+        """Return the first ``n`` rows (of batches, the rows in them) as a polars DataFrame. Reads little more than
+        these.
 
         Raises:
-            CedarError: whatever the pipeline itself raises.
+            CedarError: any error that the pipeline itself raises.
 
         Examples:
             >>> import cedar
@@ -70,20 +71,21 @@ class LookMethods:
             return first_rows(loader, n)
 
     def inspect(self, rows: int = 4, *, seed: int = 0, epoch: int = 0) -> Sheet:
-        """The first rows of the source before and after each operator, as written: print it, or write it as a page.
+        """Show the source's first rows before and after each operator, as written. Print the result or write it as a
+        page.
 
-        ``html(path)`` shows images and sound. Next to each row stands what random operators drew for it: what they draw
-        in a run with that seed, in that epoch. A row ends where it is dropped, or at an error, which is shown. The
-        sheet ends at the first operator that is not work on single rows; shuffles are left out.
+        ``html(path)`` also shows images and sound. Each row lists the random draws of its operators, as in a run with
+        this seed and epoch. A row ends where it is dropped or where an error occurs, which is shown. The sheet ends at
+        the first operator that does not work on single rows; shuffles are ignored.
 
         Args:
-            rows: how many.
-            seed: of the run.
-            epoch: of the run.
+            rows: how many rows to show.
+            seed: the run's seed.
+            epoch: the run's epoch.
 
         Raises:
             PipelineError: invalid numbers.
-            CedarError: whatever the source raises.
+            CedarError: any error that the source raises.
 
         Examples:
             >>> import cedar
@@ -97,14 +99,14 @@ class LookMethods:
         return extension("watch.inspect").inspect(node, rows, seed, epoch)  # type: ignore[no-any-return]
 
     def describe(self) -> Description:
-        """Counts, nulls, least and most, mean, quantiles and frequent values of each column, from one epoch.
+        """Compute each column's counts, nulls, minimum, maximum, mean, quantiles and frequent values over one epoch.
 
-        Of lists, bytes and arrays the figures are those of their lengths. Everything but quantiles and frequent values
-        is exact; these come from 100,000 rows drawn at random, or from all if there are no more.
+        For lists, bytes and arrays, cedar computes them from the lengths. Quantiles and frequent values come from
+        100,000 rows drawn at random, or from all rows if there are fewer. The other figures are exact.
 
         Raises:
-            PipelineError: a pipeline without end.
-            CedarError: whatever the pipeline itself raises.
+            PipelineError: the pipeline never ends.
+            CedarError: any error that the pipeline itself raises.
 
         Examples:
             >>> import cedar

@@ -1,4 +1,4 @@
-"""Methods for operators that order, cut or repeat the stream."""
+"""Pipeline methods for operators that reorder, cut or repeat the stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OrderMethods:
-    """shuffle, batch, pack, take and similar."""
+    """shuffle, batch, pack, take and similar methods."""
 
     __slots__ = ()
 
@@ -33,14 +33,14 @@ class OrderMethods:
     def shuffle(
         self, *, seed: int = 0, window: str | int = "256MiB", by: str | None = None, interleave: int = 1
     ) -> Pipeline:
-        """Shuffle splits globally, and rows within windows of source metadata.
+        """Shuffle splits globally, and rows within windows that the sources' metadata define.
 
         Args:
-            seed: mixed into the seed of the run; every epoch has its own order.
-            window: rows, or bytes as in "256MiB": an upper bound; at most 1/64 of the epoch, unless that is below
-                both 8 MiB and 65,536 rows.
-            by: keep rows of one value of this column together.
-            interleave: with ``by``, mix so many groups row by row.
+            seed: combined with the run's seed; every epoch has its own order.
+            window: maximum size in rows, or in bytes such as "256MiB". It is at most 1/64 of the epoch, unless that is
+                below both 8 MiB and 65,536 rows.
+            by: keep rows with the same value of this column together.
+            interleave: with ``by``, the number of groups whose rows are interleaved.
 
         Examples:
             >>> import cedar
@@ -60,19 +60,19 @@ class OrderMethods:
         seed: int = 0,
         local: bool = False,
     ) -> Pipeline:
-        """Draw ``n`` rows, or a ``fraction`` of them, in random order; by default as many as there are.
+        """Draw ``n`` rows, or a ``fraction`` of the rows, in random order; by default as many as the input has.
 
         Args:
-            weights: a column or an expression, not negative; None weighs all rows alike.
-            n: rows.
-            fraction: of the rows, in place of ``n``.
-            replace: draw a row more than once; by default only with weights.
-            seed: mixed into the seed of the run; every epoch draws again.
+            weights: a column or an expression, not negative; None gives all rows equal weight.
+            n: number of rows to draw.
+            fraction: fraction of the rows to draw, in place of ``n``.
+            replace: draw with replacement; by default only with weights.
+            seed: combined with the run's seed; every epoch draws different rows.
             local: draw from each rank's own rows.
 
         Raises:
-            PipelineError: both ``n`` and ``fraction``, or invalid weights; while running, more rows to draw
-                without replacement than there are.
+            PipelineError: both ``n`` and ``fraction``, or invalid weights; while running, more rows requested without
+                replacement than the input has.
 
         Examples:
             >>> import cedar
@@ -81,8 +81,8 @@ class OrderMethods:
         """
         repeats = weights is not None if replace is None else bool(replace)
         drawn = Sample(weights, n, seed, local, fraction, repeats)
-        # It draws in the order of its input: the shuffle above mixes that within its window, the one below what a
-        # window does not reach, such as files in the folders of classes.
+        # Sample draws in the order of its input. The shuffle after it mixes rows within its window; the one before it
+        # mixes rows farther apart than a window, such as files sorted into one folder per class.
         few = drawn.n is not None and drawn.n <= RUN
         below = self if few else self.shuffle(seed=seed)
         return below._on(drawn).shuffle(seed=seed)
@@ -96,19 +96,20 @@ class OrderMethods:
         random: bool = False,
         local: bool = False,
     ) -> Pipeline:
-        """Batches of ``size`` rows (on each rank). From here on the unit is the batch.
+        """Group rows into batches of ``size`` rows (on each rank). Later operators then work on batches.
 
         Args:
-            size: rows.
-            last: the end of an epoch. None: one rank gets all rows; several take equally many steps, the last with
-                fewer rows, and leave out fewer rows than there are ranks, which the report counts. "drop" the short
-                batch and the last batches that do not fill all ranks; "keep" them, so that ranks may differ by a batch;
-                "pad" them, and add a boolean column ``valid``: for evaluation, where every row counts once.
-            collate: called with each batch as a list of rows, dicts, as torch's and Hugging Face's collators are; what
-                it returns is delivered as it is, or given to a ``map(fn)`` above.
+            size: rows per batch.
+            last: how an epoch ends. None: a single rank gets all rows; several ranks take equally many steps, of which
+                the last may have fewer rows, and drop fewer rows than there are ranks; the report counts them. "drop"
+                drops the short batch and final batches that do not fill all ranks. "keep" delivers them, so ranks may
+                differ by a batch. "pad" fills them up and adds a boolean column ``valid``: for evaluation, where every
+                row counts once.
+            collate: function called with each batch as a list of dicts, like collators of torch and Hugging Face. Its
+                result is delivered unchanged, or passed to a later ``map(fn)``.
             random: pass ``rng=`` to ``collate``, a numpy.random.Generator that is the same for a batch in every run.
-            local: cut each rank's own rows, where their number is not known beforehand: ranks then read their share
-                alone, and may get different numbers of batches.
+            local: batch each rank's own rows if their number is not known in advance. Each rank then reads only its
+                share, and ranks may get different numbers of batches.
 
         Examples:
             >>> import cedar
@@ -124,17 +125,17 @@ class OrderMethods:
     def balance(self, by: Any, over: Literal["ranks"] = "ranks") -> Pipeline:
         """Choose which rank gets which rows of a step, so that the ranks' batches cost about the same.
 
-        A step is one batch for each rank. It keeps its rows, and each batch as many as it had. Is above what makes
-        the batches; what is above it runs on a rank's own rows alone, what is below on those of all ranks, except what
-        the optimizer can move above.
+        A step is one batch per rank. It keeps its rows, and each batch keeps its size. Call it after the method that
+        creates batches. Later operators run only on a rank's own rows. Earlier ones run on the rows of all ranks,
+        unless the optimizer can move them after ``balance``.
 
         Args:
-            by: what a row costs: a column (its numbers, or the lengths of its strings and lists, or the sizes of its
-                arrays), an expression, or a function of the row, a dict, which gives a number.
-            over: "ranks".
+            by: the cost of a row: a column (its numbers, the lengths of its strings or lists, or the sizes of its
+                arrays), an expression, or a function of the row (a dict) that returns a number.
+            over: must be "ranks".
 
         Raises:
-            PipelineError: the input gives rows and not batches, or ``by`` is not a cost.
+            PipelineError: the input is not batched, or ``by`` is not a valid cost.
 
         Examples:
             >>> import cedar
@@ -147,7 +148,7 @@ class OrderMethods:
     def bucket_by_length(
         self, column: str, boundaries: Sequence[int], batch_sizes: Sequence[int], *, local: bool = False
     ) -> Pipeline:
-        """Batches of rows of similar length.
+        """Create batches of rows whose lists, strings or arrays have similar lengths.
 
         Examples:
             >>> import cedar
@@ -165,17 +166,19 @@ class OrderMethods:
         value: float | Mapping[str, float] = 0,
         local: bool = False,
     ) -> Pipeline:
-        """Pack lists into rows of exactly ``length`` values; adds ``segment_ids`` and ``positions``, 0 in padding.
+        """Pack lists into rows of exactly ``length`` values. Adds ``segment_ids`` and ``positions``, which are 0 in
+        padding.
 
         Args:
             length: values per row.
-            *columns: list columns of equal lengths in each row; by default all lists of numbers. Others are dropped.
-            fit: "concat" cuts lists at the ends of rows, "best" keeps them whole where it can.
-            value: what padding holds; a dict has a value by column, and the other columns get 0.
+            *columns: list columns with equal lengths in each row; by default all lists of numbers. Other columns are
+                dropped.
+            fit: "concat" cuts lists where a row is full; "best" keeps them whole where possible.
+            value: the padding value. A dict gives a value per column; columns not in it are padded with 0.
             local: pack each rank's own rows.
 
         Raises:
-            PipelineError: columns that are not lists of numbers, or whose type cannot hold ``value``.
+            PipelineError: a column does not hold lists of numbers, or its type cannot hold ``value``.
 
         Examples:
             >>> import cedar
@@ -187,7 +190,7 @@ class OrderMethods:
         return self._on(Pack(length, columns, fit, local, value))
 
     def take(self, n: int, *, local: bool = False) -> Pipeline:
-        """The first ``n`` rows, or batches.
+        """Keep the first ``n`` rows or batches.
 
         Examples:
             >>> import cedar
@@ -197,7 +200,7 @@ class OrderMethods:
         return self._on(Take(n, local))
 
     def skip(self, n: int, *, local: bool = False) -> Pipeline:
-        """All but the first ``n`` rows, or batches.
+        """Skip the first ``n`` rows or batches.
 
         Examples:
             >>> import cedar
@@ -207,7 +210,7 @@ class OrderMethods:
         return self._on(SkipRows(n, local))
 
     def repeat(self, n: int | None = None) -> Pipeline:
-        """The pipeline ``n`` times over, or forever; shuffles and draws differ each time.
+        """Repeat the pipeline ``n`` times, or forever. Shuffles and random operators draw differently each time.
 
         Examples:
             >>> import cedar
@@ -217,20 +220,20 @@ class OrderMethods:
         return self._on(Repeat(n))
 
     def dedup(self, groups: Any = "auto", *, session: str | None = None) -> Pipeline:
-        """Mark columns of lists that repeat from row to row: batches hold each distinct row of a group once.
+        """Declare list columns that repeat from row to row, so that batches store each distinct row of a group once.
 
-        No value and no order changes. A batch (format "torch" or "numpy") has the ``InverseKeyedJaggedTensor`` of a
-        group under the name of each of its columns; format "arrow", rows and sinks have plain lists. Functions marked
-        as changing one value by itself (``cedar.operators.algebra``, ``cedar.operators.recsys``) are called once for
-        rows that are equal.
+        Values and order do not change. In formats "torch" and "numpy", a batch has the group's
+        ``InverseKeyedJaggedTensor`` under each of its columns; format "arrow", rows and sinks have plain lists.
+        Functions marked as changing one value by itself (``cedar.operators.algebra``, ``cedar.operators.recsys``) are
+        called once for equal rows.
 
         Args:
-            groups: lists of column names, each a group whose rows are the same where all its lists are; "auto" finds
-                the groups that pay in a sample of the rows, and may find none.
-            session: the column that tells sessions apart, for the estimates that ``explain()`` prints.
+            groups: lists of column names. Rows are equal in a group if all of its lists are equal. "auto" searches a
+                sample of the rows for groups that pay off, and may find none.
+            session: the column that identifies sessions, for the estimates that ``explain()`` prints.
 
         Raises:
-            PipelineError: no such column, one that holds no lists, or one in two groups.
+            PipelineError: a column does not exist, does not hold lists, or is in two groups.
 
         Examples:
             >>> import cedar

@@ -1,4 +1,4 @@
-"""What a run's ``plan=`` means: the optimizer meets the execution here."""
+"""Chooses the plan or planner of a run from ``plan=``: this module connects the optimizer and the engine."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from cedar.plan.graph import Node
 
 _log = logging.getLogger("cedar")
-_MOST_WORKERS = 32  # of a run that waits for storage or other machines
+_MOST_WORKERS = 32  # maximum for a run that waits for storage or other machines
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the caller says of the optimizer.
+    """The caller's settings for the optimizer.
 
     Args:
-        rules: of the caller's own.
-        without: names of rules, and "order" or "place", that are left out.
-        budget: what a plan may take.
+        rules: the caller's own rewrite rules.
+        without: names of rules to disable; also "order" or "place".
+        budget: resources that a plan may use.
 
     Raises:
-        PlanError: an invalid rule, a name that nothing has.
+        PlanError: an invalid rule, or an unknown name.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -91,10 +91,10 @@ def choose_plan(
     exact: bool,
     chosen: PlanOptions,
 ) -> tuple[Planner | None, Plan | None]:
-    """The planner of a run, or its fixed plan.
+    """Return the planner of a run, or its fixed plan.
 
     Raises:
-        PlanError: ``plan`` is not a plan, or one of another pipeline.
+        PlanError: ``plan`` is invalid or belongs to another pipeline.
     """
     if not (isinstance(plan, str) and plan == "auto") and chosen != PlanOptions():
         raise PlanError(
@@ -129,7 +129,9 @@ def choose_plan(
 
 
 def _fitting(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
-    """The plan; as written if a step may not be taken where rows may be skipped, which its maker did not know."""
+    """Return the plan, or the plan as written if ``on_error`` rules out a rewrite that was allowed when the plan was
+    made.
+    """
     if on_error is None or not plan.sweeps:
         return plan
     try:
@@ -144,7 +146,7 @@ def _fitting(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
 def planner_for(
     node: Node, budget: Budget, executor: str | Executor, workers: int | None, on_error: Skip | None, exact: bool
 ) -> AutoPlanner:
-    """The planner of a pipeline, for a run with these arguments."""
+    """Return the planner of a pipeline, for a run with these arguments."""
     return AutoPlanner(
         node,
         skips=_skips(on_error),
@@ -165,7 +167,7 @@ def _figures(where: object) -> Cluster:
 
 
 def _factors(root: Node, on_error: Skip | None) -> Factors:
-    """How often rows repeat, from a sample that is read when it is first asked for."""
+    """Return a function that estimates how often rows repeat, from a sample read at the first call."""
     known: dict[int, Mapping[str, float]] = {}
 
     def factors(node: Node) -> Mapping[str, float]:
@@ -173,7 +175,7 @@ def _factors(root: Node, on_error: Skip | None) -> Factors:
         if id(logical) not in known:
             try:
                 known[id(logical)] = factors_where_read(Binding(root, on_error, Env(sampling=True)), logical)
-            except CedarError:  # the run meets it too, and says what is wrong
+            except CedarError:  # the run raises the same error
                 known[id(logical)] = {}
         return known[id(logical)]
 
@@ -181,12 +183,12 @@ def _factors(root: Node, on_error: Skip | None) -> Factors:
 
 
 def _room(budget: Budget) -> int:
-    """Bytes that a run keeps in memory for ``cache()``."""
+    """Return the bytes of memory that a run may use for ``cache()``."""
     return MEMORY_BYTES if budget.cache_bytes is None else min(budget.cache_bytes, MEMORY_BYTES)
 
 
 def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:
-    """The best plan for a profile; measured if none is given, and compared on the first rows."""
+    """Return the best plan for a profile, compared on the first rows. Measures a profile if none is given."""
     node = pipeline.node
     _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
     _check("profile", profile, Profile, "p.profile(), or Profile.load(path, p)")
@@ -204,7 +206,7 @@ def _check(name: str, value: object, kind: type, fix: str) -> None:
 
 
 def _of_machine(plan: Plan, profile: Profile) -> Plan:
-    """The plan, with a word on figures that come from another machine."""
+    """Return the plan, with a decision that warns if its profile was measured on another machine."""
     other = profile.differences(machine(measure=False))
     if not other:
         return plan
@@ -214,12 +216,12 @@ def _of_machine(plan: Plan, profile: Profile) -> Plan:
 
 
 def plan_of(node: Node) -> Plan:
-    """What a run starts with, before anything is measured."""
+    """Return the plan that a run starts with, before anything is measured."""
     return planner_for(node, Budget(), "auto", None, None, exact=True).begin()
 
 
 def explain_run(root: Node, plans: Plans) -> str:
-    """The text of ``loader.explain()``."""
+    """Return the text of ``loader.explain()``."""
     profile = plans.profile()
     return explain(
         root,
@@ -249,8 +251,8 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
 
 
 def tolerating(pipeline: Pipeline, on_error: Skip | None) -> Node:
-    """What runs: over sources that leave out what cannot be read of damaged files, where the policy says so."""
-    if not isinstance(on_error, Skip) or not on_error.files:  # anything else is refused with the other options
+    """Return the root to run, with sources that skip unreadable parts of damaged files if the policy says so."""
+    if not isinstance(on_error, Skip) or not on_error.files:  # the loader rejects other types
         return pipeline.node
 
     def tolerant(node: Node) -> Node | None:

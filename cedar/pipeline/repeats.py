@@ -1,4 +1,4 @@
-"""The pass of ``unique``: which rows repeat a value. Hashes of values and of row keys, on disk beyond a budget."""
+"""The pass for ``unique``: finds rows that repeat a value by hashes of values, on disk beyond a memory limit."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from cedar.pipeline.surveying import survey
 from cedar.plan.graph import Node
 from cedar.store.ownership import remove_tree, temporary_folder
 
-MEMORY = 256 << 20  # bytes of hashes that are held before they are written to disk
-_ROW = 24  # bytes of a row's hashes
+MEMORY = 256 << 20  # maximum bytes of hashes in memory, before they are written to disk
+_ROW = 24  # bytes per row: three hashes
 _KIND = "unique"
 _PARTS = 64
 _SEED = b"seed"
-_SKETCH = 128  # numbers that stand for a text
+_SKETCH = 128  # hashes in a text's MinHash sketch
 _NONE = np.empty(0, dtype=np.uint64)
 
 
 def find_repeats(
     node: Node, columns: tuple[str, ...] | None, keep: Keep, on_error: Skip | None, memory: int = MEMORY
 ) -> Repeats:
-    """The rows of a node, without shuffles, that ``unique`` leaves out.
+    """Find the rows of a node, without shuffles, that ``unique`` drops.
 
-    Two values are the same where 128 bits of their hashes are: of a thousand million values, two that differ meet with
-    a chance of 1e-21.
+    Two values count as equal if 128 bits of hash are equal. Among a thousand million values, two different ones collide
+    with a probability of 1e-21.
     """
 
     def dropped(seed: int) -> Hashes | None:
@@ -56,14 +56,14 @@ def find_repeats(
 
 
 def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_error: Skip | None) -> Repeats:
-    """The rows of a node, without shuffles, whose text is like that of an earlier row that stays, by MinHash."""
+    """Find the rows of a node, without shuffles, whose text is similar to an earlier kept row's, by MinHash."""
     rensa = library("rensa", "near-duplicates", "drop_near_duplicates")
     bands = next(b for b in (4, 8, 16, 32, 64, _SKETCH) if (1 / b) ** (b / _SKETCH) <= threshold - 0.05 or b == _SKETCH)
 
     def dropped(seed: int) -> Hashes | None:
         index = rensa.RMinHashLSH(threshold=threshold, num_perm=_SKETCH, num_bands=bands)
         sketches: list[Any] = []
-        keys: dict[bool, list[int]] = {True: [], False: []}  # of rows that stay, and of those that go
+        keys: dict[bool, list[int]] = {True: [], False: []}  # True: keys of rows to keep; False: to drop
         for block in survey(node, (column,), "drop_near_duplicates", on_error):
             strings = plain(block.columns[column]).to_pylist()
             for text, key in zip(strings, block.live_keys().hash(seed).tolist(), strict=True):
@@ -82,7 +82,7 @@ def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_
 
 
 def shingles(text: str, words: int) -> list[str]:
-    """The runs of so many words, in lower case, without what is between words; a shorter text is one.
+    """Return the runs of ``words`` consecutive words, in lower case. A shorter text is one run.
 
     Examples:
         >>> shingles("The cat, the mat!", 3)
@@ -93,7 +93,7 @@ def shingles(text: str, words: int) -> list[str]:
 
 
 def _kept(key: str | None, dropped: Callable[[int], Hashes | None]) -> Repeats:
-    """What a pass finds with row keys that are hashed by the first seed by which none of them meet."""
+    """Run a pass, or load its result. Row keys are hashed with the first seed under which none of them collide."""
 
     def make() -> pa.Table:
         for seed in range(16):
@@ -106,7 +106,7 @@ def _kept(key: str | None, dropped: Callable[[int], Hashes | None]) -> Repeats:
 
 
 def _values(block: Block, node: Node) -> tuple[Hashes, Hashes]:
-    """Two hashes of each row's values."""
+    """Return two hashes of each row's values."""
     columns = {name: _hashable(name, column, node) for name, column in block.columns.items()}
     if not columns or not len(block):
         return np.zeros(len(block), np.uint64), np.zeros(len(block), np.uint64)
@@ -128,14 +128,14 @@ def _hashable(name: str, column: Column, node: Node) -> pa.Array:
     return pa.array(list(map(bytes, rows)), pa.large_binary())
 
 
-Rows: TypeAlias = tuple[Hashes, Hashes, Hashes]  # two hashes of each row's values, and that of its key
+Rows: TypeAlias = tuple[Hashes, Hashes, Hashes]  # two hashes of each row's values, and one of its key
 
 
 class Sightings:
-    """Which value each row has, by hashes, in the order of the rows.
+    """Collects hashes of rows' values and keys, in row order, to find rows with equal values.
 
     Args:
-        memory: bytes; beyond, they are written to disk, by their values.
+        memory: maximum bytes in memory; beyond it, hashes go to files on disk, partitioned by value.
     """
 
     def __init__(self, memory: int) -> None:
@@ -152,7 +152,7 @@ class Sightings:
             remove_tree(self._folder, _KIND)
 
     def add(self, *rows: Hashes) -> None:
-        """More rows: two hashes of their values, and that of their keys."""
+        """Add rows: two hashes of their values, and a hash of their keys."""
         for held, hashes in zip(self._held, rows, strict=True):
             held.append(hashes)
         self._rows += len(rows[0])
@@ -160,7 +160,7 @@ class Sightings:
             self._spill()
 
     def _taken(self) -> Rows:
-        """The rows that are held, which then are no more."""
+        """Return the rows in memory, and remove them from memory."""
 
         def joined(held: list[Hashes]) -> Hashes:
             whole = np.concatenate([_NONE, *held])
@@ -183,7 +183,7 @@ class Sightings:
         self._spills += 1
 
     def _parts(self) -> Iterator[Rows]:
-        """The rows, those with one value in the same part."""
+        """Yield the rows in parts, so that rows with equal values are in the same part."""
         if self._folder is None:
             yield self._taken()
             return
@@ -195,7 +195,7 @@ class Sightings:
             yield a, b, keys
 
     def dropped(self, keep: Keep) -> Hashes | None:
-        """The keys of rows that go, ascending; None if one that stays has the hash of one of them."""
+        """Return the key hashes of rows to drop, ascending; None if one is also the key hash of a row to keep."""
         held = None if self._folder is not None else [_divided(*part, keep) for part in self._parts()]
 
         def divided() -> Iterable[tuple[Hashes, Hashes]]:
@@ -206,7 +206,7 @@ class Sightings:
 
 
 def _divided(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hashes, Hashes]:
-    """The keys of rows that stay, and of those that go."""
+    """Return the key hashes of rows to keep, and of rows to drop."""
     order, begins = _by_value(a, b)
     ends = np.append(begins[1:], True)[: len(begins)]
     chosen = {"first": begins, "any": begins, "last": ends, "none": begins & ends}[keep]
@@ -216,13 +216,13 @@ def _divided(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hashes, Ha
 
 
 def _by_value(a: Hashes, b: Hashes) -> tuple[Index, npt.NDArray[np.bool_]]:
-    """Rows in an order in which equal values are neighbors, earlier rows first; and which of them begin a value."""
+    """Return an order of rows that groups equal values, earlier rows first, and which rows start a new value."""
     order, bits = by_first_bits(a)
     begins = np.append(True, bits[1:] != bits[:-1])[: len(a)]
     later = np.flatnonzero(~begins)
     if not len(wrong := later[_differ(a, b, order, later)]):
         return order, begins
-    runs = np.cumsum(begins)  # of values whose first bits are the same
+    runs = np.cumsum(begins)  # numbers runs of values with the same first bits
     doubtful = np.flatnonzero(np.isin(runs, runs[wrong]))
     among = order[doubtful]
     order[doubtful] = among[np.lexsort((among, b[among], a[among]))]
@@ -231,14 +231,14 @@ def _by_value(a: Hashes, b: Hashes) -> tuple[Index, npt.NDArray[np.bool_]]:
 
 
 def _differ(a: Hashes, b: Hashes, order: Index, places: Index) -> npt.NDArray[np.bool_]:
-    """Whether the value at each place of an order is another one than that before."""
+    """Return whether the value at each place of the order differs from the one before it."""
     rows, before = order[places], order[places - 1]
     differ: npt.NDArray[np.bool_] = (a[rows] != a[before]) | (b[rows] != b[before])
     return differ
 
 
 def _meet(stay: Iterable[Hashes], gone: Hashes) -> bool:
-    for keys in map(np.sort, stay):  # in order, they are looked for next to each other
+    for keys in map(np.sort, stay):  # sorted, so that searches touch adjacent memory
         places = np.minimum(np.searchsorted(gone, keys), len(gone) - 1)
         if (gone[places] == keys).any():
             return True

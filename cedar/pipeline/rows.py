@@ -1,4 +1,4 @@
-"""Methods for operators that work row by row."""
+"""Pipeline methods for operators that work row by row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Into = str | tuple[str, ...] | None
 
 
 class RowMethods:
-    """map, filter, expressions and similar."""
+    """map, filter, expressions and similar methods."""
 
     __slots__ = ()
 
@@ -41,18 +41,18 @@ class RowMethods:
         on_error: Skip | None = None,
         timeout: float | None = None,
     ) -> Pipeline:
-        """Call ``fn`` on each row, or on each batch below ``batch``.
+        """Call ``fn`` on each row, or, after ``batch``, on each batch.
 
         Args:
-            fn: with columns, ``fn(value, ...)`` returns the value of ``into``; without, ``fn(row)`` returns a row, a
-                dict. A class is made once per worker. ``async def`` keeps many rows in flight.
-            *columns: the columns read.
-            into: the columns written; by default the first of ``columns``; a tuple for several.
+            fn: with columns, ``fn(value, ...)`` returns the value for ``into``; without, ``fn(row)`` takes and returns
+                a dict. A class is instantiated once per worker. ``async def`` keeps many rows in flight.
+            *columns: the columns passed to ``fn``.
+            into: the column to write, or a tuple of several; by default the first of ``columns``.
             random: pass ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch, row and operator.
-            name: keys the draws of a random operator instead of its place in the pipeline.
-            dtype: the type of the result; by default the annotation's, else what the first 64 rows show.
-            on_error: ``cedar.Skip(...)`` to drop rows on which ``fn`` fails.
-            timeout: seconds that one call may take.
+            name: keys a random operator's draws, in place of its position in the pipeline.
+            dtype: the result's type; by default from the annotation, else inferred from the first 64 rows.
+            on_error: ``cedar.Skip(...)`` drops rows on which ``fn`` fails.
+            timeout: maximum seconds for one call.
 
         Raises:
             PipelineError: the arguments do not fit the function.
@@ -77,7 +77,7 @@ class RowMethods:
         on_error: Skip | None = None,
         timeout: float | None = None,
     ) -> Pipeline:
-        """Call ``fn``, which returns an iterable, and make a row of each item.
+        """Call ``fn``, which returns an iterable, and emit one row per item.
 
         Examples:
             >>> import cedar
@@ -87,7 +87,7 @@ class RowMethods:
         return self._with(FlatMap(fn, columns, into, random, name, dtype, on_error, timeout))
 
     def filter(self, predicate: Any, *columns: Any, on_error: Skip | None = None) -> Pipeline:
-        """Keep the rows where ``predicate`` holds: an expression, or a function of the columns (of the row, if none).
+        """Keep rows for which ``predicate``, an expression or a function of columns (or of the row), is true.
 
         Several expressions must all hold, as in polars.
 
@@ -110,11 +110,10 @@ class RowMethods:
         size: int | None = None,
         on_error: Skip | None = None,
     ) -> Pipeline:
-        """Call ``fn`` on many rows at once, in the given format.
+        """Call ``fn`` on many rows at once, in the given format. ``fn`` must return as many rows as it got.
 
-        Without ``size``, ``fn`` must be row-wise (tested on samples), because a block's size must not affect
-        results; with
-        ``size``, it sees exactly that many rows (the last group may be shorter). It returns as many rows as it got.
+        Without ``size``, ``fn`` must be row-wise (cedar tests this on samples), because a block's size must not affect
+        results. With ``size``, ``fn`` gets exactly that many rows; the last group may be shorter.
 
         Examples:
             >>> import cedar
@@ -125,7 +124,7 @@ class RowMethods:
         return self._with(MapBatches(fn, columns, into, format, size, on_error))
 
     def with_columns(self, /, *expressions: Any, **named: Any) -> Pipeline:
-        """Add or replace columns by elementwise polars expressions.
+        """Add or replace columns with elementwise polars expressions.
 
         Examples:
             >>> import cedar
@@ -136,7 +135,7 @@ class RowMethods:
         return self._with(with_columns(*expressions, **named))
 
     def select(self, /, *names: Any, **expressions: Any) -> Pipeline:
-        """Only these columns: names, or expressions.
+        """Keep only these columns: names, or expressions.
 
         Examples:
             >>> import cedar
@@ -146,7 +145,7 @@ class RowMethods:
         return self._with(select(*names, **expressions))
 
     def drop(self, *names: Any) -> Pipeline:
-        """Without these columns: names, or lists of them.
+        """Remove these columns: names, or lists of names.
 
         Examples:
             >>> import cedar
@@ -156,7 +155,7 @@ class RowMethods:
         return self._with(Drop(tuple(flattened(names))))
 
     def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Pipeline:
-        """Columns renamed: {old: new}, or ``old="new"``.
+        """Rename columns: ``{"old": "new"}``, or ``old="new"``.
 
         Examples:
             >>> import cedar
@@ -166,9 +165,9 @@ class RowMethods:
         return self._with(rename({**names, **named} if isinstance(names, Mapping) else named or names))
 
     def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:
-        """List columns as arrays of fixed length: ``to``, or below ``batch`` the longest of the batch.
+        """Pad list columns to arrays of fixed length: ``to``, or, after ``batch``, the longest list in the batch.
 
-        ``value`` fills the rest; a dict has a value by column, and the other columns get 0.
+        ``value`` fills the padding. A dict gives a value per column; columns not in it are padded with 0.
 
         Examples:
             >>> import cedar
@@ -178,17 +177,17 @@ class RowMethods:
         return self._with(Pad(columns, to, value))
 
     def cache(self, where: str = "auto", *, version: str | None = None) -> Pipeline:
-        """Keep what comes out of the deterministic operators below.
+        """Cache the output of the deterministic operators so far.
 
-        A hint: results are the same without it.
+        This is a hint: results are the same without it.
 
         Args:
             where: "memory", a directory or URL, or "auto".
-            version: stands for the functions below, whose code and state are then not looked at: for functions that
-                cannot be read (``explain()`` says so), by those who change it whenever results change.
+            version: replaces cedar's check of the functions' code and state, for functions that it cannot inspect
+                (``explain()`` says so). Change it whenever their results change.
 
         Raises:
-            PipelineError: ``where`` or ``version`` is not a text, or empty.
+            PipelineError: ``where`` or ``version`` is empty or not a string.
 
         Examples:
             >>> import cedar

@@ -1,4 +1,4 @@
-"""Methods that run a pipeline."""
+"""Pipeline methods that run a pipeline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class RunMethods:
-    """loader and sinks."""
+    """The loader, and methods that write or collect all rows."""
 
     __slots__ = ()
 
@@ -81,58 +81,59 @@ class RunMethods:
         without: Iterable[str] = (),
         budget: Budget | None = None,
     ) -> Loader:
-        """The iterator that a trainer holds.
+        """Return the iterator that a trainer uses.
 
         Args:
-            plan: "auto" rewrites the pipeline by what operators declare, measures it while it runs, and changes to the
-                plan that is best on this machine; "off" runs it as written; or a ``Plan``. The rows, their order and
-                the states are the same.
-            executor: "auto" leaves it to the plan; "inline", "threads", "processes", "dask" (a cluster of this
-                machine), a Dask client, the address of a scheduler (type checkers want a client), or any
+            plan: "auto" rewrites the pipeline by what its operators declare, measures it while it runs, and switches to
+                the fastest plan on this machine. "off" runs it as written. A ``Plan`` runs as given. Rows, their order
+                and states are the same under every plan.
+            executor: "auto" leaves the choice to the plan; "inline", "threads", "processes", "dask" (a cluster on this
+                machine), a Dask client, a scheduler's address (type checkers want a client), or any
                 ``concurrent.futures.Executor``.
-            workers: tasks at once; the cores of the machine by default.
-            seed: of the run; operators' own seeds are mixed into it.
+            workers: how many tasks run at once; by default the number of cores.
+            seed: the run's seed; operators' own seeds are combined with it.
             epoch: the first epoch.
-            rank, world: this rank's number, and of how many; by default torch.distributed's if initialized, else those
-                that torchrun, MPI or a step of SLURM set, else 0 of 1: docs/ranks.md.
-            subgroup: rank and world number a group inside the job, so they may differ from what the environment says.
+            rank, world: this rank's number and the number of ranks; by default those of torch.distributed if
+                initialized, else those that torchrun, MPI or a SLURM step set, else 0 and 1: docs/ranks.md.
+            subgroup: rank and world refer to a group inside the job, so they may differ from the environment's.
             split_batches: batch sizes are global, and every rank gets its slice of every batch.
-            steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
-            deal: what ranks do where row counts are unknown: with "auto" each reads splits of its own; with "global"
-                each computes the epoch and keeps its turns, so that batch i is the same at any number of ranks.
-            counts: "exact" counts the rows that filters of Parquet, Vortex and Arrow files leave, once, before the
-                epoch: it reads the columns of these filters alone. Then ``len(loader)`` is known, and batch i is the
-                same at any number of ranks. "auto" knows what metadata tell.
-            agree: a folder that all ranks see, the address of a service, or a store of torch.distributed, where they
-                tell each other when one of them is through an epoch whose number of batches is unknown, and where they
-                stand when their number changes; by default they use torch.distributed, where it is initialized, or the
-                service that is the executor.
-            format: "numpy", "torch", "arrow" or "jax"; by default "numpy", or "torch" where ``device`` is given.
-                "tuple" gives the columns without names, in the order of ``select``: ``for x, y in loader``. They are
-                tensors, or NumPy arrays where torch is not installed.
-            device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
+            steps: end every epoch after exactly this many batches on all ranks. Leftover rows start the next epoch.
+            deal: how ranks divide an epoch with unknown row counts. "auto": each rank reads its own splits. "global":
+                each rank computes the whole epoch and keeps its share, so that batch i is the same at any number of
+                ranks.
+            counts: "exact" counts the rows that pass filters on Parquet, Vortex and Arrow files once, before the epoch,
+                by reading only the filters' columns. Then ``len(loader)`` is known, and batch i is the same at any
+                number of ranks. "auto" uses only what metadata contain.
+            agree: a folder that all ranks can access, the address of a service, or a torch.distributed store. Ranks use
+                it to agree on the end of an epoch whose number of batches is unknown, and on their positions when the
+                number of ranks changes. Default: torch.distributed if initialized, or the service that is the executor.
+            format: "numpy", "torch", "arrow" or "jax"; by default "numpy", or "torch" if ``device`` is given. "tuple"
+                delivers columns without names, in the order of ``select``: ``for x, y in loader``. They are tensors, or
+                NumPy arrays if torch is not installed.
+            device: where tensors go, ``"cuda"`` or any other torch device. Copies run two batches ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
-            on_error: a default for every operator.
-            timeout: seconds that a task may be without progress: it continues to another row, or is done. Then its
-                process is ended, and the task runs again; where that cannot be (threads), the run ends with an error.
-                None and 0 are no limit; after 30 s without progress, a warning says who waits for what. A service or
-                scheduler that is gone may take as long to come back, or 600 s.
-            order: "any" delivers rows as they finish, so that a slow one holds up no other. Each comes once, and
-                states are exact; which batch a row is in is settled by time. "exact" delivers them in order.
-            progress: show a line in a terminal or notebook, and a plain one every 30 s elsewhere: rows, percent and
-                time left where counts are known, rows/s and waiting of late, what limits the run.
-            trace: a file that Perfetto opens; it is written when an iteration ends, for each rank one.
-            serve: host and port, such as "127.0.0.1:0", to serve ``/status`` and ``/metrics`` (Prometheus) on, to who
-                has the token; ``loader.url`` is the address.
-            on_metrics: called with a dict of figures every ten seconds and when an iteration ends, by its thread.
-            rules: more rewrites for the optimizer: functions of a node and the facts.
-            without: names of rewrites that the optimizer leaves out, such as "late"; "order" keeps the order that rules
-                leave, "place" keeps everything in this process.
-            budget: what a plan may take of the machine; by default what there is.
+            on_error: the default ``Skip`` policy of every operator.
+            timeout: seconds that a task may go without progress, such as finishing a row. Then cedar kills its process
+                and reruns the task; where it cannot (threads), the run ends with an error. None and 0 mean no limit.
+                After 30 s without progress, a warning says what waits for what. A lost service or scheduler may take as
+                long to come back, or 600 s.
+            order: "any" delivers rows as they finish, so that a slow row delays no other. Each row comes once, and
+                states are exact, but timing decides which batch a row is in. "exact" delivers rows in order.
+            progress: show a progress line in a terminal or notebook, or print one every 30 s elsewhere: rows, percent
+                and time left if counts are known, recent rows/s and waiting time, and the bottleneck.
+            trace: a trace file for Perfetto, written when an iteration ends; one file per rank.
+            serve: host and port, such as "127.0.0.1:0", on which to serve ``/status`` and ``/metrics`` (Prometheus) to
+                clients with the token; ``loader.url`` is the address.
+            on_metrics: called with a dict of metrics every ten seconds, and when an iteration ends by the iterating
+                thread.
+            rules: additional rewrites for the optimizer: functions of a node and the facts.
+            without: names of rewrites to disable, such as "late". "order" keeps the operator order that rules produce;
+                "place" runs everything in this process.
+            budget: machine resources that a plan may use; by default all.
 
         Raises:
-            PipelineError: arguments that do not fit, or rank and world set twice, differently.
-            PlanError: an executor that is not there, or a plan of another pipeline.
+            PipelineError: invalid arguments, or conflicting settings of rank and world.
+            PlanError: an unknown executor, or a plan of another pipeline.
 
         Examples:
             >>> import cedar
@@ -162,14 +163,14 @@ class RunMethods:
         return loader
 
     def _blocks(self, method: str) -> Iterator[Block]:
-        """All rows of one epoch, for sinks: this process alone, whatever the environment says of ranks."""
+        """Yield all rows of one epoch for sinks, in this process only, whatever ranks the environment sets."""
         with progress_line(method) as progress:
             loader = self._whole(method, progress)
             progress.position = loader.position
             yield from loader
 
     def _whole(self, method: str, observer: Observer | None = None) -> Loader:
-        """A loader of blocks for something that needs an end."""
+        """Return a loader of blocks, for methods that need the pipeline to end."""
         node = cast("Pipeline", self).node
         planner, _ = choose_plan(node, "auto", "auto", None, None, True, PlanOptions())
         options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observer=observer, planner=planner)
@@ -183,10 +184,10 @@ class RunMethods:
         return loader
 
     def to_arrow(self) -> pa.Table:
-        """All rows, those of batches too, as one Arrow table.
+        """Return all rows of an epoch, including those in batches, as one Arrow table.
 
         Raises:
-            PipelineError: columns of Python objects, or a pipeline without end.
+            PipelineError: columns of Python objects, or a pipeline that never ends.
 
         Examples:
             >>> import cedar
@@ -214,37 +215,37 @@ class RunMethods:
         layout: Literal["fast", "small", "pyarrow"] = "fast",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
-        """Write all rows of an epoch to files below ``url``: a job that continues where it was killed.
+        """Write all rows of an epoch to files below ``url``. Rerun it after a crash and it continues where it stopped.
 
-        Rows are encoded by tasks, several at once, and come to files in their order. A file appears when it is whole,
-        and is then named by the manifest, below ``_cedar``, with the position after its last row. Called again with the
-        same pipeline and data, what is left is written; when nothing is, nothing is done. Several processes write parts
-        of one epoch, each with its ``rank``.
+        Several tasks encode rows at once; files keep the order of rows. Each file appears only when complete. The
+        manifest, below ``_cedar``, then lists it with the position after its last row. Rerunning with the same pipeline
+        and data writes what is missing, or does nothing. Several processes can each write a part of one epoch, each
+        with its ``rank``.
 
         Args:
-            url: a folder, on any storage. It holds nothing of the format yet, but what this job wrote.
-            format: of the files. "jsonl" has no bytes, dates and NaN; "tar" writes shards as webdataset does, and takes
-                the names of samples from a column ``key``, the extensions of members from the names of the others;
-                "lance" makes one data set of the files of all ranks when the last of them is there.
+            url: a folder on any storage. It must not contain files of the format, except those of this job.
+            format: the file format. "jsonl" cannot store bytes, dates or NaN. "tar" writes webdataset shards: the
+                column ``key`` names the samples, the other columns' names are the extensions. "lance" combines the
+                files of all ranks into one data set when the last rank is done.
             partition_by: columns that become folders (``date=2024-01-01/``) instead of columns of the files.
-            rows_per_file: at most; by default a new file begins after 512 MiB. Of a pipeline of batches, whole ones, up
-                to the one that reaches the number.
-            executor, workers: as of ``loader``.
-            rank, world: as of ``loader``.
-            on_error: a default for every operator.
-            progress: True writes a line every 30 s where no terminal is, False none at all.
-            layout: how the columns of Parquet files are stored, chosen for each by what it takes to read the first rows
-                back: "fast", the least time in all; "small", the least CPU time in at most 1.1 times the bytes of zstd;
-                "pyarrow", as pyarrow writes by default. Arrow files are "fast" (not compressed) or "small".
-            storage_options: of the filesystem of ``url``: keys, endpoints and so on; see docs/storage.md.
+            rows_per_file: maximum rows per file; by default a file ends after 512 MiB. A pipeline of batches writes
+                whole batches, until a file has at least this many rows.
+            executor, workers: see ``loader``.
+            rank, world: see ``loader``.
+            on_error: the default ``Skip`` policy of every operator.
+            progress: True prints a line every 30 s outside terminals; False shows no progress.
+            layout: how Parquet columns are encoded, chosen per column by reading its first rows back: "fast" minimizes
+                total read time; "small" minimizes CPU time within 1.1 times the size of zstd; "pyarrow" uses pyarrow's
+                defaults. Arrow files are "fast" (uncompressed) or "small".
+            storage_options: options of the filesystem of ``url``, such as keys and endpoints; see docs/storage.md.
 
         Returns:
-            The files of this rank, in the order of its rows, and what they hold.
+            The files that this rank wrote, in row order, and what they contain.
 
         Raises:
-            PipelineError: the folder holds other data, or the job of another pipeline; another process writes to it;
-                a column that the format cannot hold; a pipeline without end.
-            SourceError: a file cannot be written, or one that was is gone.
+            PipelineError: the folder holds other data or another pipeline's job, another process is writing to it, the
+                format cannot store a column, or the pipeline never ends.
+            SourceError: a file cannot be written, or a written file is missing.
 
         Examples:
             >>> import cedar
@@ -270,17 +271,17 @@ class RunMethods:
         partition_by: str | Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """``write`` as Parquet, by this process alone, whatever the environment says of ranks.
+        """Write Parquet files like ``write``, in this process only, whatever ranks the environment sets.
 
         Args:
-            url: a folder; or one file, where it ends in ``.parquet``.
-            partition_by, storage_options: as of ``write``.
+            url: a folder, or a single file if it ends in ``.parquet``.
+            partition_by, storage_options: see ``write``.
 
         Returns:
             The files written.
 
         Raises:
-            PipelineError: columns of Python objects, or a place that holds other data already.
+            PipelineError: columns of Python objects, or a folder that already contains other data.
 
         Examples:
             >>> import cedar, tempfile
@@ -305,7 +306,7 @@ class RunMethods:
             raise
 
     def count(self) -> int:
-        """The number of rows (or batches) of an epoch: from metadata where that is enough, else by running it.
+        """Return the number of rows (or batches) in an epoch, from metadata if possible, else by running it.
 
         Examples:
             >>> import cedar
@@ -324,13 +325,13 @@ class RunMethods:
         return sum(1 if per_block else len(block) for block in rows._blocks("count"))
 
     def profile(self, *, seconds: float = 2) -> Profile:
-        """Run the pipeline as written for a while, and time each operator: print it, or ask for its ``bottleneck``.
+        """Run the pipeline as written for a while and time each operator. Print the result, or use its ``bottleneck``.
 
         Args:
-            seconds: when to stop, within a block or two.
+            seconds: when to stop, to within a block or two.
 
         Raises:
-            CedarError: whatever the pipeline itself raises.
+            CedarError: any error that the pipeline itself raises.
 
         Examples:
             >>> import cedar
@@ -344,19 +345,19 @@ class RunMethods:
 
     @property
     def subject(self) -> Subject:
-        """What profiles of this pipeline are known by; ``Profile.load(path, pipeline)`` compares it."""
+        """What identifies this pipeline in profiles; ``Profile.load(path, pipeline)`` compares it."""
         return Binding(cast("Pipeline", self).node, None, Env(sampling=True)).subject
 
     def optimize(self, budget: Budget | None = None, profile: Profile | None = None) -> Plan:
-        """The plan that is best for a profile: measured now (two seconds), or given.
+        """Return the best plan for a profile: the one given, or one measured now (two seconds).
 
         Args:
-            budget: what the plan may take; by default what the machine has.
+            budget: resources that the plan may use; by default the whole machine.
             profile: from ``profile()`` or ``Profile.load``.
 
         Raises:
             PlanError: a profile of another pipeline.
-            CedarError: whatever the pipeline itself raises while it is measured.
+            CedarError: any error that the pipeline itself raises while it is measured.
 
         Examples:
             >>> import cedar

@@ -1,4 +1,4 @@
-"""Functions that begin a pipeline: sources, and joins of several pipelines."""
+"""Functions that create a pipeline: from sources, or by combining several pipelines."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def read_parquet(
     manifest: str | os.PathLike[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them; as of all readers,
-    ``{a,b}`` and ``{000..127}`` in it stand for several paths.
+    """Read the rows of Parquet files. ``paths`` is any fsspec URL, glob or directory, or a list of them. As in all
+    readers, ``{a,b}`` and ``{000..127}`` in a path stand for several paths.
 
-    Folders such as ``day=2024-01-31/`` become columns: of integers, dates or booleans where all values are, else of
-    strings. ``schema``, a dict of names and types or an Arrow schema, gives columns other types, those of folders and
-    those of files, and lets files differ in these columns: one that lacks a column, or has nulls alone, gives nulls. A
-    value that the type does not hold is an error.
+    Folders such as ``day=2024-01-31/`` become columns: of integers, dates or booleans if all values parse as such, else
+    of strings. ``schema``, a dict of names and types or an Arrow schema, overrides the types of columns from folders
+    and files. Files may then differ in these columns: one that lacks a column, or has only nulls in it, yields nulls. A
+    value that its type cannot hold is an error.
 
-    ``verify`` checks page checksums, where the files have them: without, a flipped bit may pass as a value.
+    ``verify`` checks page checksums in files that have them. Otherwise a flipped bit may go unnoticed.
 
-    ``manifest``, a path or URL, keeps the listing and the footers in one file, which is made at the first start. Later
-    starts, of all ranks, read it in place of the files: new files are not seen before ``cedar data manifest`` brings
-    it up to date, and one that changed is an error when it is read.
+    ``manifest``, a path or URL, stores the file listing and the footers in one file, created at the first start. Later
+    starts on all ranks read it instead of the files. New files are ignored until ``cedar data manifest`` updates it;
+    reading a file that changed is an error.
 
     Raises:
-        SourceError: while listing or reading; no file matches, or files whose schemas differ.
-        PipelineError: ``manifest`` is something else, or of other paths.
+        SourceError: while listing or reading: no file matches, or the files' schemas differ.
+        PipelineError: ``manifest`` is not a manifest, or was written for other paths.
 
     Examples:
         >>> import cedar, tempfile, pyarrow as pa, pyarrow.parquet as pq
@@ -80,7 +80,7 @@ def read_parquet(
 
 
 def read_files(paths: Paths, *, storage_options: StorageOptions = None) -> Pipeline:
-    """A row per file: path, bytes.
+    """Read files as rows with columns path and bytes.
 
     Examples:
         >>> import cedar, tempfile, pathlib
@@ -97,9 +97,9 @@ def read_files(paths: Paths, *, storage_options: StorageOptions = None) -> Pipel
 def read_text(
     paths: Paths, *, errors: Literal["strict", "replace"] = "strict", storage_options: StorageOptions = None
 ) -> Pipeline:
-    r"""A row per line: path, line (0-based), text (without its newline).
+    r"""Read one row per line: path, line (0-based), text (without its newline).
 
-    ``errors`` says what happens to bytes that are not UTF-8: "strict" raises, "replace" puts a mark in their place.
+    ``errors`` decides about bytes that are not UTF-8: "strict" raises, "replace" substitutes U+FFFD.
 
     Examples:
         >>> import cedar, tempfile, pathlib
@@ -125,19 +125,20 @@ def read_csv(
     columns: Sequence[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    r"""Rows of CSV files; types are fixed by the first 4 MiB of the first file that has rows, or by ``dtypes``.
+    r"""Read the rows of CSV files. Types come from the first 4 MiB of the first file with rows, or from ``dtypes``.
 
     Args:
-        paths: any fsspec URL, glob, or a list of them; compressed files are decompressed.
-        delimiter: what is between fields.
-        header: the first line names the columns; without, they are "column_1" and so on, or ``column_names``.
+        paths: any fsspec URL or glob, or a list of them; compressed files are decompressed.
+        delimiter: the character between fields.
+        header: the first line names the columns. If False, names are ``column_names``, or "column_1" and so on.
         column_names: names of the columns.
-        dtypes: types of some columns. Others are numbers or booleans if all values of those 4 MiB are, else strings.
-        null_values: strings that stand for null; the empty field alone by default.
-        quoting: fields may be quoted, and then hold line breaks: a file is read from its beginning. False lets
-            uncompressed files be read in ranges, by several workers.
-        columns: read these alone.
-        storage_options: of the filesystem, see docs/storage.md.
+        dtypes: types of some columns. Others are numbers or booleans if all values in the first 4 MiB are, else
+            strings.
+        null_values: strings that are read as null; by default only the empty field.
+        quoting: fields may be quoted and contain line breaks, so one task reads a file from its start. If False,
+            several workers can read ranges of an uncompressed file.
+        columns: the only columns to read.
+        storage_options: options of the filesystem; see docs/storage.md.
 
     Examples:
         >>> import cedar, tempfile, pathlib
@@ -164,13 +165,13 @@ def read_jsonl(
     dtypes: Mapping[str, Any] | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    r"""Rows of JSON lines files; types are fixed by the first 64 rows, or by ``dtypes``.
+    r"""Read the rows of JSON Lines files. Types come from the first 64 rows, or from ``dtypes``.
 
     Args:
-        paths: any fsspec URL, glob, or a list of them; compressed files are decompressed.
-        columns: read only these. The other keys may hold anything.
+        paths: any fsspec URL or glob, or a list of them; compressed files are decompressed.
+        columns: the only columns to read; the values of other keys are not checked.
         dtypes: types of some columns. A column of type ``str`` keeps values that are not strings as their JSON text.
-        storage_options: of the filesystem, see docs/storage.md.
+        storage_options: options of the filesystem; see docs/storage.md.
 
     Examples:
         >>> import cedar, tempfile, pathlib
@@ -187,7 +188,7 @@ def read_jsonl(
 def read_arrow(
     paths: Paths, *, columns: Sequence[str] | None = None, storage_options: StorageOptions = None
 ) -> Pipeline:
-    """Rows of Arrow IPC files (.arrow, .feather).
+    """Read the rows of Arrow IPC files (.arrow, .feather).
 
     Examples:
         >>> import cedar, tempfile, pyarrow as pa, pyarrow.feather as feather
@@ -208,17 +209,17 @@ def read_tar(
     dot: Literal["first", "last"] = "first",
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    """Rows of webdataset shards: key, and a bytes column per extension.
+    """Read webdataset shards as rows: key, and a bytes column per file extension.
 
     Args:
-        paths: any fsspec URL, glob, or a list of them; ``{000..127}`` stands for numbers.
-        missing: "null" gives nulls where a sample lacks an extension that others among the first 256 have; "error"
-            refuses it.
-        dot: of a member's name where its extension begins. With "last", ``a.b.jpg`` has the key ``a.b``.
-        storage_options: of the filesystem, see docs/storage.md.
+        paths: any fsspec URL or glob, or a list of them; ``{000..127}`` stands for a range of numbers.
+        missing: what to do if a sample lacks an extension that others among the first 256 have: "null" yields nulls,
+            "error" raises.
+        dot: which dot of a file name starts the extension. With "last", ``a.b.jpg`` has the key ``a.b``.
+        storage_options: options of the filesystem; see docs/storage.md.
 
     Raises:
-        SourceError: while reading; a sample with other extensions than the first ones, a damaged shard.
+        SourceError: while reading: a damaged shard, or a sample with extensions that the first samples lack.
 
     Examples:
         >>> import cedar, io, tarfile, tempfile
@@ -235,14 +236,15 @@ def read_tar(
 
 
 def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
-    """Rows of a list of dicts, or of any map-style dataset (``__len__`` with ``__getitem__`` or ``__getitems__``).
+    """Create rows from a list of dicts or a map-style dataset (``__len__`` with ``__getitem__`` or ``__getitems__``).
 
-    Types are fixed by the first 64 rows, or by ``dtypes``.
+    Types come from the first 64 rows, or from ``dtypes``.
 
     Args:
-        rows: items are dicts; of a tuple the parts become columns "0", "1", ...; anything else the column "item".
-        names: of the columns, where items are tuples, lists or single values.
-        dtypes: types of columns, where the first 64 rows do not tell.
+        rows: the items. The elements of a tuple become columns "0", "1", ...; any other item that is not a dict becomes
+            the column "item".
+        names: column names, if items are tuples, lists or single values.
+        dtypes: types of columns that the first 64 rows do not show.
 
     Raises:
         PipelineError: ``rows`` is something else; the error says what to use for it.
@@ -260,7 +262,7 @@ def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping
 
 
 def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
-    """Rows of an iterator that ``make_iterator()`` returns; resumable by skipping, one split.
+    """Create rows from the iterator that ``make_iterator()`` returns, as one split. To resume, cedar skips rows.
 
     Examples:
         >>> import cedar
@@ -273,7 +275,7 @@ def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping
 
 
 def from_arrow(table: Any) -> Pipeline:
-    """Rows of an Arrow table.
+    """Create a pipeline from an Arrow table.
 
     Examples:
         >>> import cedar, pyarrow as pa
@@ -286,7 +288,7 @@ def from_arrow(table: Any) -> Pipeline:
 
 
 def from_polars(frame: Any) -> Pipeline:
-    """Rows of a polars frame.
+    """Create a pipeline from a polars DataFrame.
 
     Examples:
         >>> import cedar, polars as pl
@@ -299,7 +301,7 @@ def from_polars(frame: Any) -> Pipeline:
 
 
 def from_pandas(frame: Any) -> Pipeline:
-    """Rows of a pandas frame, with the levels of its index that have names as columns; NaN and None are null.
+    """Create a pipeline from a pandas DataFrame. Named index levels become columns; NaN and None become null.
 
     Examples:
         >>> import cedar, pandas as pd
@@ -312,7 +314,7 @@ def from_pandas(frame: Any) -> Pipeline:
 
 
 def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
-    """Rows of arrays by column, each of shape (rows, ...), as of a dict or of ``numpy.load`` of an .npz file.
+    """Create rows from a dict of arrays by column, each of shape (rows, ...), or from ``numpy.load`` of an .npz file.
 
     Examples:
         >>> import cedar, numpy as np
@@ -326,9 +328,9 @@ def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
 
 
 def from_huggingface(dataset: Any) -> Pipeline:
-    """Rows of a Hugging Face ``datasets.Dataset``, as its transform and its format give them.
+    """Create a pipeline from a Hugging Face ``datasets.Dataset``, with its transform and format applied.
 
-    Images and audio are structs of bytes and path, whether the files are in the dataset or only their paths.
+    Images and audio are structs of bytes and path, whether the dataset stores the files or only their paths.
 
     Examples:
         >>> import cedar
@@ -347,7 +349,7 @@ def from_huggingface(dataset: Any) -> Pipeline:
 
 
 def from_source(source: Any) -> Pipeline:
-    """Rows of your own source: an object with ``splits()`` and ``read(split)``.
+    """Create a pipeline from your own source: an object with ``splits()`` and ``read(split)``.
 
     Examples:
         >>> import cedar
@@ -384,9 +386,10 @@ def mix(
     stop: Literal["first", "all"] = "first",
     local: bool = False,
 ) -> Pipeline:
-    """Rows of several pipelines in given shares; the position in the mixed stream decides whose turn it is.
+    """Interleave several pipelines by weight. The position in the mixed stream decides which pipeline supplies a row.
 
-    A weight may be a function of the loader's step, from 0 over all epochs. ``loader.update_mix`` changes weights.
+    A weight may be a function of the loader's step, counted from 0 over all epochs. ``loader.update_mix`` changes
+    weights.
 
     Args:
         parts: pairs of a pipeline and its weight, or a dict of such pairs by name.
@@ -408,7 +411,7 @@ def mix(
 
 
 def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipeline:
-    """Columns of several pipelines, or of a list of them, side by side, up to the end of the shortest.
+    """Combine the columns of several pipelines, or of a list of them, row by row, until the shortest ends.
 
     Examples:
         >>> import cedar
@@ -419,7 +422,7 @@ def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipel
 
 
 def concat(*pipelines: Pipeline | Iterable[Pipeline]) -> Pipeline:
-    """The rows of several pipelines, or of a list of them, one after the other.
+    """Concatenate several pipelines, or a list of them.
 
     Examples:
         >>> import cedar

@@ -1,4 +1,4 @@
-"""Passes over the rows of a pipeline that an operator needs before it can work: see ``cedar.operators.surveys``."""
+"""Passes over a pipeline's rows that an operator needs before it can work: see ``cedar.operators.surveys``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _log = logging.getLogger("cedar")
 
 
 def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Skip | None = None) -> Iterator[Block]:
-    """Blocks with the keys of all rows of an epoch.
+    """Yield blocks with all rows of an epoch and their keys.
 
     Args:
-        node: whose rows these are.
-        columns: read these alone; None reads all.
-        method: who asks, for the line of progress.
+        node: the node whose rows to read.
+        columns: the columns to read; None reads all.
+        method: the calling method's name, for the progress line and errors.
         on_error: the policy for rows that fail.
     """
     narrow = leave_unread(node if columns is None else Node(Select(tuple(columns)), (node,), node.site))
@@ -53,12 +53,12 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
 
 
 def in_order(node: Node) -> Node:
-    """The same without shuffles: rows are in the order of the sources."""
+    """Return the graph without shuffles, so that rows come in the order of the sources."""
     return graph.replace(node, lambda each: each.inputs[0] if shuffles(each) else None)
 
 
 def once(node: Node) -> Node:
-    """The same with each row once, without ``repeat``."""
+    """Return the graph without ``repeat``, so that each row comes once."""
 
     def below(each: Node) -> Node | None:
         return each.inputs[0] if isinstance(each.operator, StreamOperator) and each.operator.repeats else None
@@ -67,17 +67,17 @@ def once(node: Node) -> Node:
 
 
 def shuffles(node: Node) -> bool:
-    """Its rows are those of its one input, in another order in each epoch."""
+    """Return whether a node delivers the rows of its only input in a different order in each epoch."""
     return isinstance(node.operator, StreamOperator) and node.operator.shuffles and len(node.inputs) == 1
 
 
 def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
-    """Names and types of the columns as a few rows show them; those that fail are passed over."""
+    """Return column names and types as a few sampled rows show them. Rows that fail are ignored."""
     return Binding(pipeline.node, None, Env(sampling=True)).types(pipeline.node)
 
 
 def require_rows(pipeline: Pipeline, method: str) -> None:
-    """Refuse, at the user's line, a pipeline of batches."""
+    """Raise an error at the user's line if the pipeline delivers batches."""
     if pipeline.given.batched:
         raise PipelineError(
             f"{method} works on rows, and its input gives batches", site=user_site(), fix=f"put {method} above batch()"
@@ -85,7 +85,7 @@ def require_rows(pipeline: Pipeline, method: str) -> None:
 
 
 def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: str) -> None:
-    """Refuse, at the user's line, rows that differ from epoch to epoch: one pass would not tell what is in others."""
+    """Raise an error at the user's line if rows differ between epochs: one pass would not fit other epochs."""
     require_rows(pipeline, method)
     root = pipeline.given
     live = live_columns(root, graph.schemas(root), None if columns is None else frozenset(columns))

@@ -1,4 +1,4 @@
-"""Methods that treat a pipeline as a table: split, unique, join and similar."""
+"""Pipeline methods that treat a pipeline as a table: split, unique, join and similar."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TableMethods:
-    """split, unique, join, explode, and what other libraries' tables are made of."""
+    """split, unique, join, explode, and conversions to other libraries' tables."""
 
     __slots__ = ()
 
@@ -39,23 +39,24 @@ class TableMethods:
         return cast("Pipeline", self)
 
     def split(self, parts: Mapping[str, float], *, by: str | None = None, seed: int = 0) -> dict[str, Pipeline]:
-        """Divide the rows into parts, such as those for training and for validation: a dict of pipelines.
+        """Divide the rows into parts, such as training and validation, and return a dict of pipelines.
 
-        A row's part follows from a hash of its row key (the path of its file below the listing's root, and its place
-        there), or of its value of ``by``. It is the same in every epoch, at any number of ranks, above or below a
-        shuffle, and when files are added, removed or moved. So fractions are approximate. ``len`` is known where it is
-        known without the split, unless ``by`` is given.
+        A row's part depends on a hash of its row key (its file's path below the listing's root, and its position in the
+        file), or of its value of ``by``. So the part is the same in every epoch and at any number of ranks, before or
+        after a shuffle, and when files are added, removed or moved; but fractions are approximate. ``len`` is known if
+        it is known without the split, unless ``by`` is given.
 
-        No part is empty if there are as many rows (or values of ``by``) as parts: in data so small that the hash gives
-        a part nothing, it gets a row of the largest part, which may go back when more files are added.
+        No part is empty if there are at least as many rows (or values of ``by``) as parts. If the hash leaves a part
+        empty, as it can with very little data, the part gets a row of the largest part. That row may return when you
+        add files.
 
         Args:
-            parts: names and fractions; the fractions add up to 1.
-            by: rows with the same value of this column are in the same part, such as all rows of one user.
-            seed: another one chooses other rows.
+            parts: names and fractions; the fractions must add up to 1.
+            by: keep rows with the same value of this column in the same part, such as all rows of one user.
+            seed: a different seed assigns rows differently.
 
         Raises:
-            PipelineError: fractions that do not add up to 1, a column that is not there, or a pipeline of batches.
+            PipelineError: fractions that do not add up to 1, a missing column, or a pipeline of batches.
 
         Examples:
             >>> import cedar
@@ -86,21 +87,20 @@ class TableMethods:
         return made
 
     def unique(self, subset: str | Sequence[str] | None = None, *, keep: Keep = "first") -> Pipeline:
-        """One row of each distinct value of the columns ``subset``, in all of the data.
+        """Keep one row for each distinct value of the columns ``subset``, over all of the data.
 
-        Which rows repeat a value is found by one pass over these columns before the first row is delivered. What it
-        found is kept in the user's cache folder for other ranks and later runs, unless a function or a source cannot be
-        identified. Hashes of the values are held in memory, and on disk beyond 256 MiB. The rows that stay are the same
-        in every epoch and at any number of ranks.
+        A pass over these columns finds repeated values before the first row is delivered. cedar stores the result in
+        the user's cache folder for other ranks and later runs, unless it cannot identify a function or a source. Hashes
+        are kept in memory, and on disk beyond 256 MiB. The same rows stay in every epoch and at any number of ranks.
 
         Args:
-            subset: a column, or several; by default all of them.
-            keep: which row of those with one value stays, in the order of the sources (whatever a shuffle makes of it):
-                "first", "last", "any", or "none" of several.
+            subset: a column, or several; by default all columns.
+            keep: which of several equal rows to keep, in the order of the sources (regardless of shuffles): "first",
+                "last", "any", or "none" of them.
 
         Raises:
-            PipelineError: a column that is not there or holds Python objects, a pipeline of batches, or rows below
-                that differ from epoch to epoch.
+            PipelineError: a column that is missing or holds Python objects, a pipeline of batches, or input rows that
+                differ between epochs.
 
         Examples:
             >>> import cedar
@@ -119,20 +119,21 @@ class TableMethods:
         return pipeline.apply(Unique(names, which, Survey(lambda on_error: find_repeats(node, names, which, on_error))))
 
     def drop_near_duplicates(self, column: str, *, threshold: float = 0.8, words: int = 3) -> Pipeline:
-        """Leave out rows whose text is like that of an earlier row, in all of the data. Needs
+        """Drop rows whose text is similar to an earlier row's, over all of the data. Needs
         ``cedar-data[near-duplicates]``.
 
-        Strings are alike if the Jaccard similarity of their runs of words, as MinHash (Broder, 1997) estimates it
-        from 128 numbers, is at least ``threshold``. One pass decides, as that of ``unique`` does, in the order of the
-        sources; it holds about a kilobyte for each row that stays. Null and empty strings stay.
+        Two strings are similar if the Jaccard similarity of their word n-grams is at least ``threshold``, estimated by
+        MinHash (Broder, 1997) with 128 hashes. As for ``unique``, one pass in the order of the sources decides. It uses
+        about a kilobyte of memory for each row that stays. Null and empty strings stay.
 
         Args:
-            column: of strings.
-            threshold: from 0 to 1.
-            words: of a run, in lower case, whatever is between them.
+            column: a column of strings.
+            threshold: above 0, and at most 1.
+            words: the n of the n-grams; case, and characters between words, are ignored.
 
         Raises:
-            PipelineError: rensa is not installed, a column that is not there or holds no strings; as of ``unique``.
+            PipelineError: rensa is not installed, the column is missing or does not hold strings; and as for
+                ``unique``.
 
         Examples:
             >>> import cedar
@@ -165,24 +166,24 @@ class TableMethods:
         validate: Literal["m:1", "m:m"] = "m:1",
         suffix: str = "_right",
     ) -> Pipeline:
-        """Add the columns of another table to the rows whose keys are equal, or filter by what that table has.
+        """Add another table's columns to the rows with equal keys, or filter rows by whether the table has their keys.
 
-        Rows stay in their order. As in polars, a null key matches nothing, and the other table's keys are not added.
-        The other side is read once, when the first row is needed, and has to fit into memory for that; after that it is
-        in a file that all workers map.
+        Rows keep their order. As in polars, a null key matches nothing, and the other table's keys are not added. The
+        other side is read once, when the first row is needed, and must then fit into memory. After that, all workers
+        map it from a file.
 
         Args:
-            other: a table of Arrow, polars or pandas, or a pipeline of rows.
-            on: the column, or columns, that must be equal; ``left_on`` and ``right_on`` where they have other names
-                in ``other``.
-            how: "left" keeps every row, with nulls if nothing matches; "inner" keeps those that match; "semi" and
-                "anti" keep those that match, or do not, and add no columns.
-            validate: "m:1" refuses two rows of ``other`` with the same keys; "m:m" makes a row of each pair.
-            suffix: added to a column of ``other`` whose name is taken.
+            other: an Arrow, polars or pandas table, or a pipeline of rows.
+            on: the key column or columns. Use ``left_on`` and ``right_on`` if their names differ in ``other``.
+            how: "left" keeps every row, with nulls if nothing matches; "inner" keeps only rows that match. "semi" keeps
+                rows that match and "anti" those that do not; both add no columns.
+            validate: "m:1" raises if two rows of ``other`` have the same keys; "m:m" emits a row for each matching
+                pair.
+            suffix: appended to a column name of ``other`` that already exists.
 
         Raises:
-            PipelineError: keys that are not there, are not unique in ``other``, or are of types that do not compare;
-                an ``other`` that is something else.
+            PipelineError: key columns that are missing, have types that cannot be compared, or whose values repeat in
+                ``other``; an ``other`` of another type.
 
         Examples:
             >>> import cedar, polars as pl
@@ -195,20 +196,21 @@ class TableMethods:
     def join_asof(
         self, other: Any, *, on: str, by: Names = None, tolerance: Any = None, suffix: str = "_right"
     ) -> Pipeline:
-        """Add the columns of the latest row of another table that is not after the row's own time: never the future's.
+        """Add the columns of another table's latest row at or before the row's own time, so never from the future.
 
-        Neither side has to be sorted. Of several rows at one time the last in ``other`` counts. A null time matches
-        nothing.
+        Neither side has to be sorted. If several rows of ``other`` have the same time, the last matches; null times
+        never do.
 
         Args:
-            other: as of ``join``.
-            on: the column of times or numbers, in both.
+            other: see ``join``.
+            on: the column of times or numbers, in both tables.
             by: columns that must be equal, such as a user.
-            tolerance: how much earlier it may be: a number, a ``timedelta``, or a string such as "2h", as in polars.
-            suffix: added to a column of ``other`` whose name is taken.
+            tolerance: how much earlier a match may be: a number, a ``timedelta``, or a string such as "2h", as in
+                polars.
+            suffix: appended to a column name of ``other`` that already exists.
 
         Raises:
-            PipelineError: as of ``join``.
+            PipelineError: see ``join``.
 
         Examples:
             >>> import cedar, polars as pl
@@ -219,16 +221,16 @@ class TableMethods:
         return self._pipeline.apply(join_asof(self._pipeline, other, on, by, tolerance, suffix))
 
     def balance_classes(self, column: str, *, seed: int = 0) -> Pipeline:
-        """Draw as many rows as there are, with replacement and in random order, so that each class is as likely.
+        """Draw as many rows as the input has, in random order and with replacement, so that classes are equally likely.
 
-        One pass counts the classes before the first row is drawn; see ``sample`` for the draws.
+        One pass counts the classes before the first row is drawn. See ``sample`` for how rows are drawn.
 
         Args:
-            column: of the classes; a null is an error.
-            seed: mixed into the seed of the run; every epoch draws other rows.
+            column: the column of classes; a null is an error.
+            seed: combined with the run's seed; every epoch draws different rows.
 
         Raises:
-            PipelineError: a column that is not there, a pipeline of batches, or classes that differ by epoch.
+            PipelineError: a missing column, a pipeline of batches, or classes that differ between epochs.
             RowError: while running, a row without a class.
 
         Examples:
@@ -241,13 +243,13 @@ class TableMethods:
         return weighed.sample(WEIGHT, seed=seed).drop(WEIGHT)
 
     def explode(self, *columns: str) -> Pipeline:
-        """A row for each item of lists; the other columns are repeated. Rows whose list is empty or null are left out.
+        """Emit a row for each list item, and repeat the other columns. Drops rows whose list is empty or null.
 
         Args:
-            *columns: columns of lists, of equal lengths in each row.
+            *columns: list columns, with equal lengths in each row.
 
         Raises:
-            PipelineError: no columns, or one that does not hold lists.
+            PipelineError: no columns, or a column that does not hold lists.
             RowError: while running, lists of different lengths in a row.
 
         Examples:
@@ -258,7 +260,7 @@ class TableMethods:
         return self._pipeline.apply(Explode(*columns))
 
     def limit(self, n: int) -> Pipeline:
-        """The first ``n`` rows, or batches: another name for ``take``.
+        """Keep the first ``n`` rows or batches. Same as ``take``.
 
         Examples:
             >>> import cedar
@@ -269,7 +271,7 @@ class TableMethods:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns, without running where metadata tell them.
+        """The names of the columns, found without running the pipeline if metadata contain them.
 
         Examples:
             >>> import cedar
@@ -280,10 +282,10 @@ class TableMethods:
         return list(sampled_types(self._pipeline) if known == {"?": "?"} else known)
 
     def to_polars(self) -> pl.DataFrame:
-        """All rows of an epoch, as a polars frame in memory.
+        """Return all rows of an epoch as a polars DataFrame in memory.
 
         Raises:
-            PipelineError: columns of Python objects, or a pipeline without end.
+            PipelineError: columns of Python objects, or a pipeline that never ends.
 
         Examples:
             >>> import cedar
@@ -295,10 +297,10 @@ class TableMethods:
         return cast("pl.DataFrame", pl.from_arrow(self._pipeline.to_arrow()))
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows of an epoch, as a pandas frame in memory.
+        """Return all rows of an epoch as a pandas DataFrame in memory.
 
         Raises:
-            PipelineError: pandas is not installed, columns of Python objects, or a pipeline without end.
+            PipelineError: pandas is not installed, columns of Python objects, or a pipeline that never ends.
 
         Examples:
             >>> import cedar
@@ -309,7 +311,7 @@ class TableMethods:
         return self._pipeline.to_arrow().to_pandas()
 
     def group_by(self, *columns: str) -> NoReturn:
-        """Raises PipelineError: a pipeline delivers rows, and the error says what to write for groups."""
+        """Raise a PipelineError that says how to group rows, because a pipeline delivers rows one after the other."""
         raise PipelineError(
             "a pipeline has no group_by: it delivers rows one after the other, and groups need all of them",
             site=user_site(),
@@ -318,7 +320,7 @@ class TableMethods:
         )
 
     def sort(self, *columns: str) -> NoReturn:
-        """Raises PipelineError: a pipeline delivers rows in the order of its sources, and the error says what to do."""
+        """Raise a PipelineError that says how to sort rows: a pipeline delivers rows in the order of its sources."""
         raise PipelineError(
             "a pipeline has no sort: it delivers rows in the order of its sources",
             site=user_site(),
@@ -328,9 +330,9 @@ class TableMethods:
 
 
 def _keeping_keys(node: Node, by: str | None) -> list[Node]:
-    """The node, and those below it, down to where the rows are chosen that a split by row key divides.
+    """Return the nodes from ``node`` down to the one below which a split by row key is applied.
 
-    Divided there, rows of other parts are neither worked on nor moved about, and they are counted where sources are.
+    The split is applied early so that operators do not work on rows of other parts, and so that row counts stay known.
     """
     below = [node]
     while by is None and (shuffles(node) or _maps_rows(node)):

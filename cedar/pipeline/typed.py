@@ -1,4 +1,4 @@
-"""What editors and type checkers know of loaders: their options, and what they deliver."""
+"""Types for editors and type checkers: loader options, and what loaders deliver."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from cedar.plan.data import Plan
 
     class Batch(dict[Any, Any]):
-        """Columns by name; or what a last ``map(fn)`` or ``collate`` returned, of which nothing is known."""
+        """Columns by name, or the value that a final ``map(fn)`` or ``collate`` returned, whose type is unknown."""
 
         def __getattr__(self, name: str) -> Any: ...
 
 
 class Submits(Protocol):
-    """A Dask client, a ``concurrent.futures.Executor``, or another object to which work is submitted."""
+    """A Dask client, a ``concurrent.futures.Executor``, or another object with a ``submit`` method."""
 
     def submit(self, *args: Any, **options: Any) -> Any: ...
 
@@ -30,7 +30,7 @@ ExecutorLike: TypeAlias = Literal["auto", "inline", "threads", "processes", "das
 
 
 class LoaderOptions(TypedDict, total=False):
-    """The options of ``Pipeline.loader`` that do not decide what type it delivers."""
+    """The options of ``Pipeline.loader`` that do not affect the type of what it delivers."""
 
     plan: Literal["auto", "off"] | Plan
     executor: ExecutorLike

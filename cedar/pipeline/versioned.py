@@ -1,4 +1,4 @@
-"""Functions that begin a pipeline with a table that has versions: Delta Lake, Iceberg."""
+"""Functions that read versioned tables: Delta Lake and Iceberg."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def read_delta(
     columns: Sequence[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    """Rows of a Delta Lake table: those that are in one version of it. Needs ``cedar-data[delta]``.
+    """Read the rows of one version of a Delta Lake table. Needs ``cedar-data[delta]``.
 
     Args:
-        uri: a path or URL.
-        version: its number; by default the latest, from now on that one, whatever is written meanwhile. A run that
-            resumes then reads the version of its state.
-        columns: which to read; all by default. Columns that were added later are null in older files.
-        storage_options: keys, endpoints and so on: see docs/storage.md.
+        uri: path or URL of the table.
+        version: version number; by default the latest one at this call, even if the table changes later. A resumed run
+            reads the version that its state names.
+        columns: columns to read; by default all. Columns that were added later are null in older files.
+        storage_options: filesystem options such as keys and endpoints; see docs/storage.md.
 
     Raises:
-        SourceError: there is no such table or version, or it has no rows.
-        PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which are not
-            in its files.
+        SourceError: the table or version does not exist, or it has no rows.
+        PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which its files
+            do not contain.
 
     Examples:
         >>> import cedar, deltalake, pyarrow as pa, tempfile
@@ -50,16 +50,17 @@ def read_iceberg(
     columns: Sequence[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    """Rows of an Iceberg table: those that are in one snapshot of it. Needs ``cedar-data[iceberg]``.
+    """Read the rows of one snapshot of an Iceberg table. Needs ``cedar-data[iceberg]``.
 
     Args:
-        table: of pyiceberg, such as ``catalog.load_table("db.clicks")``, or the path or URL of a metadata file.
-        snapshot_id: by default the current one, from now on that one; a run that resumes reads that of its state.
-        columns, storage_options: as of ``read_delta``.
+        table: a pyiceberg table such as ``catalog.load_table("db.clicks")``, or a metadata file's path or URL.
+        snapshot_id: by default the current snapshot at this call. A resumed run reads the snapshot that its state
+            names.
+        columns, storage_options: see ``read_delta``.
 
     Raises:
-        SourceError: there is no such table or snapshot, or it has no rows.
-        PipelineError: pyiceberg is not installed, or files of the snapshot have rows that are deleted elsewhere.
+        SourceError: the table or snapshot does not exist, or it has no rows.
+        PipelineError: pyiceberg is not installed, or the snapshot has delete files.
 
     Examples:
         >>> import cedar

@@ -1,4 +1,4 @@
-"""Who watches a run: the extension for it, where it is installed and something asked."""
+"""Observers of a run: loads the extension ``watch`` if it is installed and the caller asks for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cedar.engine.delivery.options import Observer
 
 
 def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> Any:
-    """Those that the arguments of ``Pipeline.loader`` or the environment ask for; None if nothing does.
+    """Return the observers that arguments of ``Pipeline.loader`` or the environment request; None for none.
 
     Raises:
-        PipelineError: arguments that do not fit.
+        PipelineError: invalid arguments.
     """
     asked = progress or any(each is not None for each in (trace, serve, on_metrics))
     if not asked and not (any(name.startswith("OTEL_") for name in os.environ) and installed("watch")):
@@ -23,5 +23,5 @@ def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, si
 
 
 def progress_line(title: str, plain: bool = False) -> Observer:
-    """A line of progress, in a terminal or notebook; with ``plain`` elsewhere, too."""
+    """Return a progress line for terminals and notebooks; ``plain`` prints it elsewhere too."""
     return extension("watch.progress").Progress(title, plain=plain) if installed("watch") else Observer()
