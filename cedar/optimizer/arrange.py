@@ -1,4 +1,4 @@
-"""Arrange: the row operators of a plan that a search may reorder, and the graph in the order that it chose."""
+"""Finds the row operators of a plan that a search may reorder, and builds the graph in the chosen order."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from cedar.plan.steps.sweep import Pass, Sweep, one_step
 
 @dataclass(frozen=True, eq=False)
 class OperatorChain:
-    """Row operators above a node that holds still, lowest first.
+    """A run of row operators above a node that does not move, lowest first.
 
     Args:
-        base: what they draw from.
-        nodes: the operators in the order of the graph.
-        last: a selection that fixes the output's columns, which stays on top.
-        places: where the stages of the plan run the base, and each of the operators.
-        sources: all that the tasks read which read the base; none where the chain draws from another stage.
-        tied: the operators (as a mask) that such tasks do whatever they are.
-        batched: the unit is the batch.
+        base: the node whose rows they read.
+        nodes: the operators in graph order.
+        last: a selection that fixes the output columns, and stays on top; None without one.
+        places: the places of the base and of each operator, in the plan's stages.
+        sources: all sources that the tasks reading ``base`` read; empty if the chain reads from another stage.
+        tied: bit mask of operators that always run in those tasks.
+        batched: the chain processes batches, not rows.
     """
 
     base: Node
@@ -45,17 +45,17 @@ class OperatorChain:
 
     @property
     def top(self) -> Node:
-        """The node that others draw from."""
+        """The chain's last node, which other nodes read from."""
         return self.last or (self.nodes[-1] if self.nodes else self.base)
 
 
 def find_chains(physical: Physical, facts: Facts) -> list[OperatorChain]:
-    """Every chain of a plan, lower ones first; sources that are read on their own are chains without operators."""
+    """Return every chain of a plan, lower ones first. A source that is read alone is a chain without operators."""
     works, nodes = physical.works, physical.nodes
     consumers = Counter(i for work in works for i in work.inputs)
     reads = {segment.source: stage for stage in physical.stages for segment in stage.segments}
     places = _places(physical)
-    runs: dict[int, tuple[list[int], Stage | None]] = {}  # by their top: what holds still and the operators above it
+    runs: dict[int, tuple[list[int], Stage | None]] = {}  # by top operator: the base and the operators above it
     for i, (work, node) in enumerate(zip(works, nodes, strict=True)):
         if not work.inputs:
             runs[i] = [i], reads[i]
@@ -70,7 +70,7 @@ def find_chains(physical: Physical, facts: Facts) -> list[OperatorChain]:
 
 
 def _places(physical: Physical) -> list[str]:
-    """Where each operator runs."""
+    """Return the place where each operator runs."""
     places = [""] * len(physical.works)
     for stage in physical.stages:
         links = (i for each in stage.segments for i in (each.source, *each.links))
@@ -108,9 +108,9 @@ class Arranged:
     """A chain in a chosen order.
 
     Args:
-        order: places in ``chain.nodes``, lowest first.
+        order: indices into ``chain.nodes``, lowest first.
         places: the executor of each operator, in that order.
-        start: the executor of the source, where the chain reads.
+        start: the executor of the source, if the chain reads.
     """
 
     chain: OperatorChain
@@ -120,7 +120,7 @@ class Arranged:
 
 
 def steps_of(root: Node, facts: Facts, arranged: Sequence[Arranged]) -> tuple[Node, tuple[Sweep, ...], list[Decision]]:
-    """The graph with its chains in the chosen orders and every place set, its steps, and those that are refused."""
+    """Return the graph with the chosen orders and places, the steps that produced it, and refused moves."""
     facts = facts if facts.root is root else facts.at(root)
     nodes = graph.walk(root)
     numbers = {id(node): number for number, node in enumerate(nodes)}

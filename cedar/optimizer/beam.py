@@ -1,7 +1,7 @@
-"""Beam search: for chains with too many orders to try all, and for a first bound if there are few.
+"""Beam search: for chains with too many orders to enumerate, and for a first bound in the exact search.
 
-A state is scored by a whole plan that it can become: the operators that are left run in a fixed order, by how many rows
-they drop for what they cost, where the state's rows are.
+A state is scored by a complete plan that it can become: the remaining operators run where the state's rows are, in a
+fixed order by rows dropped per cost.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from cedar.optimizer.cost import ChainCost, Use, add
 from cedar.optimizer.ordering import Path, Precedence, keep_best
 
-_LEAST_WIDTH = 12  # states of each place that continue
-_WIDTH = 480  # over the number of operators: short chains can be searched more broadly
+_LEAST_WIDTH = 12  # minimum number of states kept per place
+_WIDTH = 480  # divided by the number of operators: short chains get a wider beam
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _BeamState:
 
 
 def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Path]:
-    """Good orders and placings of a chain, given what everything else takes."""
+    """Return good orders and placements of a chain, given what the rest of the plan uses."""
     static = _static_order(cost, precedence)
     width = max(_LEAST_WIDTH, _WIDTH // max(1, cost.size))
     states = [_BeamState(0.0, use, 0, cost.begin(at), (), (), at) for at, use in cost.starts()]
@@ -60,7 +60,7 @@ def _children(
 
 
 def _best(states: list[_BeamState], width: int) -> list[_BeamState]:
-    """The best of each set and place once, so many of each place."""
+    """Keep the best state of each set and place, at most ``width`` per place."""
     kept: list[_BeamState] = []
     seen: set[tuple[int, int]] = set()
     left: defaultdict[int, int] = defaultdict(lambda: width)
@@ -74,7 +74,7 @@ def _best(states: list[_BeamState], width: int) -> list[_BeamState]:
 
 
 class _Remainder:
-    """What the operators behind a set take in the static order in one place, any one of them left out."""
+    """The use of the remaining operators in the static order in one place, without any one of them."""
 
     def __init__(self, cost: ChainCost, static: list[int], done: int, place: int) -> None:
         rate = cost.rate(done)
@@ -91,7 +91,7 @@ class _Remainder:
         self._all = before
 
     def without(self, i: int) -> Use:
-        """What the others take once ``i`` has run before them: those before it see fewer rows, too."""
+        """Return the use of the others if ``i`` runs before them: those ordered before it then see fewer rows."""
         before, own, keep = self._parts[i]
         whole = self._all
         return (
@@ -104,7 +104,7 @@ class _Remainder:
 
 
 def _static_order(cost: ChainCost, precedence: Precedence) -> list[int]:
-    """First what drops most rows for its cost, together with what must run before it."""
+    """Order operators by rows dropped per cost, highest first, each together with those that must run before it."""
     order: list[int] = []
     done = 0
     while done != cost.full:
@@ -126,7 +126,7 @@ def _members(mask: int) -> list[int]:
 
 
 def _rank(cost: ChainCost, mask: int) -> float:
-    """Rows dropped per cost of a group of operators, run in the order as written."""
+    """Return rows dropped per cost of a group of operators, run in the order as written."""
     rate, spent = 1.0, 1e-15
     for i in _members(mask):
         spent += rate * sum(cost.units[i][0])
@@ -135,7 +135,7 @@ def _rank(cost: ChainCost, mask: int) -> float:
 
 
 def _moved(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> Path:
-    """The path after every move of one operator to another place in the order that still gains, tried once each."""
+    """Return the path after each move of one operator within the order that gains, trying each once."""
     best, least = path, max(add(path.use, others))
     for i in range(cost.size):
         here = best.order.index(i)
@@ -149,7 +149,7 @@ def _moved(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> 
 
 
 def _placed_anew(path: Path, cost: ChainCost, others: Use) -> Path:
-    """The path after every change of one operator's place that gains, tried once each."""
+    """Return the path after each change of one operator's place that gains, trying each once."""
     best, least = path, max(add(path.use, others))
     for k in range(cost.size):
         for place in range(len(cost.places)):
@@ -161,7 +161,7 @@ def _placed_anew(path: Path, cost: ChainCost, others: Use) -> Path:
 
 
 def _reachable(order: tuple[int, ...], here: int, precedence: Precedence) -> list[int]:
-    """Where the operator at ``here`` may go, the others keeping their order."""
+    """Return the positions that the operator at ``here`` may move to while the others keep their order."""
     positions = []
     i = order[here]
     for to in range(here - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Budget: what a plan may use of the machine."""
+"""Budget: which machine resources a plan may use."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cedar.core.sizes import parse_bytes
 
 @dataclass(frozen=True)
 class Budget:
-    """What a plan may use; what is left out is what the machine has.
+    """Resources that a plan may use. Omitted ones default to what the machine has.
 
     Args:
-        cpus: cores, an integer above 0.
-        memory: of this process and of all that it starts, bytes or text such as "2GiB". How far a run reads ahead and
-            what its caches keep follow what is measured; where it is exceeded even so, the log and the report say by
-            whom.
-        cache: for what ``cache()`` keeps, bytes or text.
-        cluster: a Dask cluster that stages may run on, too: the address of its scheduler, or a client. What it costs to
-            work there is measured once. A saved plan does not name it: ``Plan.load(cluster=)`` does.
-        layout: a directory or URL for the result of the splits of files behind all operators that do the same in every
-            epoch, as Arrow files that are mapped: later epochs read those, and later runs of the same pipeline and
-            data. Rows, order and states stay the same. ``cache=`` limits its bytes.
+        cpus: number of cores, an integer of at least 1.
+        memory: limit for this process and all processes that it starts, in bytes or as a string such as "2GiB". cedar
+            adapts read-ahead and caches to measured memory. If the limit is exceeded even so, the log and the report
+            say which component exceeded it.
+        cache: limit for ``cache()``, in bytes or as a string.
+        cluster: a Dask cluster that may also run stages: its scheduler's address, or a client. cedar measures its costs
+            once. A saved plan does not contain it; pass ``Plan.load(cluster=)``.
+        layout: a directory or URL for preprocessed splits of files, stored after all operators that do the same in
+            every epoch, as memory-mapped Arrow files. Later epochs, and later runs with the same pipeline and data,
+            read them. Rows, order and states stay the same. ``cache=`` limits their size.
 
     Raises:
-        PipelineError: an invalid figure, at the user's line.
+        PipelineError: an invalid value, at the user's line.
 
     Examples:
         >>> Budget(cpus=4, memory="2GiB").memory_bytes
@@ -63,29 +63,29 @@ class Budget:
 
     @property
     def layout_place(self) -> str | None:
-        """Where files are written in another layout."""
+        """The directory or URL for files in another layout."""
         return None if self.layout is None else os.fspath(self.layout)
 
     @property
     def memory_bytes(self) -> int | None:
-        """Bytes that the process and its workers may hold."""
+        """Bytes that the process and its workers may use."""
         return _size(self.memory, "memory", least=1)
 
     @property
     def cache_bytes(self) -> int | None:
-        """Bytes for what ``cache()`` keeps; 0 keeps nothing."""
+        """Bytes that ``cache()`` may store; 0 disables it."""
         return _size(self.cache, "cache", least=0)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines that stages may run on, and what it costs to work there.
+    """A cluster that may run stages, and its measured costs.
 
     Args:
-        address: of the scheduler; it names the place.
-        threads: tasks at once.
-        ship_seconds: to send a task there and its result back, without the bytes.
-        ship_bytes: bytes per second there and back.
+        address: the scheduler's address, which also names the place.
+        threads: how many tasks run at once.
+        ship_seconds: seconds to send a task and get its result, without the rows' bytes.
+        ship_bytes: bytes per second to and from the cluster.
     """
 
     address: str

@@ -1,8 +1,8 @@
-"""Cost: a roofline. What an order of a chain's operators, and the places they run in, take of each resource.
+"""Cost: a roofline model of what a chain's operator order and places use of each resource.
 
-The use of a resource is seconds per row read from the sources, over the resource's capacity; the resource with the most
-use limits the throughput. What an operator takes depends on the *set* of operators before it alone: on the rows that
-they leave, and on the size of the columns that they change.
+The use of a resource is seconds per row read from the sources, divided by the resource's capacity. The resource with
+the largest use limits throughput. An operator's use depends only on the *set* of operators before it, by the rows that
+they keep and the sizes of the columns that they change.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from cedar.plan.steps.live import Names
 Use: TypeAlias = "tuple[float, float, float, float, float]"
 RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")
 NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
-REMOTE = "processes"  # the place whose rows are copied there and back
+REMOTE = "processes"  # rows are copied to and from this place
 INLINE = "inline"
-_HERE = -1  # the rows are in the coordinator's memory
+_HERE = -1  # location: the rows are in the coordinator's memory
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What there is of each resource.
+    """How much of each resource is available.
 
     Args:
-        cores: that tasks may use.
-        workers: tasks at once.
-        ship_bytes: bytes per second to and from a process.
-        ship_seconds: to send a task to a process and its result back, without the bytes.
-        storage: how much faster than measured it answers.
-        cluster, threads: a place on other machines, to which rows are shipped instead of to processes, and its cores.
+        cores: cores that tasks may use.
+        workers: how many tasks run at once.
+        ship_bytes: bytes per second to and from a worker process.
+        ship_seconds: seconds to send a task to a process and get its result, without the rows' bytes.
+        storage: speed of storage relative to the measurement.
+        cluster, threads: a cluster that receives rows in place of worker processes, and its number of cores.
     """
 
     cores: int
@@ -64,14 +64,14 @@ def total(uses: Iterable[Use]) -> Use:
 
 
 class ChainCost:
-    """The cost of a chain as a function of order and places: that of the stages which ``lower`` makes of them.
+    """The cost of a chain as a function of order and places, for the stages that ``lower`` creates from them.
 
-    Sets of operators are bit masks over ``chain.nodes``; places are indices into ``places``. Where rows are is a place,
-    too, or that and the number of places: there, in the task that reads them.
+    Sets of operators are bit masks over ``chain.nodes``; places are indices into ``places``. A location of rows is such
+    an index, or index + len(places) for rows that are still in the task that reads them there.
 
     Args:
         places: the executors allowed.
-        written: of an operator, its number in the pipeline as written; None for what an optimizer put in.
+        written: returns an operator's number in the pipeline as written; None if an optimizer inserted it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ChainCost:
         self.units = [[self._work(load, p, 0.0) for p in range(len(self.places))] for load in self.loads]
         self._tasks = [self._shipped_tasks(load, e) for load, e in zip(self.loads, self.effects, strict=True)]
         self._rates = {0: flow.rate[id(chain.base)]}
-        self.reading = 0.0  # seconds of a core that reading takes, per row read from the sources
+        self.reading = 0.0  # core seconds of reading, per row read from the sources
         choice = dataclasses.replace(choice, workers=lambda _: capacity.workers)
         whole = [choice.reads_all(place, chain.sources) for place in self.places]
         self._cuts = [
@@ -112,32 +112,32 @@ class ChainCost:
     # ---- sets --------------------------------------------------------------------------------------------------------
 
     def rate(self, done: int) -> float:
-        """Rows that the operators in ``done`` leave, per row read from the sources."""
+        """Return rows left after the operators in ``done``, per row read from the sources."""
         if done not in self._rates:
             low = done & -done
             self._rates[done] = self.rate(done ^ low) * self.loads[low.bit_length() - 1].keep
         return self._rates[done]
 
     def weight(self, done: int, i: int) -> float:
-        """Rows that reach operator ``i`` behind those in ``done``, weighed by the size of what it reads."""
+        """Return rows that reach operator ``i`` after those in ``done``, scaled by the size of what it reads."""
         return self.rate(done) * self._columns.scale(done, i)
 
     def bytes(self, done: int) -> float:
-        """Bytes of the columns still needed after ``done``, per row read from the sources."""
+        """Return bytes of the columns still needed after ``done``, per row read from the sources."""
         return self.rate(done) * self._columns.live(done)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def starts(self) -> list[tuple[int, Use]]:
-        """The places where the rows of the base may be read, and what that takes; -1 for the coordinator."""
+        """Return the places that can read the base's rows, with the use; -1 stands for the coordinator."""
         return [(_HERE, NOTHING)] if self._sources is None else self._sources
 
     def begin(self, start: int) -> int:
-        """Where the rows are once they are read in a place."""
+        """Return where rows are after they were read in a place."""
         return start if start == _HERE else start + len(self.places)
 
     def land(self, at: int, i: int, place: int) -> int:
-        """Where rows are once operator ``i`` has run in ``place``: as they were where it is done in the same task."""
+        """Return where rows are after operator ``i`` ran in ``place``: unchanged if it runs in the same task."""
         reading = at - len(self.places)
         if reading < 0:
             return place
@@ -145,7 +145,7 @@ class ChainCost:
         return at if joins else place
 
     def step(self, use: Use, done: int, at: int, i: int, place: int) -> Use:
-        """The use once operator ``i`` has run in ``place`` on rows that are ``at``, behind those in ``done``."""
+        """Return the use after operator ``i`` ran in ``place`` on rows located ``at``, with ``done`` before it."""
         weight, to = self.weight(done, i), self.land(at, i, place)
         unit = self.units[i][to % len(self.places)]
         cores, gil, ship, workers, here = use
@@ -159,14 +159,14 @@ class ChainCost:
         return cores + moved / self.capacity.cores, gil, ship + moved, workers, here
 
     def finish(self, use: Use, at: int) -> Use:
-        """The use once the chain's rows are back with the coordinator."""
+        """Return the use after the chain's rows are back in the coordinator."""
         if at == _HERE or not self.remote[at]:
             return use
         moved = self.bytes(self.full) / self.capacity.ship_bytes
         return add(use, (moved / self.capacity.cores, 0.0, moved, 0.0, 0.0))
 
     def evaluate(self, order: Sequence[int], places: Sequence[int], start: int = _HERE) -> Use:
-        """The use of a whole chain."""
+        """Return the use of a whole chain."""
         use = next(use for at, use in self.starts() if at == start)
         at, done = self.begin(start), 0
         for i, place in zip(order, places, strict=True):
@@ -175,7 +175,7 @@ class ChainCost:
         return self.finish(use, at)
 
     def seconds(self, order: Sequence[int]) -> dict[int, float]:
-        """Core seconds per row read, by place in ``chain.nodes``."""
+        """Return core seconds per row read, by index into ``chain.nodes``."""
         done, by_node = 0, {}
         for i in order:
             by_node[i] = self.weight(done, i) * self.loads[i].cpu
@@ -183,7 +183,7 @@ class ChainCost:
         return by_node
 
     def task_bytes(self, order: Sequence[int]) -> float:
-        """Bytes of the rows of one task where they are largest."""
+        """Return the peak size in bytes of the rows of one task."""
         entering = self.rate(0)
         if not entering or not (self.size or self.chain.sources):
             return 0.0
@@ -195,22 +195,22 @@ class ChainCost:
         return rows * most / entering
 
     def sizes_of(self, i: int) -> tuple[float, float]:
-        """Bytes per row of what operator ``i`` both reads and writes, before and behind it as written."""
+        """Return bytes per row, before and after operator ``i`` as written, of columns that it reads and writes."""
         return self._columns.change(i)
 
     def least(self, i: int) -> Use:
-        """What operator ``i`` takes at least of each resource, wherever it runs, per row that reaches it."""
+        """Return a lower bound of operator ``i``'s use in any place, per row that reaches it."""
         units = self.units[i]
         return tuple(min(unit[k] for unit in units) for k in range(5))  # type: ignore[return-value]
 
     def lightest(self, i: int) -> float:
-        """What the size of what operator ``i`` reads weighs at least, whatever ran before."""
+        """Return a lower bound of the size factor of operator ``i``'s input, whatever ran before."""
         return self._columns.least_scale(i)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _moved(self, done: int, at: int, to: int, i: int) -> float:
-        """Seconds of shipping between two stages, the second of which begins with operator ``i``."""
+        """Return seconds of shipping rows between two stages, the second of which starts with operator ``i``."""
         was, will = at != _HERE and self.remote[at], self.remote[to]
         if not was and not will:
             return 0.0
@@ -262,7 +262,7 @@ class ChainCost:
         return uses or [(_HERE, _times(self._read(load, share, _HERE, 0.0), rate))]
 
     def _read(self, load: Load, share: float, place: int, shipping: float) -> Use:
-        """Reading a row in part."""
+        """Return the use of reading a fraction of a row."""
         read = dataclasses.replace(load, cpu=load.cpu * share, wait=load.wait * share / self.capacity.storage)
         use = self._work(read, place, shipping)
         return add(use, (0.0, 0.0, 0.0, 0.0, read.busy)) if load.serial and not use[4] else use
@@ -273,7 +273,7 @@ def _times(use: Use, by: float) -> Use:
 
 
 def _share_read(operator: object, load: Load) -> float:
-    """The part of the measured bytes that a scan still reads."""
+    """Return the fraction of the measured bytes that a scan still reads."""
     if not isinstance(operator, Scan) or operator.columns is None:
         return 1.0
     names = set(chosen_fields(operator.columns, load.columns))
@@ -287,13 +287,13 @@ def _share_read(operator: object, load: Load) -> float:
 
 
 class ColumnSizes:
-    """The size of a chain's columns behind a set of its operators.
+    """The sizes of a chain's columns after any set of its operators.
 
-    An operator that reads and writes a column changes its size by a factor, the same in every legal order; one that
-    only writes it gives it a size. Columns that no operator writes, and that the same ones read, are one bundle.
+    An operator that reads and writes a column changes its size by a factor that is the same in every legal order. One
+    that only writes it sets its size. Columns that no operator writes and the same operators read form one bundle.
 
     Args:
-        written: the order of the pipeline as written, by which factors go.
+        written: operators in the order as written, from which the factors are computed.
     """
 
     def __init__(
@@ -324,14 +324,14 @@ class ColumnSizes:
         self._live: dict[int, float] = {}
 
     def _varying(self, i: int, effects: Effects, before: int) -> tuple[list[_Column], int, float]:
-        """The written columns that an operator reads, the operators before it as written, and its bytes there."""
+        """Return the written columns that an operator reads, its predecessors as written, and the bytes it reads."""
         read = [c for name, c in self._written.items() if effects.reads is not None and name in effects.reads]
         others = [c for c in read if any(change[0] != 1 << i for change in c.changes)]
         size = sum(c.size(before) for c in read) + sum(s for readers, _, s in self._bundles if readers >> i & 1)
         return (read, before, size) if others and size > 0 else ([], before, 0.0)
 
     def scale(self, done: int, i: int) -> float:
-        """Bytes that operator ``i`` reads of a row after ``done``, over those of the order as written."""
+        """Return bytes per row that operator ``i`` reads after ``done``, relative to the order as written."""
         read, before, size = self._scaled[i]
         if not read or done == before:
             return 1.0
@@ -339,17 +339,17 @@ class ColumnSizes:
         return max(0.0, 1.0 + change / size)
 
     def least_scale(self, i: int) -> float:
-        """A bound from below of ``scale``: nothing where other operators change what ``i`` reads."""
+        """Return a lower bound of ``scale``: 0 if other operators change what ``i`` reads."""
         return 0.0 if self._scaled[i][0] else 1.0
 
     def change(self, i: int) -> tuple[float, float]:
-        """Bytes of what operator ``i`` both reads and writes, before and behind it as written."""
+        """Return bytes of columns that operator ``i`` both reads and writes, before and after it, as written."""
         both = [c for c in self._written.values() if c.readers >> i & 1 and any(bit == 1 << i for bit, *_ in c.changes)]
         before = self._scaled[i][1]
         return sum(c.size(before) for c in both), sum(c.size(before | 1 << i) for c in both)
 
     def live(self, done: int) -> float:
-        """Bytes per row after ``done`` that something still needs."""
+        """Return bytes per row after ``done`` that a later operator, or the output, still needs."""
         if done not in self._live:
             size = sum(s for readers, ends, s in self._bundles if _live(done, readers, ends))
             size += sum(c.size(done) for c in self._written.values() if _live(done, c.readers, c.ends))
@@ -362,11 +362,11 @@ class _Column:
     """One column of a chain.
 
     Args:
-        base: bytes per row as it enters.
-        readers: operators that read it.
-        ends: operators behind which nothing needs what it was: they drop it, or rewrite it; if nothing above the
-            chain needs it, a bit that no operator has.
-        changes: (operator, size it gives, factor it changes by or None), as written.
+        base: bytes per row at the chain's input.
+        readers: bit mask of operators that read it.
+        ends: bit mask of operators that drop or overwrite it, so that nothing after them needs its value; one bit
+            beyond all operators is set if nothing above the chain needs it.
+        changes: (operator bit, its output size, its factor or None), in the order as written.
     """
 
     base: float
@@ -410,11 +410,11 @@ class _Column:
 
 
 def _live(done: int, readers: int, ends: int) -> bool:
-    """What a column holds behind some operators is still read, or leaves the chain: what ends it keeps its place."""
+    """Return whether a later operator reads a column, or it leaves the chain: the first remaining use decides."""
     left = (readers | ends) & ~done
     return not left or bool(readers & left & -left)
 
 
 def _passed_on(name: str, load: Load, effects: Effects) -> bool:
-    """A selection that names its columns leaves those as they are that it does not compute."""
+    """Return whether a selection that names its columns passes this one on unchanged."""
     return effects.writes is None and effects.reads is not None and name in effects.reads and name not in load.columns

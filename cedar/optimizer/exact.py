@@ -1,7 +1,7 @@
-"""Exact search: dynamic programming over the sets of operators that may have run.
+"""Exact search: dynamic programming over the sets of operators that have run.
 
-Orders that end in the same set, at the same place, share their future, so only those that no other beats in every
-resource continue. What takes more than a plan already known takes, whatever comes, is dropped.
+Orders that end in the same set at the same place have the same continuations. The search keeps only those that no other
+order beats in every resource, and drops those that cannot beat a known plan.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from cedar.optimizer.cost import NOTHING, ChainCost, Use
 from cedar.optimizer.ordering import NEAR, Path, Precedence, covers, keep_best
 
-MOST_SETS = 1 << 12  # those of twelve operators that may run in any order
+MOST_SETS = 1 << 12  # as many sets as twelve operators in any order have
 
 
-MOST_STATES = 150_000  # of all chains together
+MOST_STATES = 150_000  # for all chains together
 
 
 @dataclass
 class SearchBudget:
-    """How many more states a search may look at."""
+    """The number of states that a search may still explore."""
 
     left: int
 
 
 @dataclass(slots=True)
 class _OrderState:
-    """The first operators of an order, as a step beyond an earlier state."""
+    """A partial order, stored as its last operator and the state before it."""
 
     use: Use
     parent: _OrderState | None
@@ -37,12 +37,12 @@ class _OrderState:
 def exact_paths(
     cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
 ) -> list[Path] | None:
-    """Every order and placing of a chain that may be part of a plan whose largest use is at most ``bound``.
+    """Return every order and placement of a chain that can be part of a plan with a largest use of at most ``bound``.
 
-    Those that another one beats in every resource are left out; None if that would be too much effort.
+    Paths that another path beats in every resource are left out. Returns None if the search needs too many states.
 
     Args:
-        others: what everything else takes at least.
+        others: a lower bound on what the rest of the plan uses.
     """
     layers = _layers(precedence)
     room = _room(cost, precedence, layers, others, bound * (1.0 + NEAR))
@@ -69,7 +69,7 @@ def _extend(
     done: int,
     i: int,
 ) -> int:
-    """Operator ``i`` behind the states that have ``done``, in every place; how many states that took."""
+    """Run operator ``i`` next, in every place, after the states of ``done``. Return how many states that explored."""
     tried = 0
     after = done | 1 << i
     free = room[after]
@@ -96,7 +96,7 @@ def _fits(use: Use, room: Use) -> bool:
 
 
 def _layers(precedence: Precedence) -> list[list[int]]:
-    """The sets that may have run, by their size."""
+    """Return the sets of operators that may have run, grouped by size."""
     layers: list[list[int]] = [[0]]
     for _ in precedence.before:
         layers.append(sorted({done | 1 << i for done in layers[-1] for i in precedence.ready(done)}))
@@ -106,7 +106,7 @@ def _layers(precedence: Precedence) -> list[list[int]]:
 def _room(
     cost: ChainCost, precedence: Precedence, layers: list[list[int]], others: Use, bound: float
 ) -> dict[int, Use]:
-    """What a state may have used at most so that the rest of its chain, and ``others``, still fit the bound."""
+    """Return what a state may have used at most, so that the rest of the chain and ``others`` still fit the bound."""
     least = [cost.least(i) for i in range(cost.size)]
     rest: dict[int, Use] = {cost.full: NOTHING}
     for layer in reversed(layers[:-1]):

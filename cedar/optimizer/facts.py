@@ -1,4 +1,4 @@
-"""What rules propose, and what they may know next to the node they look at."""
+"""What rules propose, and the facts that they may use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["CacheCosts", "Change", "Factors", "Facts", "Outcome", "Refusal", "Ru
 
 @dataclass(frozen=True)
 class Change:
-    """A step that a rule proposes at the node that it looks at, and how to tell people.
+    """A step that a rule proposes at a node, with a description for users.
 
     Args:
-        step: checked before it is taken; why it is refused, ``explain()`` shows.
-        what: the operator that moves or changes, as messages call it.
-        how: such as "below map(f)".
+        step: checked before it is applied; ``explain()`` shows why it was refused.
+        what: the operator that moves or changes, as messages name it.
+        how: a description such as "below map(f)".
     """
 
     step: Step
@@ -28,10 +28,10 @@ class Change:
 
 
 class Rule(Protocol):
-    """Proposes a step at a node, says why it does not, or None if it does not concern the node.
+    """Proposes a step at a node, a Refusal with the reason against it, or None if the rule does not apply.
 
-    A function of the rule's name will do. It is asked about inputs first; where it goes by what is read further up,
-    ``downward`` it. A graph that was there before is not rebuilt, so rules that undo each other end.
+    A function is a rule; its ``__name__`` names it. cedar calls it for inputs before outputs, or in reverse order if
+    marked with ``downward``. cedar never returns to an earlier graph, so rules that undo each other terminate.
     """
 
     __name__: str
@@ -43,6 +43,6 @@ Outcome: TypeAlias = "Step | Change | Refusal | None"
 
 
 def downward(rule: Rule) -> Rule:
-    """A rule that is asked about outputs first: ``facts.live`` tells what those above read, as they are by then."""
+    """Mark a rule to be called for outputs first, so that ``facts.live`` reflects what the nodes above now read."""
     vars(rule)["downward"] = True
     return rule

@@ -1,4 +1,4 @@
-"""Flow: how many rows, and which columns of what size, pass each edge of a graph."""
+"""Data flow: how many rows, and which columns of what size, pass each edge of a graph."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cedar.plan.steps.live import Names, live_columns
 
 @dataclass(frozen=True)
 class DataFlow:
-    """Of every node, by id.
+    """Figures of every node, by node id.
 
     Args:
-        rate: rows out per row read from the sources.
-        sizes: decoded bytes per row of the columns that leave it.
-        needs: the columns of its output that an operator above uses; None is all.
+        rate: output rows per row read from the sources.
+        sizes: decoded bytes per row of each output column.
+        needs: the output columns that later operators use; None means all.
     """
 
     rate: dict[int, float]
@@ -30,7 +30,7 @@ class DataFlow:
 
 
 def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> DataFlow:
-    """Rates and sizes from below, needs from above."""
+    """Compute rates and sizes from the sources up, and needed columns from the output down."""
     nodes = list(graph.walk(root))
     shares = _shares(nodes, facts)
     rate: dict[int, float] = {}
@@ -47,7 +47,7 @@ def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> DataFlow:
 
 
 def _shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
-    """Each source's share of the rows read: of those whose reading was measured, and side by side as many."""
+    """Return each source's share of the rows read, as measured. Inputs of a zip count as equally many rows."""
     sources = [node for node in nodes if isinstance(node.operator, Read)]
     figures = {id(node): facts.figures(node) for node in sources}
     rows = {key: float(figure.rows) if figure else 0.0 for key, figure in figures.items()}
@@ -63,7 +63,7 @@ def _paired(operator: Operator) -> bool:
 
 
 def _level(node: Node, rows: dict[int, float]) -> None:
-    """As many rows from each side of a zip: one of them may have been read when it was not measured."""
+    """Scale each side of a zip to equally many rows, since one side may have been read without being measured."""
     sides = [{id(source) for source in graph.sources(child)} for child in node.inputs]
     if sum(map(len, sides)) > len(set().union(*sides)):
         return  # they read the same source
@@ -89,7 +89,7 @@ def _rate(node: Node, facts: Facts, loads: dict[int, Load], below: list[float], 
 
 
 def _recounted(node: Node, facts: Facts) -> float | None:
-    """Rows that reached the first operator above that was measured, per row read."""
+    """Return rows per row read, as measured at the nearest measured operator above; None if none was measured."""
     assert facts.profile is not None
     ordinal = facts.ordinal(node)
     if ordinal is None or not facts.profile.rows:
@@ -126,7 +126,7 @@ def _sizes(node: Node, loads: dict[int, Load], rates: list[float], below: list[d
 
 
 def after(effects: Effects, load: Load, before: dict[str, float]) -> dict[str, float]:
-    """The sizes behind a row operator."""
+    """Return column sizes after a row operator."""
     if not load.measured:
         return before
     if effects.writes is None:
@@ -137,7 +137,7 @@ def after(effects: Effects, load: Load, before: dict[str, float]) -> dict[str, f
 
 
 def core_seconds(facts: Facts) -> float:
-    """What the operators of a graph take of a core for each row that is read; 0 before anything is measured."""
+    """Return a graph's estimated CPU seconds per row read; 0 before anything is measured."""
     if facts.profile is None:
         return 0.0
     loads = find_loads(facts.root, facts)

@@ -1,6 +1,7 @@
-"""Joint search: chains share the machine, so what they take adds up, resource by resource.
+"""Joint search: chains share the machine, so their uses of each resource add up.
 
-Each chain is searched for every trade between resources that may be part of the best plan; then these are put together.
+The search finds, for each chain, every trade-off between resources that may be part of the best plan, then combines
+them.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from cedar.optimizer.ordering import NEAR, Path, Precedence, as_written, count_s
 from cedar.optimizer.predict import Model
 
 Method: TypeAlias = Literal["exact", "beam"]
-_MOST_MIXES = 400  # of the paths of several chains
+_MOST_MIXES = 400  # maximum number of combined paths
 
 
 @dataclass(frozen=True)
 class PathChoice:
-    """A plan under comparison: a path for each chain of the model."""
+    """A candidate plan: one path for each chain of the model."""
 
     model: Model
     paths: tuple[Path, ...]
 
     @property
     def slowest(self) -> float:
-        """The largest use: seconds per row read."""
+        """The largest use of a resource: seconds per row read."""
         return max(self.model.use(self.paths))
 
     @property
     def remote(self) -> bool:
-        """Some of it runs in other processes, here or on a cluster."""
+        """Whether some operators run in other processes, on this machine or on a cluster."""
         return any(
             at >= 0 and cost.remote[at]
             for cost, path in zip(self.model.costs, self.paths, strict=True)
@@ -41,15 +42,15 @@ class PathChoice:
         )
 
     def others(self, k: int) -> Use:
-        """What everything but chain ``k`` takes."""
+        """Return the use of everything except chain ``k``."""
         return add(self.model.base, total(path.use for j, path in enumerate(self.paths) if j != k))
 
     def with_path(self, k: int, path: Path) -> PathChoice:
-        """Another path for chain ``k``."""
+        """Return the plan with another path for chain ``k``."""
         return PathChoice(self.model, (*self.paths[:k], path, *self.paths[k + 1 :]))
 
     def settled(self, slack: float) -> PathChoice:
-        """Without the moves that gain next to nothing, while the largest use grows by no more than ``slack``."""
+        """Undo moves that gain almost nothing, as long as the largest use grows by at most ``slack``."""
         current, limit = self, self.slowest * (1 + slack)
         for k, cost in enumerate(self.model.costs):
             current = current.with_path(k, settle(current.paths[k], cost, current.others(k), limit))
@@ -57,12 +58,12 @@ class PathChoice:
 
 
 def written(model: Model) -> PathChoice:
-    """The orders of the graph, all in the first of the model's places."""
+    """Return the plan with the graph's own orders, all in the first of the model's places."""
     return PathChoice(model, tuple(as_written(cost, 0) for cost in model.costs))
 
 
 def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, Method]:
-    """The plan with the least use of the resource that it uses most."""
+    """Return the plan whose most used resource has the least use, and the method that found it."""
     first = _descend(written(model), precedences)
     bound = first.slowest
     floors = [_floor(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
@@ -84,26 +85,26 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, M
 def _front(
     cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
 ) -> list[Path] | None:
-    """The exact search of one chain, where it is small enough."""
+    """Search one chain exactly; None if it is too large."""
     if effort.left <= 0 or count_sets(precedence, MOST_SETS) > MOST_SETS:
         return None
     return exact_paths(cost, precedence, others, bound, effort)
 
 
 def _rank(candidate: PathChoice) -> tuple[float, float, int]:
-    """Least of the scarcest resource, then least of all, then nearest to the order as written."""
+    """Rank by the scarcest resource, then by the sum of all resources, then by distance from the order as written."""
     use = candidate.model.use(candidate.paths)
     turned = sum(a > b for path in candidate.paths for k, a in enumerate(path.order) for b in path.order[k + 1 :])
     return round_off(max(use)), round_off(sum(use)), turned
 
 
 def round_off(value: float) -> float:
-    """Nine digits: sums in another order are the same."""
+    """Round to nine digits, so that sums in different orders are equal."""
     return float(f"{value:.9g}")
 
 
 def _descend(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathChoice:
-    """One chain after the other by beam search, the rest as it is, twice around: a first bound."""
+    """Improve one chain after the other by beam search, in two rounds, to get a first bound."""
     for _ in range(2 if len(precedences) > 1 else 1):
         for k, (cost, precedence) in enumerate(zip(candidate.model.costs, precedences, strict=True)):
             others = candidate.others(k)
@@ -113,7 +114,7 @@ def _descend(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathCh
 
 
 def _floor(cost: ChainCost, precedence: Precedence) -> Use:
-    """What a chain takes at least, whatever the order: every operator behind all that may drop rows before it."""
+    """Return a lower bound of a chain's use: every operator runs after all operators that may drop rows before it."""
     result = min((use for _, use in cost.starts()), key=sum) if len(cost.starts()) == 1 else NOTHING
     for i in range(cost.size):
         rate = cost.rate(0)
@@ -134,7 +135,7 @@ def _least(uses: Sequence[Use]) -> Use:
 def _mix(
     model: Model, fronts: Sequence[Sequence[Path]], floors: Sequence[Use], bound: float
 ) -> tuple[list[PathChoice], bool]:
-    """A path of each chain, for every trade that fits the bound; False where there were too many to keep."""
+    """Combine the chains' paths into all plans that fit the bound; False if there were too many to keep."""
     mixes: list[tuple[Use, tuple[Path, ...]]] = [(model.base, ())]
     whole = True
     for k, front in enumerate(fronts):
@@ -149,7 +150,7 @@ def _mix(
 
 
 def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, tuple[Path, ...]]]:
-    """Those that no other beats in every resource; enough of them to see that there are too many."""
+    """Keep the combinations that no other beats in every resource, up to one more than the limit."""
     kept: list[tuple[Use, tuple[Path, ...]]] = []
     for use, paths in mixes:
         if not any(all(a <= b * (1 + NEAR) for a, b in zip(other, use, strict=True)) for other, _ in kept):

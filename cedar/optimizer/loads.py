@@ -1,4 +1,4 @@
-"""Loads: what each operator of a graph costs per row that enters it, from what was measured."""
+"""Loads: what each operator costs per input row, from measurements."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 from cedar.profile import OperatorProfile, Profile
 
-_NO_ROWS = 0.5  # none kept of n rows says that fewer than about one in 2n are
+_NO_ROWS = 0.5  # if a filter kept none of n rows, assume that it keeps one in 2n
 
 
 @dataclass(frozen=True)
 class Load:
-    """Figures of one operator, per row in.
+    """Measured figures of one operator, per input row.
 
     Args:
-        cpu: seconds of a core.
-        wait: seconds in which it does nothing: storage, a network, a sleep.
-        keep: rows out per row in.
-        gil: the share of ``cpu`` in which it holds the GIL.
-        rows: in one call.
-        columns: decoded bytes per row of the columns that it writes (of all, for a source).
-        measured: False if no row reached it, and a typical figure stands in.
-        serial: a source that can only be read from its beginning, by one task at a time, in the coordinator's process.
+        cpu: core seconds.
+        wait: seconds spent waiting for storage, a network or a sleep.
+        keep: output rows per input row.
+        gil: the share of ``cpu`` during which it holds the GIL.
+        rows: rows per call.
+        columns: decoded bytes per row of the columns that it writes (for a source, all columns).
+        measured: False if no row reached it; its figures are then typical values.
+        serial: a source that one task at a time must read from its start, in the coordinator's process.
     """
 
     cpu: float = 0.0
@@ -42,12 +42,12 @@ class Load:
 
     @property
     def busy(self) -> float:
-        """Seconds of a worker."""
+        """Seconds during which it occupies a worker."""
         return self.cpu + self.wait
 
 
 def find_loads(root: Node, facts: Facts) -> dict[int, Load]:
-    """The load of every node by id, of filters inside a scan too."""
+    """Return the load of every node, by id, including filters inside scans."""
     profile = facts.profile
     assert profile is not None, "a search follows a measurement"
     crowd = _crowd(profile)
@@ -81,17 +81,17 @@ def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
 
 
 def _share(node: Node, gil: float | None) -> float:
-    """What was measured; what runs Python for every row is taken to hold the GIL until then."""
+    """Return the measured GIL share; if unmeasured, 1 for operators that run Python per row, else 0."""
     return gil if gil is not None else float(node.effects.per_row)
 
 
 def _wait(figures: OperatorProfile, crowd: float) -> float:
-    """The wall time that is not work, unless others who wanted the same core or lock explain it."""
+    """Return the wall time that is not CPU time, unless contention for cores or the GIL explains it."""
     return max(0.0, figures.wall - figures.cpu) if figures.wall > crowd * figures.cpu else 0.0
 
 
 def _crowd(profile: Profile) -> float:
-    """How many times longer than its work an operator may take because the others' tasks were in its way."""
+    """Return how many times longer than its CPU time a call may take because of contention with other tasks."""
     work = sum(f.cpu * f.rows for f in profile.operators.values())
     locked = sum(f.cpu * f.rows * (f.gil or 0.0) for f in profile.operators.values())
     share = locked / work if work and profile.executor != "processes" else 0.0
@@ -99,7 +99,7 @@ def _crowd(profile: Profile) -> float:
 
 
 def _typical(facts: Facts, profile: Profile) -> float:
-    """The median of the row operators that were measured."""
+    """Return the median CPU time per row of the measured row operators."""
     stream = {
         facts.ordinals.get(id(n)) for n in graph.walk(facts.logical) if isinstance(n.operator, StreamOperator | Read)
     }

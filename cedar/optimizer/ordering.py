@@ -1,4 +1,4 @@
-"""Orderings: which operators of a chain must stay before which, and orders found so far with what they take."""
+"""Orderings: which operators of a chain must run before which, and orders found so far with their uses."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ NEAR = 1e-9  # sums of floats in another order differ by less
 
 @dataclass(frozen=True)
 class Precedence:
-    """What must run before what.
+    """Which operators must run before which.
 
     Args:
-        before: for each operator, the mask of those that must have run, the indirect ones too.
-        refusals: (below, above) to why they may not change places.
+        before: for each operator, the bit mask of operators that must run before it, directly or indirectly.
+        refusals: (below, above) -> why these two may not change places.
     """
 
     before: tuple[int, ...]
     refusals: dict[tuple[int, int], Refusal]
 
     def ready(self, done: int) -> Iterator[int]:
-        """The operators that may run next."""
+        """Yield the operators that may run next."""
         for i, needed in enumerate(self.before):
             if not done >> i & 1 and not needed & ~done:
                 yield i
 
 
 def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Precedence:
-    """Two operators that may not change places keep their order; so do those that a third one holds apart."""
+    """Find which operators must keep their order: pairs that may not swap, and pairs with such an operator between
+    them.
+    """
     before: list[int] = []
     refusals: dict[tuple[int, int], Refusal] = {}
     for above, node in enumerate(chain.nodes):
@@ -52,7 +54,7 @@ def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Prece
 
 
 def count_sets(precedence: Precedence, limit: int) -> int:
-    """How many sets of operators are closed under what must run before; stops counting above ``limit``."""
+    """Count the sets of operators that can have run, and stop above ``limit``."""
     layer, count = {0}, 1
     while layer and count <= limit:
         layer = {done | 1 << i for done in layer for i in precedence.ready(done)}
@@ -62,7 +64,7 @@ def count_sets(precedence: Precedence, limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A whole order of a chain and its places (as indices into the places allowed), and what it takes."""
+    """A complete order of a chain with its places (indices into the places allowed), and its use."""
 
     use: Use
     order: tuple[int, ...]
@@ -71,7 +73,7 @@ class Path:
 
 
 def as_written(cost: ChainCost, place: int) -> Path:
-    """The order of the graph with everything in one place."""
+    """Return the graph's own order, with everything in one place."""
     first, _ = cost.starts()[0]
     start = first if first < 0 else place
     order, places = tuple(range(cost.size)), (place,) * cost.size
@@ -79,7 +81,7 @@ def as_written(cost: ChainCost, place: int) -> Path:
 
 
 def keep_best(paths: Sequence[Path]) -> list[Path]:
-    """Those that no other one beats in every resource; of equals the first."""
+    """Keep the paths that no other beats in every resource; of equal paths, the first."""
     kept: list[Path] = []
     for path in paths:
         if not any(covers(other.use, path.use) for other in kept):
@@ -89,7 +91,7 @@ def keep_best(paths: Sequence[Path]) -> list[Path]:
 
 
 def covers(a: Use, b: Use) -> bool:
-    """``a`` takes no more than ``b`` of any resource."""
+    """Return whether ``a`` uses no more of any resource than ``b``."""
     more = 1.0 + NEAR
     return (
         a[2] <= b[2] * more and a[0] <= b[0] * more and a[1] <= b[1] * more and a[3] <= b[3] * more
@@ -98,9 +100,9 @@ def covers(a: Use, b: Use) -> bool:
 
 
 def settle(path: Path, cost: ChainCost, others: Use, limit: float) -> Path:
-    """The path with every move undone that gains nothing to speak of: the largest use stays within ``limit``.
+    """Undo moves that gain almost nothing, while the largest use stays within ``limit``.
 
-    So that two measurements choose the same plan, and a plan shows only the moves that matter.
+    Then two measurements choose the same plan, and a plan shows only moves that matter.
     """
     current, changed = path, True
     while changed:
@@ -118,7 +120,7 @@ Choice: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], int]"
 
 
 def _simpler(path: Path, cost: ChainCost) -> Iterator[Choice]:
-    """One step nearer to the order as written, or with fewer changes of place."""
+    """Yield paths one step closer to the order as written, or with fewer changes of place."""
     order, places, start = path.order, path.places, path.start
     for k in range(len(order) - 1):
         if order[k] > order[k + 1]:
@@ -131,7 +133,7 @@ def _simpler(path: Path, cost: ChainCost) -> Iterator[Choice]:
 
 
 def _fewer_places(order: tuple[int, ...], places: tuple[int, ...], start: int, cost: ChainCost) -> Iterator[Choice]:
-    """Each run of one remote place brought home."""
+    """Yield the placements in which a run of operators in one place moves to the default place."""
     if start >= 0 and start != 0 and not cost.remote[0]:
         yield order, places, 0
     k = 0

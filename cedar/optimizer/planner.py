@@ -1,4 +1,4 @@
-"""Planner: rules, then a search, then checks on the first rows; the plan that comes out of it."""
+"""Planner: applies rules, searches for the best order and places, and checks the plan on the first rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from cedar.plan.steps.facts import facts_of
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
-_CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
-ORDER, PLACE = "order", "place"  # what decisions of the search are called
+_CHECKING = (
+    1.0  # maximum seconds for checks; after a failed one, the rule to blame is dropped and the next plan checked
+)
+ORDER, PLACE = "order", "place"  # rule names of the search's decisions
 NAMES = (*(rule.__name__ for rule in RULES), ORDER, PLACE)
 _FIXED = Refusal("its results differed on the first rows")
 
@@ -39,18 +41,18 @@ class AutoPlanner:
 
     Args:
         root: the pipeline as written.
-        skips: whether a node has a policy for rows that fail.
-        splits: of the sources, from their metadata.
-        budget: what a plan may take.
+        skips: returns whether a node has a policy for rows that fail.
+        splits: the sources' splits, from their metadata.
+        budget: resources that a plan may use.
         executors: places that a plan may use.
-        workers: tasks at once.
-        most_workers: how many there may be where waiting limits a plan; None if ``workers`` stays.
+        workers: how many tasks run at once.
+        most_workers: maximum number of workers if waiting limits a plan; None keeps ``workers``.
         exact: False allows rewrites within an operator's tolerance.
-        keeping: what it costs to keep rows between epochs; None keeps caches where they are.
-        factors: how often rows repeat, of the columns of a ``dedup()``; None leaves each where it is.
-        cluster: of other machines, where a plan may use one, and what it costs to work there.
-        rules: of others, tried after our own that move operators.
-        refused: names of rules that are not tried, and of what the search leaves as it is.
+        keeping: the costs of storing rows between epochs; None leaves caches where they are.
+        factors: returns how often rows repeat in the columns of a ``dedup()``; None leaves each ``dedup()`` in place.
+        cluster: a cluster that a plan may use, with its measured costs.
+        rules: the caller's rules, tried after the built-in rules that move operators.
+        refused: names of rules that are not tried, and of search decisions ("order", "place") that are not made.
     """
 
     root: Node
@@ -70,11 +72,11 @@ class AutoPlanner:
     _broken: bool = field(default=False, repr=False)
 
     def begin(self) -> Plan:
-        """From what operators declare alone; nothing is run."""
+        """Return the first plan, from what operators declare; nothing runs."""
         try:
             done = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
-            if not isinstance(error, CedarError):  # which is the pipeline's own error, and is raised where it runs
+            if not isinstance(error, CedarError):  # a CedarError is the pipeline's own, and its run raises it again
                 _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
@@ -82,11 +84,11 @@ class AutoPlanner:
         return self._within(Plan(self.root, done.root, reported, method="rules", sweeps=done.sweeps))
 
     def _within(self, plan: Plan) -> Plan:
-        """The plan, with what the budget says of the run."""
+        """Return the plan with the budget's memory and cache limits."""
         return replace(plan, cache_bytes=self.budget.cache_bytes, memory_bytes=self.budget.memory_bytes)
 
     def admit(self, plan: Plan, check: Check) -> Plan:
-        """The first plan, without the rule that makes it differ on the first rows; as written if no one rule does."""
+        """Return the first plan, without the rule that changes the first rows; as written if no single rule does."""
         difference = check(plan)
         if difference is None:
             return plan
@@ -99,9 +101,10 @@ class AutoPlanner:
         return self.begin()
 
     def candidates(self, profile: Profile) -> tuple[Plan, ...]:
-        """The best plan for each kind of place: these threads, one of them, processes, a cluster; unchecked.
+        """Return the best plan for each kind of place: threads, one thread, processes and a cluster. None are checked
+        yet.
 
-        One thread may do what several do that pass the GIL to and fro, which no figure of one call shows.
+        One thread may be as fast as several that contend for the GIL, which per-call measurements cannot show.
         """
         if self._broken:
             return ()
@@ -117,7 +120,7 @@ class AutoPlanner:
         return tuple(self._best(profile, False, moved, **{"cluster": None, **limits}) for limits in asks)
 
     def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
-        """The plan once its results hold on the first rows, without the rules that make them differ."""
+        """Return the plan without rules that change results on the first rows."""
         places = tuple({node.place for node in graph.walk(plan.root) if node.place} | {plan.executor or "threads"})
         cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
         here = tuple(place for place in self.executors if place in places)
@@ -130,11 +133,11 @@ class AutoPlanner:
         return self._checked(plan, again, check)
 
     def chosen(self, profile: Profile, check: Check) -> Plan:
-        """The best plan for a profile, whatever it gains; its rules hold on the first rows."""
+        """Return the best plan for a profile without rules that change results on the first rows, whatever it gains."""
         return self._checked(self.best(profile), lambda planner: planner.best(profile), check)
 
     def _predicted(self, current: Plan, profile: Profile, more: bool = True) -> Prediction:
-        """What a plan should do, by a new profile."""
+        """Predict a plan's performance from a new profile."""
         places = {node.place for node in graph.walk(current.root) if node.place}
         executors = (*(place for place in self.executors if place not in places), *sorted(places))
         cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
@@ -142,19 +145,21 @@ class AutoPlanner:
         return foresee(current.root, facts, self.budget, executors, workers, self._lowering, cluster, more)
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
-        """The same plan with what a new profile says of it."""
+        """Return the same plan with a prediction from a new profile."""
         return plan if self._broken else replace(plan, prediction=self._predicted(plan, profile), profile=profile)
 
     def best(self, profile: Profile) -> Plan:
-        """The best plan for a profile, unchecked."""
+        """Return the best plan for a profile, unchecked."""
         return self._best(profile, True, self._moved(profile))
 
     def _moved(self, profile: Profile) -> Rewritten:
-        """The graph after the rules that move operators, whatever the places."""
+        """Return the graph after the rules that move operators, which do not depend on places."""
         return self._rewritten(self.root, (*MOVES, *self.rules), profile)
 
     def _best(self, profile: Profile, turns: bool, moved: Rewritten, **limits: Any) -> Plan:
-        """Within other limits than the planner's own, where they are given; one thread for several by ``turns``."""
+        """Return the best plan within ``limits``, which override the planner's; ``turns`` allows one thread for
+        several.
+        """
         asks = replace(self, **limits)
         searched = asks._search(moved.root, profile, turns)
         trimmed = asks._rewritten(searched.root, TRIMS, profile)
@@ -170,12 +175,14 @@ class AutoPlanner:
             sweeps=(*moved.sweeps, *searched.sweeps, *trimmed.sweeps),
         )
         plan = self._within(plan)
-        return replace(plan, prediction=asks._predicted(plan, profile, more=turns))  # of what is tried, that can wait
+        return replace(
+            plan, prediction=asks._predicted(plan, profile, more=turns)
+        )  # plans that are only tried do not need ``more`` yet
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _checked(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check) -> Plan:
-        """The plan without the rules whose results differ on the first rows; nothing is rewritten without a check."""
+        """Return the plan without rules that change results on the first rows. Every rewritten plan is checked."""
         if does(plan.root, self.root) == does(self.root, self.root):
             return plan
         end = time.perf_counter() + _CHECKING
@@ -188,11 +195,11 @@ class AutoPlanner:
             self.refused |= {culprit} if culprit else {*NAMES, *(rule.__name__ for rule in self.rules)} - {PLACE}
             plan = again(self)
             if culprit is None:
-                return plan  # in which only places are chosen
+                return plan  # this plan only chooses places
         return replace(Plan.as_written(self.root), decisions=tuple(self._refusals), profile=plan.profile)
 
     def _culprit(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check, end: float) -> str | None:
-        """The rule without which the plan has the right rows."""
+        """Return the rule without which the plan delivers the right rows."""
         for name in _applied(plan):
             without = replace(self, refused=self.refused | {name}, _refusals=[])
             if time.perf_counter() > end:
@@ -238,7 +245,7 @@ class AutoPlanner:
 
 
 def _applied(plan: Plan) -> list[str]:
-    """The rules of a plan, the last one first: without an earlier one, others may find nothing to do."""
+    """Return a plan's rules, last first, since without an earlier rule later ones may not apply."""
     return list(dict.fromkeys(d.rule for d in reversed(plan.decisions) if d.applied and d.rule != "place"))
 
 

@@ -1,4 +1,4 @@
-"""Predictions: what a chosen plan will do, what limits it, and what more hardware would buy."""
+"""Predictions: a plan's throughput, its bottleneck, and what more hardware would gain."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
 from cedar.profile.queueing import cores_kept
 
-_LEAST_GAIN = 0.005  # what more hardware buys at least to be worth a word
+_LEAST_GAIN = 0.005  # minimum gain of an upgrade to be reported
 _TWICE = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A graph's costs on a machine: what its stream operators take whatever the plan, and its chains.
+    """A graph's costs on a machine: its chains, and stream operators, whose costs do not depend on the plan.
 
     Args:
-        fixed: seconds that operators outside the chains take, per row read: of a core, of the GIL, of the coordinator.
+        fixed: seconds per row read outside the chains: of a core, of the GIL, of the coordinator.
         choice: how its graphs are lowered.
-        ordinal: of a node, in the pipeline as written.
+        ordinal: returns a node's number in the pipeline as written.
     """
 
     capacity: Capacity
@@ -38,16 +38,16 @@ class Model:
 
     @property
     def base(self) -> Use:
-        """What the operators outside the chains use."""
+        """The use of operators outside the chains."""
         cores, gil, coordinator = self.fixed
         return (cores / self.capacity.cores, gil, 0.0, 0.0, coordinator)
 
     def use(self, paths: Sequence[Path]) -> Use:
-        """What a plan uses."""
+        """Return the use of a whole plan."""
         return add(self.base, total(path.use for path in paths))
 
     def on(self, capacity: Capacity, places: Sequence[str] | None = None) -> Model:
-        """The same graph on another machine, or with other places allowed."""
+        """Return the model of the same graph on another machine, or with other places allowed."""
         costs = tuple(
             ChainCost(
                 c.chain, self.loads, self.flow, capacity, c.places if places is None else places, self.choice,
@@ -58,7 +58,7 @@ class Model:
         return dataclasses.replace(self, capacity=capacity, costs=costs)
 
     def again(self, paths: Sequence[Path]) -> list[Path]:
-        """Paths with their use here."""
+        """Return the paths with their use recomputed for this model."""
         return [
             dataclasses.replace(path, use=cost.evaluate(path.order, path.places, path.start))
             for cost, path in zip(self.costs, paths, strict=True)
@@ -66,7 +66,7 @@ class Model:
 
 
 def as_lowered(model: Model) -> list[Path]:
-    """The paths of the graph as it stands, in the places of its stages."""
+    """Return the paths of the graph in its current order and in the places of its stages."""
     paths = []
     for cost in model.costs:
         start, *places = (cost.places.index(place) if place in cost.places else 0 for place in cost.chain.places)
@@ -77,7 +77,7 @@ def as_lowered(model: Model) -> list[Path]:
 
 
 def predict(model: Model, paths: Sequence[Path], more: bool = True) -> Prediction:
-    """What is expected of a plan, and what more hardware would buy."""
+    """Predict a plan's throughput and bottleneck, and with ``more``, what more hardware would gain."""
     use = model.use(paths)
     named: dict[str, float] = {}
     for k, seconds in enumerate(use):
@@ -94,7 +94,7 @@ def predict(model: Model, paths: Sequence[Path], more: bool = True) -> Predictio
 
 
 def expected_seconds(model: Model, use: Use) -> float:
-    """Per row: what the scarcest resource takes, or more where workers wait for one another to let go of the GIL."""
+    """Return seconds per row: the use of the scarcest resource, or more if workers wait for the GIL."""
     work = use[0] * model.capacity.cores
     if not work:
         return max(use)
@@ -103,7 +103,7 @@ def expected_seconds(model: Model, use: Use) -> float:
 
 
 def _name(model: Model, k: int) -> str:
-    """Workers that wait are kept by what they wait for."""
+    """Name a resource in predictions; for busy workers that mostly wait, name what they wait for."""
     if RESOURCES[k] not in {"workers", "one task at a time"}:
         return RESOURCES[k]
     reads = [(model.loads[id(c.chain.base)], c.rate(0)) for c in model.costs if c.chain.sources]
@@ -117,7 +117,7 @@ def _name(model: Model, k: int) -> str:
 
 
 def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
-    """Core seconds per row read."""
+    """Return core seconds per row read, by operator number."""
     by_operator: dict[int, float] = {}
     for cost, path in zip(model.costs, paths, strict=True):
         nodes = cost.chain.nodes
@@ -132,7 +132,7 @@ def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
 
 
 def _more(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, float]:
-    """The gain of each larger machine, the largest first."""
+    """Return the gain of each hardware upgrade, largest first."""
     have = model.capacity
     larger = {
         "one more core": dataclasses.replace(have, cores=have.cores + 1, workers=have.workers + 1),

@@ -1,4 +1,4 @@
-"""Reasons: what a search chose, said so that a user can check it."""
+"""Explains what a search chose, with figures that users can check."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from cedar.optimizer.ordering import Path, Precedence
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 
-_WORTH = 0.03  # of the plan's time: the least gain of a refused move for it to be reported
+_WORTH = 0.03  # fraction of the plan's time that a refused move must gain to be reported
 _MOST_REFUSALS = 5
 
 
 @dataclass(frozen=True)
 class SearchChoice:
-    """What a search chose from.
+    """The plan that a search chose, and the plans it was compared with.
 
     Args:
-        plan: the chosen one.
-        written: the graph as it came, on the one executor that suits it best.
-        local: the best plan without processes.
-        method: how the best was found.
-        processes: they were allowed.
+        plan: the chosen plan.
+        written: the order as written, on the executor that suits it best.
+        local: the best plan without other processes.
+        method: the search method that found the best plan.
+        processes: whether plans could use worker processes.
     """
 
     plan: PathChoice
@@ -38,7 +38,7 @@ class SearchChoice:
 
 
 def tell(choice: SearchChoice, facts: Facts, precedences: Sequence[Precedence]) -> tuple[Decision, ...]:
-    """What was moved and where, what was not, and which figures are missing."""
+    """Return decisions about operators that moved, places, moves that were refused, and missing measurements."""
     decisions: list[Decision] = []
     for cost, path, precedence in zip(choice.plan.model.costs, choice.plan.paths, precedences, strict=True):
         decisions += _orders(cost, path, facts)
@@ -48,7 +48,7 @@ def tell(choice: SearchChoice, facts: Facts, precedences: Sequence[Precedence]) 
 
 
 def _orders(cost: ChainCost, path: Path, facts: Facts) -> Iterator[Decision]:
-    """Each operator that overtook others, with the figures that decided."""
+    """Yield a decision for each operator that moved before others, with the figures that justified it."""
     nodes, loads = cost.chain.nodes, cost.loads
     for k, i in enumerate(path.order):
         passed = sorted(j for j in path.order[k + 1 :] if j < i)
@@ -67,13 +67,13 @@ def _orders(cost: ChainCost, path: Path, facts: Facts) -> Iterator[Decision]:
 
 
 def _sizes(cost: ChainCost, i: int) -> list[str]:
-    """How an operator changes the size of what it reads."""
+    """Describe how an operator changes the size of what it reads."""
     before, after = cost.sizes_of(i)
     return [f"{after / before:.2g}x the bytes"] if before and after and abs(after / before - 1) > 0.01 else []
 
 
 def _refusals(cost: ChainCost, path: Path, precedence: Precedence, facts: Facts, slowest: float) -> list[Decision]:
-    """Filters that would have paid further down."""
+    """Return refused moves of filters that would have saved the most time."""
     nodes, refused = cost.chain.nodes, []
     done = 0
     weights = {}
@@ -96,7 +96,7 @@ def _unmeasured(cost: ChainCost, facts: Facts) -> Iterator[Decision]:
 
 
 def _places(choice: SearchChoice, facts: Facts) -> Iterator[Decision]:
-    """Runs of operators in processes; else what holds the GIL most, and why it stays."""
+    """Yield decisions for operators placed in processes; if none are, one for the operator that holds the GIL most."""
     plan = choice.plan
     if plan.remote:
         gain = choice.local.slowest / plan.slowest if plan.slowest else 1.0
@@ -113,7 +113,7 @@ def _places(choice: SearchChoice, facts: Facts) -> Iterator[Decision]:
 
 
 def _worked(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
-    """The source of a chain that reads, and its operators."""
+    """Return a chain's operators, and its source if the chain reads, with their loads."""
     base = cost.chain.base
     return [
         *([(base, loads[id(base)])] if cost.chain.sources else []),

@@ -1,4 +1,4 @@
-"""Rewrite: lets rules propose steps until none does any more, and says what was done and refused."""
+"""Rewrite: applies the steps that rules propose until none applies, and records what was done and refused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cedar.plan.graph import Node
 from cedar.plan.steps.columns import KeepOrder
 from cedar.plan.steps.sweep import Pass, Sweep, first_line, key_of, one_step
 
-_NOISE = 1.01  # of what a graph is estimated to cost: sums of figures that were measured differ by less
+_NOISE = 1.01  # estimated costs of two graphs within this factor count as equal
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The graph after rules, the steps that led there, and what was done and refused."""
+    """The graph after all rules, the steps that produced it, and what was done and refused."""
 
     root: Node
     sweeps: tuple[Sweep, ...]
@@ -26,13 +26,13 @@ class Rewritten:
 
 
 def rewrite(facts: Facts, rules: Sequence[Rule]) -> Rewritten:
-    """Applies all rules, and puts columns into their order as written.
+    """Apply all rules, then restore the column order as written.
 
-    Comes to an end whatever the rules do: a graph that was there before is not rebuilt.
+    Terminates whatever the rules do, because it never returns to an earlier graph.
 
     Args:
-        facts: of the pipeline as written, or of a plan's graph.
-        rules: in the order in which they are tried; each is applied wherever it applies, and all again after a change.
+        facts: facts of the pipeline as written, or of a plan's graph.
+        rules: applied in this order, each as often as possible, and all once more after a change.
     """
     run = Rewriting(facts, rules)
     changed = True
@@ -48,12 +48,13 @@ def rewrite(facts: Facts, rules: Sequence[Rule]) -> Rewritten:
 
 @dataclass
 class Rewriting:
-    """A graph on its way from rule to rule.
+    """The state of a rewrite in progress.
 
     Args:
-        facts: of the graph as it is.
-        rules: all that are tried.
-        applied, refusals, failed: what was done, what did not apply, and what was not done, and why.
+        facts: facts of the current graph.
+        rules: all rules to try.
+        applied, refusals, failed: changes made, proposals that did not apply, and changes that were undone, with
+            reasons.
         sweeps: the steps so far.
     """
 
@@ -69,7 +70,7 @@ class Rewriting:
         self._seen.add(key_of(self.facts.root, self.facts.ordinals))
 
     def apply(self, rule: Rule) -> bool:
-        """All steps that a rule proposes in a pass; one alone where together they do no good; False for none."""
+        """Apply a rule's steps in one pass, or a single one if together they do not help; return whether any applied."""
         most = len(self.facts.consumers)
         while (asked := Asked(self, rule, most)).run():
             why = asked.why or self._take(rule, asked)
@@ -82,10 +83,10 @@ class Rewriting:
         return False
 
     def _take(self, rule: Rule, asked: Asked) -> str:
-        """Continue with the graph after a pass; else why not."""
+        """Continue with the graph after a pass, or return why not."""
         try:
             facts = self.facts.at(asked.root)
-        except CedarError as error:  # the pipeline as written is sound, so this is the rule's doing
+        except CedarError as error:  # the pipeline as written is valid, so the rule is to blame
             return first_line(error)
         key = key_of(facts.root, facts.ordinals)
         if key in self._seen:
@@ -103,7 +104,7 @@ class Rewriting:
         return ""
 
     def decisions(self) -> list[Decision]:
-        """One for each operator and rule that changed it, then one for each thing that did not happen."""
+        """Return a decision for each change, then one for each change that was refused or failed."""
         made = [Decision(rule, _told(operator, hows), applied=True) for (rule, operator), hows in self.applied.items()]
         broken = [Decision(rule, label, applied=False, why=why) for (rule, label), why in self.failed.items()]
         return [*made, *self.refusals.values(), *broken]
@@ -111,17 +112,17 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class AppliedChange:
-    """A change of a pass, and the operator that the rule looked at."""
+    """A change made in a pass, and the operator at which the rule proposed it."""
 
     change: Change
     label: str
 
 
 class Asked:
-    """One rule asked about every node of a graph; its steps are checked before they are taken.
+    """One pass of one rule over every node of a graph. Each step is checked before it is applied.
 
     Args:
-        most: changes after which the rest stays unchanged.
+        most: the maximum number of changes.
     """
 
     def __init__(self, run: Rewriting, rule: Rule, most: int) -> None:
@@ -129,10 +130,10 @@ class Asked:
         self.root = run.facts.root
         self.sweep = Sweep(())
         self.made: list[AppliedChange] = []
-        self.why = ""  # the graph cannot be, if set
+        self.why = ""  # why the new graph is invalid, if it is
 
     def run(self) -> list[AppliedChange]:
-        """The changes made; ``root`` is the graph after them."""
+        """Run the pass and return its changes; afterwards ``root`` is the new graph."""
         made = Pass(self._run.facts, self._step, getattr(self._rule, "downward", False))
         try:
             self.root = made.run()
@@ -142,7 +143,7 @@ class Asked:
         return self.made
 
     def _step(self, _number: int, node: Node, facts: Facts) -> Step | None:
-        """What the rule proposes at a node, if that may be done."""
+        """Return the step that the rule proposes at a node, if it passes its check."""
         run, rule = self._run, self._rule.__name__
         if len(self.made) >= self._most or (run.failed and (rule, facts.label(node)) in run.failed):
             return None
@@ -169,7 +170,7 @@ class Asked:
 
 
 def _told(operator: str, hows: Sequence[str]) -> str:
-    """Such as "filter(x): below map(f), shuffle"."""
+    """Format an operator and what happened to it, such as "filter(x): below map(f), shuffle"."""
     reported: list[str] = []
     for how in filter(None, hows):
         again = bool(reported) and how.startswith("below ") and reported[-1].startswith("below ")

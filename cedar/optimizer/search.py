@@ -1,4 +1,4 @@
-"""Search: the order of every chain and the place of every operator, chosen together."""
+"""Search: chooses the order of every chain and the place of every operator together."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from cedar.plan.steps.commute import may_swap
 from cedar.plan.steps.sweep import Sweep
 from cedar.profile import Profile
 
-LEAST_GAIN = 0.03  # the order as written is left for more than this
-_SETTLED = 0.03  # moves that gain less than this, all together, are undone: two measurements choose the same plan
-_ALONE = 0.9  # of the time, the GIL is held: one thread does as well as two
+LEAST_GAIN = 0.03  # a plan must gain more than this over the order as written
+_SETTLED = 0.03  # moves that together gain less are undone, so that two measurements choose the same plan
+_ALONE = 0.9  # share of time with the GIL held, above which one thread is as fast as two
 _PLAIN = Lowering()
 _AHEAD = 2  # tasks in flight for each worker
-_PROCESS = 64 << 20  # bytes that a worker process holds before it has done anything
+_PROCESS = 64 << 20  # bytes of memory that an idle worker process uses
 _GATHERING = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
 
 
@@ -44,13 +44,13 @@ class SearchResult:
 
     Args:
         root: the graph with its chains in order, and ``place`` set on row operators and sources.
-        sweeps: the steps that led there.
-        executor: of what has no place of its own.
-        workers: tasks at once.
-        method: "exact" where every legal order of every chain was weighed.
-        seconds: per row read, as expected.
-        written: the same of the graph as it came, all on the one executor that suits it best.
-        decisions: what was moved, and what was not, and why.
+        sweeps: the steps that produced it.
+        executor: the executor of operators that have no place of their own.
+        workers: how many tasks run at once.
+        method: "exact" if every legal order of every chain was considered.
+        seconds: expected seconds per row read.
+        written: expected seconds per row read of the input graph, on the one executor that suits it best.
+        decisions: which operators moved, which did not, and why.
     """
 
     root: Node
@@ -76,15 +76,15 @@ def search(
     cluster: Cluster | None = None,
     lowering: Lowering = _PLAIN,
 ) -> SearchResult:
-    """The best order and places for a graph that rules have rewritten.
+    """Find the best order and places for a graph that rules have rewritten.
 
     Args:
-        facts: with a profile.
-        executors: the places allowed, out of "inline", "threads" and "processes".
-        workers: tasks at once; up to ``most_workers`` where waiting limits the run.
-        turns: one thread will do where several would take turns with the GIL; False if that is a guess.
-        swap: whether two operators may change places.
-        cluster: another place allowed, and what it costs to work there.
+        facts: facts with a profile.
+        executors: the places allowed: "inline", "threads" and "processes".
+        workers: how many tasks run at once; up to ``most_workers`` if waiting limits the run.
+        turns: use one thread if several would only take turns with the GIL. Pass False to keep several.
+        swap: returns why two operators may not change places, or None.
+        cluster: a cluster that may run operators, with its measured costs.
         lowering: how the graph becomes stages.
     """
     model = _model(root, facts, budget, executors, workers, lowering)
@@ -121,7 +121,9 @@ def foresee(
     cluster: Cluster | None = None,
     more: bool = True,
 ) -> Prediction:
-    """What is expected of a graph as it is lowered: of the stages that would run; and what ``more`` would buy."""
+    """Predict the performance of the stages that ``lower`` makes of a graph; with ``more``, also gains of more
+    hardware.
+    """
     model = _model(root, facts, budget, executors, workers, lowering)
     if cluster is not None:
         model = _with_cluster(model, tuple(place for place in _places(executors) if place != REMOTE), cluster)
@@ -151,13 +153,13 @@ def _model(
 
 
 def _places(executors: Sequence[str]) -> tuple[str, ...]:
-    """The places worth a thought: nothing does better inline than on threads. The usual one comes first."""
+    """Return the places to consider, the default first; "inline" only without threads, as it is never faster."""
     local = next((place for place in ("threads", INLINE) if place in executors), None)
     return tuple(place for place in (local, REMOTE if REMOTE in executors else None) if place) or ("threads",)
 
 
 def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: DataFlow) -> tuple[float, float, float]:
-    """What the stream operators take per row read, and what cuts, gathers, converts and delivers batches."""
+    """Return seconds per row read (core, GIL, coordinator) of stream operators and of handling batches."""
     cores, gil, coordinator = profile.own + profile.around, profile.own + _GATHERING * profile.around, profile.own
     for node in graph.walk(root):
         if isinstance(node.operator, StreamOperator):
@@ -172,7 +174,7 @@ def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: DataFlow)
 
 
 def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | None) -> SearchChoice:
-    """The best plan with processes, with a cluster or with neither, unless the order as written is as good."""
+    """Return the best plan with processes, a cluster or neither, or the order as written if it is about as fast."""
     places = model.costs[0].places if model.costs else ("threads",)
     local = tuple(place for place in places if place != REMOTE)
     as_written = [joint.written(model.on(model.capacity, (place,))) for place in places]
@@ -191,12 +193,12 @@ def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | 
 
 
 def _each(plan: PathChoice) -> float:
-    """Expected seconds per row."""
+    """Return expected seconds per row."""
     return expected_seconds(plan.model, plan.model.use(plan.paths))
 
 
 def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Model:
-    """The same graph, with a cluster to work on next to this process."""
+    """Return the model with a cluster as an additional place."""
     capacity = dataclasses.replace(
         model.capacity, cluster=cluster.address, threads=cluster.threads, ship_bytes=cluster.ship_bytes,
         ship_seconds=cluster.ship_seconds,
@@ -205,7 +207,7 @@ def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Mod
 
 
 def _wanted_workers(plan: PathChoice, most: int | None) -> int:
-    """So many workers that waiting is no longer what limits the plan."""
+    """Return the number of workers with which waiting no longer limits the plan."""
     have = plan.model.capacity.workers
     use = plan.model.use(plan.paths)
     kept = use[RESOURCES.index("workers")]
@@ -216,7 +218,7 @@ def _wanted_workers(plan: PathChoice, most: int | None) -> int:
 
 
 def _take_turns(plan: PathChoice) -> bool:
-    """Threads would do nothing but wait for the GIL, and each time it passes between them costs; one does as well."""
+    """Return whether threads would only wait for the GIL; one thread is then as fast, as passing the GIL costs time."""
     if plan.remote:
         return False
     use = plan.model.use(plan.paths)
@@ -225,7 +227,7 @@ def _take_turns(plan: PathChoice) -> bool:
 
 
 def _within_memory(choice: SearchChoice, facts: Facts, budget: Budget) -> SearchChoice:
-    """Fewer workers where the rows on their way would not fit."""
+    """Return the choice with fewer workers, if the rows in flight would not fit in memory."""
     assert facts.profile is not None
     limit = budget.memory_bytes or facts.profile.machine.memory
     plan = choice.plan
@@ -255,7 +257,7 @@ def _arranged(plan: PathChoice) -> list[Arranged]:
 
 
 def _executor(plan: PathChoice, model: Model) -> str:
-    """The place in the coordinator's process where anything runs there, else the one where what has no place runs."""
+    """Return the place that runs operators in the coordinator's process, or the default place if none does."""
     if not plan.model.costs:
         return "threads"
     local = {

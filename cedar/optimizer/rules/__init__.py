@@ -1,10 +1,10 @@
-"""The rules, in the order in which they are tried: one a file, each a function of a node and the facts.
+"""The rewrite rules in the order in which they are tried. Each is a function of a node and the facts, in its own file.
 
-``MOVES`` change where operators stand, and come before the search for an order; ``TRIMS`` change what is computed and
-carried, and come after it, since they depend on the order. Where a rule needs figures, it does nothing without.
-``inexact`` stands first: it asks what follows what in the order as written.
+``MOVES`` move operators and run before the search for an order. ``TRIMS`` change what is computed and carried, and run
+after the search because they depend on the order. A rule that needs measurements does nothing without them.
 
-``dedup_place`` is after ``scan_filter``, which decides the rows that are grouped.
+``inexact`` is first because it looks at which operators follow each other as written. ``dedup_place`` comes after
+``scan_filter``, which decides which rows are grouped.
 """
 
 from cedar.optimizer.facts import Rule

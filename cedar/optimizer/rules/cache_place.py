@@ -1,4 +1,4 @@
-"""cache_place: rows are kept where that saves most in later epochs."""
+"""cache_place: stores rows where that saves most in later epochs."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from cedar.plan.steps.commute import is_row_operator
 from cedar.plan.steps.single import Cache, chain_below, kept_above
 
 _AUTO = "auto"
-_BETTER = 1.1  # of what is saved: less is not worth a move, since figures have noise
-_WORTH = 0.05  # of the time of an epoch: what a cache that nothing asked for must save
+_BETTER = 1.1  # minimum ratio of the new gain to the old one, since measurements have noise
+_WORTH = 0.05  # fraction of an epoch's time that an inserted cache must save
 
 
 @dataclass(frozen=True)
 class _CachePoint:
-    """A cache above the first operators of a chain, per row that the source reads.
+    """A possible cache position in a chain; figures are per row that the source reads.
 
     Args:
-        saved: seconds that later epochs do without.
-        bytes: that are kept, and read back instead.
+        saved: seconds saved in later epochs.
+        bytes: bytes stored, and read back.
     """
 
     saved: float
     bytes: float
 
     def gain(self, rows: int, per_byte: float, room: float) -> float:
-        """Seconds per row; of what does not fit, the rest is computed again."""
+        """Return seconds gained per row. Rows that do not fit are computed again."""
         total = rows * self.bytes
         return (self.saved - self.bytes * per_byte) * (min(1.0, room / total) if total else 1.0)
 
 
 def cache_place(node: Node, facts: Facts) -> Outcome:
-    """``cache("auto")`` moves within the operators right above a source, below the first random one, or goes.
+    """Move ``cache("auto")`` among the operators right above a source, below the first random one, or drop it.
 
-    After the first epoch, what is below it costs nothing but the reading of what was kept. A place that the user named
-    stays; where the budget names an amount for it, a cache is put in that nothing asked for.
+    After the first epoch, operators below the cache cost nothing; only reading it does. A cache with a location from
+    the user stays. If the budget gives an amount for caches, a cache may be inserted.
     """
     if facts.profile is None or facts.keeping is None or not (is_row_operator(node) or not node.inputs):
         return None
@@ -86,13 +86,13 @@ def _rows(source: Node) -> int | None:
     assert isinstance(source.operator, Read)
     try:
         splits = SplitTable.of(source.operator.source.splits())
-    except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
+    except Exception:  # noqa: BLE001 - the run lists them again and reports the error
         return None
     return splits.known_rows if splits and splits.counted else None
 
 
 def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_CachePoint]:
-    """A place above the source, and one above each operator."""
+    """Return a cache position above the source, and one above each operator."""
     loads = find_loads(facts.root, facts)
     flow = find_flow(facts.root, facts, loads)
     filters = list(getattr(source.operator, "where", ()))
@@ -127,7 +127,7 @@ def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, repo
 
 
 def _as_written(hint: Node, facts: Facts) -> bool:
-    """It is above what the user put it above."""
+    """Return whether the cache is still where the user put it."""
     if facts.ordinal(hint) is None:
         return False
     done = {facts.ordinal(n) for n in graph.walk(hint.inputs[0])} - {None}

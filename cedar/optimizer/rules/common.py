@@ -1,4 +1,4 @@
-"""common: the same operator twice on the same rows is computed once."""
+"""common: computes equal operators on the same rows only once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cedar.plan.steps.single import Share, equal_before
 
 
 def common(node: Node, facts: Facts) -> Outcome:
-    """The earlier of two equal row operators on one and the same input.
+    """Replace a row operator by an earlier equal one with the same input.
 
-    Sources and stream operators stay apart, since the state of each is its own; so do two random operators, which draw
-    differently, unless they are one object.
+    Sources and stream operators are not merged, since each has its own state. Two random operators draw differently and
+    are only merged if they are the same object.
     """
     if isinstance(node.operator, Read):
         return _read_twice(node, facts)
@@ -26,7 +26,7 @@ def common(node: Node, facts: Facts) -> Outcome:
 
 
 def _read_twice(node: Node, facts: Facts) -> Refusal | None:
-    """Two sources number their rows apart: with one of them gone, the other's rows are drawn for and sorted as its."""
+    """Refuse to merge two equal sources: each numbers its own rows, and draws and order depend on these numbers."""
     assert isinstance(node.operator, Read)
     for other in facts.readers[read_from(node)]:
         if other is node:
@@ -39,7 +39,7 @@ def _read_twice(node: Node, facts: Facts) -> Refusal | None:
 
 
 def _computed_before(node: Node, facts: Facts) -> Refusal | None:
-    """The same function of the same columns, into others: two results, each of which may be changed in place."""
+    """Refuse to merge equal functions that write different columns: each result may be changed in place."""
     wanted, current = None if node.effects.random else node.operator.computes(), node.inputs[0]
     while wanted is not None and (before := current.operator.computes()) is not None:
         writes = current.effects.writes

@@ -1,6 +1,4 @@
-"""dead_columns: columns that nothing reads any more are dropped before rows are held, kept, cut, shipped or
-gathered.
-"""
+"""dead_columns: drops unused columns before rows are held, cached, cut, shipped or gathered."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ from cedar.plan.steps.columns import Keep, unread
 
 @downward
 def dead_columns(node: Node, facts: Facts) -> Outcome:
-    """Below stream operators and ``cache("auto")``, and below functions that run once per row.
+    """Drop unused columns below stream operators, ``cache("auto")`` and functions that run once per row.
 
-    There rows are held, tasks may be cut, and rows shipped.
+    These operators hold rows, and there tasks may be cut and rows shipped.
     """
     effects = node.effects
     holds = effects.rows == "stream" or node.operator.storage is not None
@@ -30,7 +28,7 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
 
 
 def _chained(node: Node) -> bool:
-    """It may run as one kernel with the operator below, which nothing should part."""
+    """Return whether the node may run as one kernel with the operator below; a selection must not separate them."""
     chain = _chain(node)
     return chain is not None and all(_chain(child) is chain for child in node.inputs)
 

@@ -1,4 +1,4 @@
-"""dead_results: results of expressions that nothing reads are not computed."""
+"""dead_results: skips results of expressions that no operator reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cedar.plan.steps.columns import DropResults
 
 @downward
 def dead_results(node: Node, facts: Facts) -> Outcome:
-    """Results that cannot fail go; functions stay, since they may do more than return."""
+    """Skip unused results that cannot fail. Functions are always called, since they may have side effects."""
     operator, live = node.operator, facts.live.get(id(node))
     if live is None:
         return None

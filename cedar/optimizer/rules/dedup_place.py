@@ -1,4 +1,4 @@
-"""dedup_place: features are grouped before what is then done once for equal rows."""
+"""dedup_place: groups features before transforms that can then run once for equal rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cedar.plan.steps.cross import Group, features, passes_groups
 
 
 def dedup_place(node: Node, facts: Facts) -> Outcome:
-    """A ``dedup()`` moves below the transforms of its features that change each value by itself, where that pays.
+    """Move a ``dedup()`` below transforms of its features that change each value by itself, if that pays off.
 
-    It changes no value, so it may stand anywhere; what it passes must leave its features alone, or be such a transform.
+    It changes no values, so it can move past operators that do not touch its features, and past such transforms.
     """
     if node.operator.grouping is None or facts.factors is None:
         return None
@@ -34,7 +34,7 @@ def dedup_place(node: Node, facts: Facts) -> Outcome:
 
 
 def _way(node: Node, grouped: frozenset[str] | None, facts: Facts) -> list[Node]:
-    """The operators below that a ``dedup()`` may pass, from the top down."""
+    """Return the operators below that a ``dedup()`` may pass, from the top down."""
     way = []
     current = node.inputs[0]
     while len(current.inputs) == 1 and len(facts.consumers[id(current)]) < 2 and passes_groups(current, grouped):
@@ -44,13 +44,13 @@ def _way(node: Node, grouped: frozenset[str] | None, facts: Facts) -> list[Node]
 
 
 def _is_once(operator: Operator, grouped: frozenset[str] | None) -> bool:
-    """Whether it is done once for rows that are equal in these features."""
+    """Return whether the operator runs once for rows that are equal in these features."""
     reads = operator.unique_reads
     return reads is not None and (grouped is None or grouped >= set(reads))
 
 
 def _blocked(node: Node, grouped: frozenset[str] | None, facts: Facts) -> Refusal | None:
-    """Why it stays where it is: a function of a feature that is not marked."""
+    """Return a refusal if the operator below is an unmarked function of a feature."""
     effects = node.effects
     if grouped is None or not node.inputs or not effects.writes or not effects.writes & grouped or not effects.per_row:
         return None
@@ -59,14 +59,14 @@ def _blocked(node: Node, grouped: frozenset[str] | None, facts: Facts) -> Refusa
 
 
 def _why_not(passed: Node, node: Node, factors: Mapping[str, float], facts: Facts) -> str:
-    """Why a transform should continue seeing every row; empty if it need not."""
+    """Return why a transform should continue to see every row; "" if grouping pays off."""
     reads = passed.operator.unique_reads or ()
     factor = min(factors.get(name, 1.0) for name in reads)
     if factor < PAYS:
         return f"rows of {', '.join(map(repr, reads))} repeat {factor:.3g} times, below {PAYS:g}"
     figures, own = facts.figures(passed), facts.figures(node)
     if figures is None or own is None:
-        return ""  # a function costs more than an index
+        return ""  # not measured: assume that a function costs more than an index
     saved, again = figures.wall * (1 - 1 / factor), own.wall / factor
     if saved < again:
         return f"it saves {saved * 1e6:.3g} us a row, and grouping again takes {again * 1e6:.3g}"

@@ -1,4 +1,4 @@
-"""group_expressions: an expression joins the next one below it, and both run as one query."""
+"""group_expressions: moves an expression next to another one below it, so that both run as one query."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from cedar.plan.graph import Node
 from cedar.plan.steps.commute import is_row_operator, may_swap
 from cedar.plan.steps.reorder import Reorder, falls_away
 
-_WORTH = 0.05  # of the time of a block: a plan with another order is audited now and then, which costs about 3%
-_LARGER = 1.1  # of bytes a row: what makes rows larger stays late
+_WORTH = 0.05  # fraction of a block's time to save; audits of plans with another order cost about 3%
+_LARGER = 1.1  # growth in bytes per row above which an operator stays late
 
 
 def group_expressions(node: Node, facts: Facts) -> Outcome:
-    """Below operators that give a row for each row, where the call that is saved weighs enough.
+    """Move an expression below operators that keep the number of rows, if the saved call matters enough.
 
-    The search puts operators where rows are few; between equals, it leaves them as they were written.
+    The search puts operators where rows are few, and leaves equally good ones in the order as written.
     """
     if facts.profile is None or node.operator.filters or not _is_query(node):
         return None
@@ -40,7 +40,7 @@ def _is_query(node: Node) -> bool:
 
 
 def _between(node: Node, facts: Facts) -> tuple[list[Node], Node | None]:
-    """The operators that ``node`` may run before, top first, and the expression below them."""
+    """Return the operators that ``node`` may run before, top first, and the expression below them."""
     passed: list[Node] = []
     current = node.inputs[0]
     while is_row_operator(current) and len(facts.consumers[id(current)]) == 1 and current.place == node.place:
@@ -54,12 +54,12 @@ def _between(node: Node, facts: Facts) -> tuple[list[Node], Node | None]:
 
 
 def _saved(node: Node, below: Node, facts: Facts) -> float:
-    """Seconds that one call less saves for each block."""
+    """Return seconds per block that one call less saves."""
     first, second = facts.figures(node), facts.figures(below)
     return min(first.call, second.call) if first is not None and second is not None else 0.0
 
 
 def _block(node: Node, facts: Facts) -> float:
-    """Seconds for a block."""
+    """Return seconds per block."""
     figures = facts.figures(node)
     return figures.wall * figures.rows / figures.calls if figures is not None and figures.calls else 0.0

@@ -1,4 +1,4 @@
-"""inexact: with ``exact=False``, a transform does what is cheaper and differs no more than it says."""
+"""inexact: with ``exact=False``, lets a transform use a cheaper method within its declared tolerance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cedar.plan.steps.single import Loosen, joins
 
 
 def inexact(node: Node, facts: Facts) -> Outcome:
-    """The lowest transform of a chain that ends with ``node``, where what is above it allows it to do less."""
+    """Loosen the lowest transform of the chain that ends in ``node``, if the transforms above it allow that."""
     if facts.exact:
         return None
     above: list[Node] = []

@@ -1,4 +1,4 @@
-"""late: what makes rows larger runs after they were moved about, what makes them smaller before."""
+"""late: runs operators that enlarge rows after stream operators move rows around, and ones that shrink rows before."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from cedar.plan.steps.commute import batch_rows, moves_rows, over_ranks
 from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
 from cedar.plan.steps.step import shared
 
-_LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what is between is not worth a move
-_ABOUT = 0.6  # rows may be larger by so much where that spares a kernel, and tasks, of its own
-_TASK_BYTES = 64 << 10  # moved about in the time that a task of its own takes
-_TASK_ROWS = 1024  # of a task above a shuffle, at least
+_LARGER, _SMALLER = 1.1, 0.9  # measured growth in bytes per row; in between, a move does not pay off
+_ABOUT = 0.6  # minimum growth with which to move above a batch, to share a kernel and tasks there
+_TASK_BYTES = 64 << 10  # bytes that can be moved in the time an extra task costs
+_TASK_ROWS = 1024  # minimum rows of a task above a shuffle
 
 
 def late(node: Node, facts: Facts) -> Outcome:
-    """Operators that give a row for each row move above shuffle and batch, or below shuffle, by measured sizes; and
-    above what deals rows to ranks, whatever their sizes: what is below it is computed for all ranks.
+    """Move operators that keep the number of rows above shuffle and batch, or below shuffle, by measured sizes. They
+    always move above operators that distribute rows over ranks, since below those they run for all ranks.
     """
     below = node.inputs[0] if len(node.inputs) == 1 else None
     if below is None:
@@ -44,7 +44,7 @@ def late(node: Node, facts: Facts) -> Outcome:
 
 
 def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
-    """Before anything is measured: what decodes, and what follows it, moves above a batch."""
+    """Before any measurement, move decoding operators, and those after them, above a batch."""
     if not moves_rows(stream):
         return None
     current = below
@@ -59,7 +59,7 @@ def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
 
 
 def _owned(balance: Node, facts: Facts) -> Outcome:
-    """The operator below ``balance``, and below the shuffles and the batch there are between the two, above it."""
+    """Move the operator below ``balance``, and below any shuffles and batch in between, above them."""
     streams = [balance]
     while moves_rows(below := streams[-1].inputs[0]):
         streams.append(below)
@@ -70,8 +70,8 @@ def _owned(balance: Node, facts: Facts) -> Outcome:
 
 
 def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
-    """The operator that ``top``, right below ``stream``, has to move above it for: rows that enter it are so small that
-    it pays to move them instead. It is ``top`` itself, or one below it that may follow it, as decoding follows a crop.
+    """Return the first operator, from ``top`` down, from which moving all up to ``top`` above ``stream`` pays off:
+    its input rows are so small that moving them instead is cheaper. It may be below ``top``, as a decoder below a crop.
     """
     current = top
     while movable(current, facts) and (current is top or held(current, stream, facts) is None):
@@ -84,7 +84,7 @@ def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
 
 
 def _joined(batch: Node, facts: Facts) -> Outcome:
-    """What would run as one kernel with an operator above a batch goes there, too, where rows are about as large."""
+    """Move an operator above a batch if it forms one kernel with the next operator, and rows are about as large."""
     moving, above = batch.inputs[0], facts.consumers[id(batch)]
     node = above[0] if len(above) == 1 else None
     if node is None or not movable(moving, facts) or not _one_kernel(moving, node):
@@ -104,7 +104,7 @@ def _one_kernel(below: Node, above: Node) -> bool:
 
 
 def _growth(node: Node, top: Node, facts: Facts) -> float:
-    """How many times larger rows are after ``top`` than they were before ``node``, below it."""
+    """Return the size of rows after ``top`` relative to their size before ``node``, which is below it."""
     factor = growth(top, facts)
     while top is not node:
         top = top.inputs[0]
@@ -113,7 +113,7 @@ def _growth(node: Node, top: Node, facts: Facts) -> float:
 
 
 def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
-    """What is not moved about is worth the tasks that the operators then need: above a batch, one for each."""
+    """Return whether moving fewer bytes outweighs the extra tasks that the operators need above the stream operator."""
     before, after = facts.figures(node), facts.figures(top)
     if before is None or after is None:
         return False
@@ -122,13 +122,13 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
 
 
 def _lifted(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
-    """The operators from ``first`` up to ``top``, all at once: on the way, rows may be larger than at either end."""
+    """Move all operators from ``first`` up to ``top`` at once: rows may be larger in between than at either end."""
     reported = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
     return Change(Cross("up", _count(top, first)), facts.label(top), reported)
 
 
 def _count(top: Node, lowest: Node) -> int:
-    """How many operators there are from one up to another."""
+    """Return the number of operators from one down to another, both included."""
     count = 1
     while top is not lowest:
         top, count = top.inputs[0], count + 1
@@ -136,7 +136,7 @@ def _count(top: Node, lowest: Node) -> int:
 
 
 def _sunk(node: Node, stream: Node, facts: Facts) -> Outcome:
-    """``node``, right above ``stream``, below it."""
+    """Move ``node``, right above ``stream``, below it."""
     reported = f"below {facts.label(stream)} ({_sizes(node, node, facts)})"
     return Change(Cross("down"), facts.label(node), reported)
 
@@ -150,7 +150,7 @@ def _sizes(first: Node, last: Node, facts: Facts) -> str:
 
 
 def growth(node: Node, facts: Facts) -> float:
-    """How many times larger rows are behind an operator than before it, as measured; 1 if that is not known."""
+    """Return the measured size of rows after an operator relative to before it; 1 if unknown."""
     figures = facts.figures(node)
     if figures is None or figures.bytes_in <= 0 or figures.bytes_out <= 0:
         return 1.0
@@ -158,6 +158,6 @@ def growth(node: Node, facts: Facts) -> float:
 
 
 def declares_growth(node: Node) -> bool:
-    """A transform that is known to make rows larger, such as one that decodes."""
+    """Return whether a transform declares that it enlarges rows, as decoders do."""
     link = node.operator.link
     return link is not None and link.transform.larger

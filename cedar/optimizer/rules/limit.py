@@ -1,6 +1,6 @@
-"""limit: what take leaves out is not computed first.
+"""limit: avoids computing rows that take() drops.
 
-Right above a source it ends the look-ahead: splits behind the last row that is taken are not read.
+Right above a source, ``take`` also stops reading ahead: splits after the last row taken are not read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cedar.plan.steps.step import shared
 
 
 def limit(node: Node, facts: Facts) -> Outcome:
-    """``take`` goes below operators that give a row for each row."""
+    """Move ``take`` below operators that keep the number of rows."""
     if first(node) is None:
         return None
     passed: list[Node] = []
@@ -28,7 +28,7 @@ def limit(node: Node, facts: Facts) -> Outcome:
     if refused is None and first(current) is not None:
         refused = f"{facts.label(current)} counts rows, too, and states hold how far each of the two is"
     while passed and is_inserted(passed[-1], facts):
-        passed.pop()  # a selection of the optimizer's computes nothing: below it, nothing is gained
+        passed.pop()  # an inserted selection computes nothing, so passing it gains nothing
     if not passed:
         return None if refused is None else Refusal(refused)
     return Change(Cross("up", len(passed)), facts.label(node), _told(passed, facts))

@@ -1,4 +1,4 @@
-"""push_filter: rows that a filter drops anyway need not come as far as the filter."""
+"""push_filter: moves filters down, so that rows are dropped earlier."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cedar.plan.steps.cross import Cross
 from cedar.plan.steps.reorder import Reorder, falls_away
 from cedar.plan.steps.step import shared
 
-_GAIN = 0.95  # a function filter moves where the chain then costs less than this share: figures have noise
+_GAIN = 0.95  # a function filter moves if that cuts the chain's cost to below this share, as measurements have noise
 
 
 def push_filter(node: Node, facts: Facts) -> Outcome:
-    """A filter by expression goes as far down as it may; one by a function only as far as measured costs tell."""
+    """Move an expression filter down as far as allowed, and a function filter only as far as measurements justify."""
     if node.operator.condition is not None:
         passed, refused = _below(node, facts)
         while passed and passed[-1].operator.condition is not None:
-            passed.pop()  # which of two filters comes first is a matter of costs
+            passed.pop()  # the search orders filters by cost
         return _moved(node, passed, facts) if passed else _through(node, refused, facts)
     if node.operator.filters:
         return _by_cost(node, facts)
@@ -27,7 +27,7 @@ def push_filter(node: Node, facts: Facts) -> Outcome:
 
 
 def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
-    """The operators below that ``node`` may run before, top first, and why it may not continue."""
+    """Return the operators below that ``node`` may run before, top first, and why it may not move further."""
     passed: list[Node] = []
     current = node.inputs[0]
     while isinstance(current.operator, RowOperator):
@@ -56,7 +56,7 @@ def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
     if refused is not None or isinstance(below.operator, Read):
         return refused
     if below is not node.inputs[0]:
-        return None  # the filter below goes first
+        return None  # the filter below moves first
     how = f"into every input of {facts.label(below)}" if len(below.inputs) > 1 else f"below {facts.label(below)}"
     return Change(Cross("down"), facts.label(node), how)
 
@@ -77,7 +77,7 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
     limit = least * _GAIN
     for count in range(1, len(passed) + 1):
         if passed[count - 1].operator.condition is not None:
-            continue  # which would come back below; which of two filters comes first is for the search
+            continue  # it would move down again; the search orders filters
         order = [*reversed(passed[count:]), node, *reversed(passed[:count])]
         cost = _cost(order, facts)
         if cost is not None and cost < limit:
@@ -93,7 +93,7 @@ def _run(node: Node, length: int) -> list[Node]:
 
 
 def _cost(order: list[Node], facts: Facts) -> float | None:
-    """Core seconds per row that enters a run of operators, lowest first."""
+    """Return core seconds per input row of a run of operators, lowest first."""
     total, rows = 0.0, 1.0
     for node in order:
         figures = facts.figures(node)

@@ -1,4 +1,4 @@
-"""scan_columns: what nothing reads is not read from the source, down to the fields of struct columns."""
+"""scan_columns: reads only the columns, and fields of struct columns, that the pipeline uses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cedar.plan.steps.scans import PushColumns, can_select, columns_needed, colu
 
 @downward
 def scan_columns(node: Node, facts: Facts) -> Outcome:
-    """A source that can select columns gives those that are read further up, in its own order.
+    """Read only the columns that are used, from sources that can select columns, in the source's order.
 
-    Where it can select fields, a struct column of which only some are read holds these alone.
+    If the source can also select fields, a partly used struct column contains only the used fields.
     """
     operator = node.operator
     columns = columns_needed(node, facts) if isinstance(operator, Read) else None

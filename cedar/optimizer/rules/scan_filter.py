@@ -1,4 +1,4 @@
-"""scan_filter: a filter right above a source becomes part of reading it, so that most of it is not read at all."""
+"""scan_filter: merges a filter right above a source into the scan, so that most dropped rows are not read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cedar.plan.steps.scans import PushFilter, can_select
 
 
 def scan_filter(node: Node, facts: Facts) -> Outcome:
-    """Filters by expression, where the source can read some columns before others."""
+    """Move expression filters into sources that can read some columns before others."""
     below = node.inputs[0] if node.inputs else None
     if below is None or node.operator.condition is None or not isinstance(below.operator, Read):
         return None
