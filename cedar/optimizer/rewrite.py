@@ -70,7 +70,7 @@ class Rewriting:
         self._seen.add(key_of(self.facts.root, self.facts.ordinals))
 
     def apply(self, rule: Rule) -> bool:
-        """Apply a rule's steps in one pass, or a single one if together they do not help; return whether any applied."""
+        """Apply a rule's steps in one pass, or one step if together they do not help; return whether any applied."""
         most = len(self.facts.consumers)
         while (asked := Asked(self, rule, most)).run():
             why = asked.why or self._take(rule, asked)

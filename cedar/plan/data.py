@@ -1,4 +1,4 @@
-"""Plan: the graph that runs instead of the pipeline as written, and why it is as it is."""
+"""Plan: the graph that runs in place of the pipeline as written, and the decisions that led to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decision:
-    """A rewrite that was applied, or refused, and why."""
+    """A rewrite that was applied or refused, and why."""
 
     rule: str
     what: str
@@ -34,14 +34,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a cost model expects of a plan.
+    """What the cost model predicts for a plan.
 
     Args:
         rows_per_second: rows read from the sources.
-        bottleneck: the resource that limits it, such as "cores", "GIL", "process shipping", "storage".
-        use: resource to seconds per row read, over the resource's capacity: the largest is the bottleneck.
-        operators: ordinal to core seconds per row read.
-        more: what more hardware would buy, such as {"one more core": 0.38}.
+        bottleneck: the limiting resource, such as "cores", "GIL", "process shipping", "storage".
+        use: seconds per row read by resource, divided by its capacity; the largest is the bottleneck's.
+        operators: core seconds per row read, by operator number.
+        more: relative gains of more hardware, such as {"one more core": 0.38}.
     """
 
     rows_per_second: float
@@ -53,21 +53,21 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """A rewritten pipeline: the same rows in the same order, at another cost.
+    """A rewritten pipeline: the same rows in the same order, at a different cost.
 
     Args:
         logical: the pipeline as written.
-        root: the graph that runs; its nodes name the nodes of ``logical`` that they stand for.
+        root: the graph that runs; its nodes refer to the nodes of ``logical`` whose work they do.
         decisions: every rewrite, applied or refused.
         prediction: None before anything was measured.
         method: how the order was found.
-        executor: of what has no place of its own; "" leaves it to the run.
-        workers: tasks at once; None leaves it to the run.
-        profile: the figures it was chosen from.
-        cache_bytes: what ``cache()`` may keep; None leaves it to the run.
-        memory_bytes: what this process and its workers may hold; None leaves it to the run.
-        numeric: the environment that functions run in; None leaves it to the run.
-        sweeps: the steps that lead from ``logical`` to ``root``, pass by pass.
+        executor: the executor of operators without a place of their own; "" leaves it to the run.
+        workers: how many tasks run at once; None leaves it to the run.
+        profile: the measurements that it was chosen from.
+        cache_bytes: limit for ``cache()``; None leaves it to the run.
+        memory_bytes: memory limit for this process and its workers; None leaves it to the run.
+        numeric: the numeric environment that functions run in; None leaves it to the run.
+        sweeps: the steps from ``logical`` to ``root``, one sweep per pass.
 
     Examples:
         >>> print(cedar.from_items([{"x": 1}]).optimize().executor)
@@ -89,19 +89,19 @@ class Plan:
 
     @staticmethod
     def as_written(root: Node) -> Plan:
-        """The plan that changes nothing."""
+        """Return the plan that changes nothing."""
         return Plan(root, root)
 
     @property
     def in_processes(self) -> bool:
-        """Some operator runs in processes next to this one."""
+        """Whether some operators run in worker processes."""
         return any(node.place == "processes" for node in graph.walk(self.root))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON that can be reviewed: a step a line; it holds no function and no data.
+        """Write the plan as JSON for review, one step per line. It contains no functions and no data.
 
         Raises:
-            PlanError: the file cannot be written, or a step puts in an operator that only a program has.
+            PlanError: the file cannot be written, or a step inserts an operator that JSON cannot describe.
 
         Examples:
             >>> import cedar, os, tempfile
@@ -119,19 +119,18 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str], pipeline: HasNode, *, cluster: Any = None) -> Plan:
-        """A saved plan, for a pipeline that it fits: the same operators, connected alike, with the same effects.
+        """Load a saved plan for a pipeline that it fits: the same operators and connections, with the same effects.
 
-        Functions may have changed since (the decisions say so), and the data, which may have moved.
+        Functions and data may have changed or moved since. The decisions list functions that changed.
 
         Args:
-            path: what ``save`` wrote, a path or URL.
-            pipeline: what it is to run.
-            cluster: where stages run that the plan places on a cluster: the address of a Dask scheduler, or a client.
-                The file never says so itself, nor any other address, folder or URL.
+            path: path or URL of a file that ``save`` wrote.
+            pipeline: the pipeline that the plan will run.
+            cluster: a Dask scheduler's address, or a client, for stages that the plan places on a cluster. The file
+                never contains this or any other address, folder or URL.
 
         Raises:
-            PlanError: the file is not a plan, of another version, or does not fit; says which node, and the user's
-                line.
+            PlanError: the file is not a plan, has another version, or does not fit; names the node and the user's line.
         """
         from cedar.plan.saved import read
 

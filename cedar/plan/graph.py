@@ -1,4 +1,4 @@
-"""The logical DAG: nodes, how to walk them, and their fingerprints."""
+"""The logical graph: its nodes, traversal, and fingerprints."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operator and the nodes it draws from. Two uses of one Node are one shared sub-pipeline.
+    """An operator and its input nodes. A Node that is used twice is one shared sub-pipeline.
 
-    In the graph of a plan, ``origin`` is the node of the pipeline as written whose work this one does (None for what
-    the optimizer put in), and ``place`` the executor it runs on ("" if the run decides).
+    In a plan's graph, ``origin`` is the node of the pipeline as written whose work this one does (None if the optimizer
+    inserted it), and ``place`` is the executor it runs on ("" if the run decides).
     """
 
     operator: Operator
@@ -34,34 +34,36 @@ class Node:
 
     @cached_property
     def effects(self) -> Effects:
-        """Of the operator, which is asked repeatedly while a plan is created."""
+        """The operator's effects, cached because planning reads them repeatedly."""
         return self.operator.effects()
 
     @cached_property
     def lowered(self) -> dict[Hashable, Any]:
-        """Of the last node of a pipeline: the works and stages of its plans that were found right, for all its runs."""
+        """On a pipeline's last node: verified stages of its plans, cached for all of its runs."""
         return {}
 
     @property
     def logical(self) -> Node:
-        """The node of the pipeline as written; itself there."""
+        """The corresponding node of the pipeline as written; for a node of that pipeline, the node itself."""
         return self.origin if self.origin is not None else self
 
     @cached_property
     def schema(self) -> Schema:
-        """The columns that leave it, as far as they are known without running."""
+        """The output columns, as far as they are known without running."""
         with at_site(self):
             return self.operator.schema(*(child.schema for child in self.inputs))
 
     @cached_property
     def batched(self) -> bool:
-        """Its unit is the batch."""
+        """Whether the node delivers batches."""
         below = [child.batched for child in self.inputs]
         with at_site(self):
             return self.operator.batched(*below) if isinstance(self.operator, StreamOperator) else any(below)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}  # not what was computed
+        return {
+            field.name: self.__dict__[field.name] for field in dataclasses.fields(self)
+        }  # without cached properties
 
     def __post_init__(self) -> None:
         wanted = self.operator.inputs
@@ -72,7 +74,7 @@ class Node:
 
 
 def walk(node: Node, known: Container[int] = ()) -> list[Node]:
-    """Every node once, inputs first; the order is the same for the same graph. It stops at nodes ``known`` by id."""
+    """Return every node once, inputs first, in a deterministic order. Does not descend into nodes ``known`` by id."""
     ordered: list[Node] = []
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(node, False)]
@@ -88,7 +90,9 @@ def walk(node: Node, known: Container[int] = ()) -> list[Node]:
 
 
 def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
-    """The graph with ``rewrite`` applied to every node, inputs first; None keeps a node. Sharing is kept."""
+    """Return the graph with ``rewrite`` applied to every node, inputs first; None keeps a node. Shared nodes stay
+    shared.
+    """
     done: dict[int, Node] = {}
     for current in walk(node):
         inputs = tuple(done[id(child)] for child in current.inputs)
@@ -100,7 +104,7 @@ def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
 
 @contextmanager
 def at_site(node: Node) -> Iterator[None]:
-    """Gives an error that names no place the user's line that built the operator."""
+    """Add the user's line that created the operator to errors that name no line."""
     try:
         yield
     except CedarError as error:
@@ -111,7 +115,7 @@ def at_site(node: Node) -> Iterator[None]:
 
 
 class prepared:  # noqa: N801 - used as a function
-    """Whatever an operator raises while it is prepared names the user's line."""
+    """Add the user's line to any error that an operator raises while it is prepared."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -133,17 +137,17 @@ class prepared:  # noqa: N801 - used as a function
 
 
 def schemas(node: Node) -> dict[int, Schema]:
-    """The schema of every node, by id, without running."""
+    """Return the schema of every node, by id, without running."""
     return {id(current): current.schema for current in walk(node)}
 
 
 def batched(node: Node) -> dict[int, bool]:
-    """Whether each node's unit is the batch, by id."""
+    """Return whether each node delivers batches, by id."""
     return {id(current): current.batched for current in walk(node)}
 
 
 def labels(node: Node) -> dict[int, str]:
-    """What each node is called in messages, by id; equal labels are numbered."""
+    """Return each node's label for messages, by id; equal labels are numbered."""
     names: dict[int, str] = {}
     seen: dict[str, int] = {}
     for current in walk(node):
@@ -154,13 +158,13 @@ def labels(node: Node) -> dict[int, str]:
 
 
 def digest(value: Any) -> str:
-    """16 hex digits that stand for a JSON-able value."""
+    """Return 16 hex digits that identify a JSON-able value."""
     text = json.dumps(value, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def topology(node: Node) -> str:
-    """Stands for the operators, how they are connected, and the parameters that fix the order of rows."""
+    """Return a digest of the operators, their connections, and the parameters that determine the order of rows."""
     numbers: dict[int, int] = {}
     rows = []
     for current in walk(node):
@@ -171,15 +175,15 @@ def topology(node: Node) -> str:
 
 
 def calls_functions(node: Node) -> bool:
-    """Somewhere at or below the node, code of the user's runs."""
+    """Return whether user code runs at or below the node."""
     return any(current.operator.calls_functions for current in walk(node))
 
 
 def sources(node: Node) -> list[Node]:
-    """The source nodes, in the order that row keys number them."""
+    """Return the source nodes, in the order in which row keys number them."""
     return [current for current in walk(node) if not current.inputs]
 
 
 def code_digest(node: Node) -> str:
-    """Stands for the functions and expressions of the pipeline, without the data that a run may change."""
+    """Return a digest of the pipeline's functions and expressions, without data that a run may change."""
     return digest([[digest_of(item, data=False) for item in current.operator.code()] for current in walk(node)])

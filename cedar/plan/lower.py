@@ -1,4 +1,4 @@
-"""Lower: from the graph that runs, and what was chosen for the run, to stages. Nothing else decides them."""
+"""Lower: turns the graph that runs, and the settings of the run, into stages. Only this module decides on stages."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def splits_of(node: Node) -> SplitTable:
 
 @dataclass(frozen=True)
 class Choice:
-    """What stages follow from, next to the graph.
+    """Settings, next to the graph, that determine the stages.
 
     Args:
-        executor: where everything runs that has no place of its own.
-        workers: tasks at once, by place.
+        executor: the executor of operators without a place of their own.
+        workers: returns how many tasks run at once in a place.
         on_error: the run's policy for rows that fail.
-        splits: of a source, from its metadata.
-        caches: False as if there were no ``cache()``.
-        settled: of a filter as written, whether it is known what it leaves of each split; see ``Splits``.
-        any_order: rows come as they finish. So what runs Python per row has small tasks of its own, and where there
-            are not batches, ranks part above it.
+        splits: returns a source's splits, from its metadata.
+        caches: False ignores ``cache()``.
+        settled: returns whether it is known how many rows a filter as written keeps of each split; see ``Splits``.
+        any_order: rows are delivered as they finish. Then operators that run Python per row get small tasks of their
+            own, and unbatched pipelines distribute rows over ranks above such operators.
     """
 
     executor: str = "threads"
@@ -53,8 +53,8 @@ class Choice:
     any_order: bool = False
 
     def reads_all(self, place: str, sources: Sequence[Node]) -> bool:
-        """Whether tasks that read in a place run Python per row, too: in another process, to which rows would be sent
-        once more, and with splits enough to keep all workers busy to the end.
+        """Return whether tasks that read in a place also run its Python-per-row operators. They do in other processes,
+        where rows would be sent once more, if there are enough splits to keep all workers busy to the end.
         """
         run = self.executor if place in HERE else place
         if self.any_order:
@@ -65,13 +65,13 @@ class Choice:
 
 
 def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
-    """The physical plan of a graph.
+    """Return the physical plan of a graph.
 
     Args:
-        logical: the pipeline as written; None if the graph is that.
+        logical: the pipeline as written; None if the graph is that pipeline.
 
     Raises:
-        PipelineError: operators stand where they have no meaning, at the user's line.
+        PipelineError: an operator has no meaning at its position; raised at the user's line.
     """
     nodes = tuple(graph.walk(root))
     _check_steps(logical or root, choice.on_error)
@@ -82,7 +82,7 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
 
 
 def _check_steps(root: Node, on_error: Skip | None) -> None:
-    """Refuse an operator that moves rows between the batches of a step if there are no such steps.
+    """Check that operators that move rows between the batches of a step come right after such steps are formed.
 
     Raises:
         PipelineError: at the user's line.
@@ -122,14 +122,14 @@ def works(
     sound: bool = True,
     settled: Settled = lambda _: False,
 ) -> tuple[Work, ...]:
-    """The operators of a graph as data.
+    """Return the operators of a graph as data.
 
     Args:
-        sound: the graph is one; else columns are described as far as possible.
-        settled: as of ``Choice``.
+        sound: the graph is known to be valid; if False, columns are described as far as possible.
+        settled: see ``Choice``.
 
     Raises:
-        PipelineError: a sound graph whose operators do not fit one another, at the user's line.
+        PipelineError: operators of a sound graph do not fit together; raised at the user's line.
     """
     written = graph.walk(logical)
     ordinals, labels = {id(node): i for i, node in enumerate(written)}, graph.labels(logical)
@@ -155,19 +155,19 @@ def works(
 
 
 def does(root: Node, logical: Node) -> tuple[Work, ...]:
-    """What a graph of a pipeline does, wherever it runs: equal for plans that do the same."""
+    """Return what a graph of a pipeline does, regardless of where it runs: equal for equivalent plans."""
     return works(tuple(graph.walk(root)), logical, None, sound=False)
 
 
 def _schema(node: Node) -> Schema:
     try:
         return node.schema
-    except Exception:  # noqa: BLE001 - the caller says what is wrong
+    except Exception:  # noqa: BLE001 - the caller reports the error
         return None
 
 
 def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
-    """What a plan changed of an operator as written, in words that compare."""
+    """Return what a plan changed about an operator as written, as comparable values."""
     operator, written = node.operator, node.logical.operator
     if operator is written:
         return ()
@@ -177,12 +177,12 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
 
 
 def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
-    """What a graph is, in words that compare: of those that have equal ones, ``lower`` makes one plan, and ``verify``
-    says the same. None if words do not tell all: it has operators of its own, leaves some out, or places them.
+    """Return a hashable value that is equal for graphs for which ``lower`` and ``verify`` give equal results. None if
+    no such value exists: the graph has inserted operators, leaves some out, or assigns places.
 
     Args:
-        nodes: of the graph.
-        ordinals: of the operators as written, by the ids of their nodes.
+        nodes: the graph's nodes.
+        ordinals: numbers of the operators as written, by node id.
     """
     numbers = {id(node): i for i, node in enumerate(nodes)}
     every, reported = list[Node](), list[Hashable]()
@@ -205,23 +205,23 @@ def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
 
 
 def _elsewhere(nodes: Sequence[Node]) -> str:
-    """The place that some of the nodes ask for; "" if the run's own executor will do."""
+    """Return the place that one of the nodes requests; "" if all can run on the run's own executor."""
     return next((node.place for node in nodes if node.place not in HERE), "")
 
 
 def _moves(below: str, place: str) -> bool:
-    """An operator runs elsewhere than what is below it; what has no place of its own goes along."""
+    """Return whether an operator runs in a different place than its input. One without a place runs with its input."""
     return place not in ("", below) and (place not in HERE or below not in HERE)
 
 
 def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
-    """What happens to a row that fails in an operator."""
+    """Return the policy for rows that fail in an operator."""
     own = node.operator.policy() if isinstance(node.operator, RowOperator) else None
     return own if own is not None else on_error
 
 
 def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: False) -> bool:
-    """Slots in and slots out of a row operator or source are the same, or those that are known to come out."""
+    """Return whether a row operator or source keeps the number of slots (row positions), or that number is known."""
     operator = node.operator
     if isinstance(operator, RowOperator):
         return (operator.keeps_rows or settled(node.logical)) and not refills(node, on_error)
@@ -229,14 +229,14 @@ def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: F
 
 
 def refills(node: Node, on_error: Skip | None) -> bool:
-    """Rows may fail in this operator whose place the next row takes."""
+    """Return whether a row that fails in this operator is replaced by the next row."""
     operator, policy = node.operator, policy_of(node, on_error)
     fails = isinstance(operator, RowOperator) or (isinstance(operator, Read) and rows_may_fail(operator.source))
     return fails and policy is not None and policy.refill
 
 
 def group_size(node: Node) -> int | None:
-    """The ``size`` of a map_batches that sees exactly so many rows."""
+    """Return the ``size`` of a map_batches that needs groups of exactly that many rows."""
     return getattr(node.operator, "size", None) if isinstance(node.operator, RowOperator) else None
 
 
@@ -245,13 +245,13 @@ def group_size(node: Node) -> int | None:
 
 @dataclass
 class _Lowering:
-    """One graph on its way to stages; operators by number."""
+    """The state while one graph is lowered to stages; operators are identified by number."""
 
     nodes: tuple[Node, ...]
     works: tuple[Work, ...]
     choice: Choice
     stages: list[Stage] = field(default_factory=list)
-    shared: dict[int, int] = field(default_factory=dict)  # the stage of an operator that several draw from
+    shared: dict[int, int] = field(default_factory=dict)  # the stage of each operator with several consumers
 
     def __post_init__(self) -> None:
         self.inputs = [work.inputs for work in self.works]
@@ -259,7 +259,7 @@ class _Lowering:
 
     @cached_property
     def caches(self) -> dict[int, int]:
-        """Every operator at or below a ``cache()``, and which; the nearest one above decides."""
+        """For every operator at or below a ``cache()``, the number of the nearest cache above it."""
         nearest: dict[int, int] = {}
         for i in range(len(self.nodes) - 1, -1, -1) if self.choice.caches else ():
             here = i if self.is_cache(i) else nearest.get(i)
@@ -268,7 +268,7 @@ class _Lowering:
         return nearest
 
     def add(self, kind: Kind, out: int, inputs: Sequence[int] = (), operators: Sequence[int] = ()) -> int:
-        """A stage, and its number; what follows from its operators is filled in."""
+        """Add a stage, with fields derived from its operators, and return its number."""
         nodes = [self.nodes[i] for i in operators]
         tasks = kind in ("task", "group")
         stage = Stage(
@@ -284,7 +284,7 @@ class _Lowering:
         return len(self.stages) - 1
 
     def deal(self) -> None:
-        """The whole plan: what ranks share, and what each does with its units."""
+        """Build the whole plan: what ranks share, the stage that divides it, and what each rank does with its units."""
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
@@ -294,7 +294,7 @@ class _Lowering:
         self.above(deal, base, chain, gathers=True)
 
     def build(self, i: int) -> int:
-        """The stage whose rows are those of an operator, one for all that draw from it."""
+        """Return the stage that delivers an operator's rows, shared by all of its consumers."""
         if self.consumers[i] < 2:
             return self.built(i)
         if i not in self.shared:
@@ -309,7 +309,9 @@ class _Lowering:
         return self.above(self.build(base) if base != i else self.base(i), base, chain)
 
     def chain(self, i: int, through_shared: bool = False) -> tuple[list[int], int]:
-        """The row operators down to the first invalid one (or is shared, or sized), lowest first."""
+        """Return the row operators from ``i`` down, lowest first, and the first node that is no longer part of the
+        chain.
+        """
         chain: list[int] = []
         at = i
         while self.is_row(at) and (at == i or through_shared or self.consumers[at] < 2):
@@ -318,9 +320,9 @@ class _Lowering:
         return chain[::-1], at
 
     def above(self, stage: int, base: int, chain: Sequence[int], gathers: bool = False) -> int:
-        """The operators above a stage; without any, batches stay plans that a later stage gathers."""
+        """Add stages for operators above a stage. Without any, a later stage gathers the batches' rows."""
         pads = self.pads(base)
-        runs = self.by_place([i for i in chain if not self.is_cache(i)])  # a cache sits where rows are read
+        runs = self.by_place([i for i in chain if not self.is_cache(i)])  # caches are part of read stages
         for run in runs or ([[]] if gathers else []):
             stage = self.add("task", run[-1] if run else chain[-1] if chain else base, [stage], run)
             self.stages[stage] = replace(self.stages[stage], pads=pads)
@@ -328,7 +330,7 @@ class _Lowering:
         return stage
 
     def by_place(self, chain: Sequence[int]) -> list[list[int]]:
-        """Runs of operators that one executor does; what has no place of its own goes with what is below it."""
+        """Group operators by executor. An operator without a place joins the group of its input."""
         runs: list[list[int]] = []
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
         for k, i in enumerate(chain):
@@ -339,12 +341,12 @@ class _Lowering:
         return runs
 
     def apart(self, chain: Sequence[int], k: int) -> bool:
-        """Rows come as they finish, if from here on each unit that goes in comes out."""
+        """Return whether to start a stage whose rows come as they finish, because all its operators keep units."""
         keeps = [self.works[i].keeps_slots for i in chain[max(k - 1, 0) :]]
         return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
 
     def base(self, i: int) -> int:
-        """The stage of a stream operator, or of a map_batches that sees exactly so many rows."""
+        """Return the stage of a stream operator, or of a map_batches that needs groups of exactly n rows."""
         node = self.nodes[i]
         operator = node.operator
         if group_size(node) is not None:
@@ -363,7 +365,7 @@ class _Lowering:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def windowed(self, i: int, above: int) -> int:
-        """A stage with windows: of splits where rows come straight from sources, else of runs of units."""
+        """Return a stage with windows: of splits, if rows come directly from sources, else of runs of units."""
         joined = self.segments(i)
         if joined is not None and (len(joined[1]) == 1 or not any(segment.streaming for segment in joined[1])):
             return self.read(*joined, windows=above)
@@ -373,7 +375,9 @@ class _Lowering:
         return self.above(window, base, chain)
 
     def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
-        """Where all sources join, each source with its own operators, and those that all share; or None."""
+        """Return the node where all sources meet, each source with its own operators, and the shared operators; or
+        None.
+        """
         operator = self.nodes[i].operator
         if self.is_source(i):
             return i, [Segment(i, streaming=self.streams(i))], []
@@ -392,7 +396,9 @@ class _Lowering:
         return i, joined, []
 
     def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
-        """Read splits; what runs Python per row, and what follows it, goes into a stage of smaller tasks."""
+        """Add a stage that reads splits. Operators that run Python per row, and later ones, get stages of smaller
+        tasks.
+        """
         streaming = any(segment.streaming for segment in segments)
         first = segments[0].source
         cut = 0
@@ -419,15 +425,16 @@ class _Lowering:
         return self.above(len(self.stages) - 1, first, above[cut:])
 
     def kept_below(self, segment: Segment, streaming: bool) -> Segment:
-        """The segment, with what a ``cache()`` keeps of it; nothing where one that is read with it streams."""
+        """Return the segment with the part that a ``cache()`` stores; none if a source read with it is streaming."""
         kept = 0 if streaming else self.kept(segment.links)
         top = next((i for i in reversed(segment.links[:kept]) if isinstance(i, int)), -1)
         return replace(segment, kept=kept, cache=self.caches[top]) if kept else segment
 
     def read_with(self, segments: Sequence[Segment], above: Sequence[int], kept: int) -> int:
-        """How many of the operators above are done by the tasks that read: those that a ``cache()`` keeps, and others.
+        """Return how many operators above run in the reading tasks: those that a ``cache()`` stores, and more.
 
-        Those of another place are not, nor what runs Python per row, which smaller tasks spread better over workers.
+        Operators in another place do not, nor those that run Python per row, since smaller tasks balance workers
+        better.
         """
         sources = [self.nodes[each.source] for each in segments]
         place = _elsewhere(sources)
@@ -441,7 +448,7 @@ class _Lowering:
         return len(above)
 
     def kept(self, links: Sequence[Link]) -> int:
-        """How many of the links a ``cache()`` above them keeps: those before the first random one."""
+        """Return how many of the links a ``cache()`` above stores: those before the first random one."""
         kept = 0
         for place, link in enumerate(links):
             if isinstance(link, int):
@@ -456,19 +463,19 @@ class _Lowering:
         return isinstance(self.nodes[i].operator, Read)
 
     def is_row(self, i: int) -> bool:
-        """A row operator that takes rows as they come."""
+        """Return whether this is a row operator that accepts any number of rows."""
         return isinstance(self.nodes[i].operator, RowOperator) and not group_size(self.nodes[i])
 
     def is_counted(self, i: int) -> bool:
-        """A filter of which it is known how many rows it leaves of a split."""
+        """Return whether this is a filter with a known number of remaining rows per split."""
         node = self.nodes[i]
         return self.is_row(i) and not node.operator.keeps_rows and self.choice.settled(node.logical)  # type: ignore[attr-defined]
 
     def check_counted(self) -> None:
-        """What is known of splits holds where they are read.
+        """Check that filters with known row counts run where rows are read.
 
         Raises:
-            PlanError: a plan drops these rows elsewhere.
+            PlanError: a plan runs such a filter elsewhere.
         """
         read = {i for stage in self.stages if stage.kind == "read" for i in stage.operators}
         read |= {i for stage in self.stages for each in stage.segments for i in each.links if isinstance(i, int)}
@@ -484,14 +491,14 @@ class _Lowering:
         return self.nodes[i].operator.storage is not None
 
     def streams(self, i: int) -> bool:
-        """A source has splits that can only be read from their beginning."""
+        """Return whether a source has splits that can only be read from their start."""
         return self.choice.splits(self.nodes[i]).streams
 
     def per_row(self, operators: Sequence[int]) -> bool:
         return any(self.nodes[i].effects.per_row for i in operators)
 
     def pads(self, i: int) -> int:
-        """The ``batch`` with ``last="pad"`` whose ungathered batches an operator passes on; -1 for none."""
+        """Return the ``batch`` with ``last="pad"`` whose ungathered batches an operator passes on; -1 for none."""
         while isinstance(self.nodes[i].operator, StreamOperator) and self.inputs[i]:
             operator = self.nodes[i].operator
             if isinstance(operator, StreamOperator) and operator.batch_rows is not None:

@@ -1,8 +1,8 @@
-"""Physical: what a run does, as data: stages, the streams between them, and where each of them runs.
+"""Physical plan: what a run does, as data: its stages, the streams between them, and where each stage runs.
 
-Operators are known by their numbers: places in ``graph.walk`` of the graph that was lowered, inputs first. Stages are
-numbered in the order in which rows pass them. The cost model prices this value, the executor runs it, ``explain()``
-shows it, a saved plan gives it back, and checks and audits compare it.
+Operators are identified by number: their index in ``graph.walk`` of the lowered graph, inputs first. Stages are
+numbered in the order in which rows pass them. The cost model prices a physical plan, the executor runs it,
+``explain()`` shows it, a saved plan recreates it, and checks and audits compare it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Literal, TypeAlias
 from cedar.operators.base import Schema
 from cedar.plan.graph import Node
 
-TASK_SECONDS = 0.05  # of work in a task whose kernels run Python once per row
+TASK_SECONDS = 0.05  # target duration of tasks whose kernels run Python once per row
 
 Kind: TypeAlias = Literal["read", "task", "group", "window", "stream", "deal"]
 
 
 @dataclass(frozen=True)
 class Branch:
-    """On a row's way: from here on it is one of this input of a concat."""
+    """A marker in a row's path: from here on, the row belongs to this input of a concat."""
 
     concat: int
     input: int
@@ -32,18 +32,18 @@ Link: TypeAlias = "int | Branch"
 
 @dataclass(frozen=True)
 class Work:
-    """An operator of the graph, as the rest of the plan needs to know it.
+    """An operator of the graph, as the rest of the plan needs it.
 
     Args:
-        ordinal: of the operator as written whose work it does; -1 for what an optimizer put in.
-        label: what people call it.
-        inputs: the operators that it draws from.
-        place: the executor it was placed on; "" if that of what is below it will do. Where it runs, stages tell.
-        detail: what a plan changed of it, such as the columns that a scan reads.
-        batched: its unit is the batch.
-        keeps_slots: slots in and slots out are the same.
-        refills: slots may come from it whose place the next row takes.
-        schema: the columns that leave it, as far as they are known without running.
+        ordinal: number of the operator as written whose work it does; -1 if an optimizer inserted it.
+        label: its name in messages.
+        inputs: numbers of its input operators.
+        place: the executor it was assigned to; "" means its input's. Stages say where it actually runs.
+        detail: what a plan changed about it, such as the columns that a scan reads.
+        batched: it delivers batches.
+        keeps_slots: it delivers one output position per input position, even if the row is skipped.
+        refills: the next row may take the position of a row that failed.
+        schema: the output columns, as far as they are known without running.
     """
 
     ordinal: int
@@ -59,12 +59,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Segment:
-    """A source, and what its rows go through in the task that reads them.
+    """A source, and the operators that the reading task applies to its rows.
 
     Args:
-        links: lowest first.
-        kept: how many of them are behind a ``cache()``, and ``cache`` is which.
-        streaming: it can only be read from its beginning.
+        links: the operators and concat branches, lowest first.
+        kept: how many of them have their output cached, by the ``cache()`` with number ``cache``.
+        streaming: it can only be read from its start.
     """
 
     source: int
@@ -76,20 +76,21 @@ class Segment:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of operators that work together.
+    """Operators that run together.
 
     Args:
-        kind: "read" takes splits, "task" rows or batches, "group" exactly so many rows; a "window" marks where the
-            windows of a stream end, a "stream" operator runs in the coordinator, "deal" is where ranks part.
-        out: the operator whose rows leave it.
-        inputs: the stages that it draws from.
-        operators: lowest first; of a stage that reads, those that all its segments share.
+        kind: "read" reads splits; "task" processes rows or batches; "group" processes groups of exactly n rows;
+            "window" ends the windows of a stream; a "stream" operator runs in the coordinator; "deal" distributes units
+            over ranks.
+        out: the operator whose rows leave the stage.
+        inputs: numbers of its input stages.
+        operators: lowest first; in a read stage, those that all segments share.
         segments: what is read, in order.
-        place: the executor of its tasks, where that is not the run's own.
-        windows: the operator above that works window by window; -1 if nothing does.
-        pads: the ``batch`` whose batches are filled before anything else; -1 for none.
-        keeps_units: units in and units out are the same.
-        small: Python runs once per row, so tasks are cut by measured time.
+        place: the executor of its tasks, if it differs from the run's.
+        windows: the operator above that works window by window; -1 if none does.
+        pads: the ``batch`` whose batches are padded first; -1 for none.
+        keeps_units: it delivers exactly the units that it receives.
+        small: Python runs once per row, so tasks are sized by measured time.
     """
 
     kind: Kind
@@ -106,12 +107,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Physical:
-    """A plan as it runs, on every rank and in every epoch.
+    """A plan as it runs, the same on every rank and in every epoch.
 
     Args:
         works: the operators of the graph.
-        stages: inputs first; the last one is what a loader pulls.
-        nodes: of the graph itself, for who binds kernels to it.
+        stages: inputs first; the loader pulls from the last one.
+        nodes: the graph's nodes, for code that binds kernels to them.
     """
 
     works: tuple[Work, ...]
@@ -120,20 +121,20 @@ class Physical:
 
     @property
     def root(self) -> Node:
-        """The graph."""
+        """The root node of the graph."""
         return self.nodes[-1]
 
     @cached_property
     def deal(self) -> int:
-        """The number of the stage where ranks part."""
+        """The number of the stage that distributes units over ranks."""
         return next(i for i, stage in enumerate(self.stages) if stage.kind == "deal")
 
     def __str__(self) -> str:
-        """A line a stage."""
+        """Return one line per stage."""
         return "\n".join(f"{number:>3}  {self.describe(stage)}" for number, stage in enumerate(self.stages))
 
     def describe(self, stage: Stage) -> str:
-        """A stage on one line."""
+        """Describe a stage on one line."""
         sources = [segment.source for segment in stage.segments]
         work = " -> ".join(self.works[i].label for i in (*sources, *stage.operators)) or "gather"
         reported = [

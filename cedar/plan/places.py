@@ -1,4 +1,4 @@
-"""Places: where stages run, as plans name them. A saved plan names kinds alone; addresses come from the caller."""
+"""Places where stages run, as plans name them. A saved plan names only kinds; the caller supplies addresses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from cedar.core import forks
 from cedar.core.errors import PlanError
 
-LOCAL = ("", "inline", "threads", "processes", "dask")  # "" is wherever the run works
+LOCAL = ("", "inline", "threads", "processes", "dask")  # "" is the run's own executor
 CLUSTER = "cluster"
 """In a saved plan: the cluster that the caller names."""
 
@@ -17,7 +17,7 @@ _lock = forks.Lock()
 
 
 def remember(client: Any) -> str:
-    """The address of a user's Dask client, which stands for its cluster in plans from now on."""
+    """Register a user's Dask client, and return its address, which names the cluster in plans from now on."""
     address: str = client.scheduler.address
     with _lock:
         _given[address] = client
@@ -25,25 +25,25 @@ def remember(client: Any) -> str:
 
 
 def given(address: str) -> Any:
-    """The user's client of a scheduler, or None."""
+    """Return the user's client of a scheduler, or None."""
     with _lock:
         return _given.get(address)
 
 
 def given_clients() -> list[Any]:
-    """All of them that are still there."""
+    """Return all registered clients that still exist."""
     with _lock:
         return list(_given.values())
 
 
 def forget(address: str) -> None:
-    """The user's client of a scheduler is closed."""
+    """Unregister the client of a scheduler, because it was closed."""
     with _lock:
         _given.pop(address, None)
 
 
 def forget_all() -> list[Any]:
-    """All of them; those that are still there."""
+    """Unregister all clients, and return those that still exist."""
     with _lock:
         clients = list(_given.values())
         _given.clear()
@@ -51,7 +51,7 @@ def forget_all() -> list[Any]:
 
 
 def kind(place: str) -> str:
-    """What a saved plan calls a place.
+    """Return a place's name in saved plans.
 
     Examples:
         >>> kind("processes"), kind("tls://10.0.0.1:8786")
@@ -61,15 +61,15 @@ def kind(place: str) -> str:
 
 
 def place(kind: Any, cluster: Any, field: str) -> str:
-    """The place that a saved plan's kind means here.
+    """Return the place that a saved plan's kind of place refers to here.
 
     Args:
-        kind: what the plan says.
-        cluster: the address of a scheduler or a Dask client, from the caller; None if there is none.
-        field: the part of the plan that says it, for messages.
+        kind: the kind in the plan.
+        cluster: a scheduler's address or a Dask client from the caller; None without one.
+        field: the part of the plan with the kind, for messages.
 
     Raises:
-        PlanError: it is not a kind of place, or a cluster that the caller did not name.
+        PlanError: not a kind of place, or a cluster although the caller named none.
     """
     if isinstance(kind, str) and kind in LOCAL:
         return kind

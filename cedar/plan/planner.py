@@ -1,4 +1,4 @@
-"""What a run asks of an optimizer: neither knows the other."""
+"""The interface between a run and the optimizer, which do not import each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedar.profile import Profile
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a plan's output on the first rows is not that of the pipeline as written."""
+    """Where a plan's output on the first rows differs from the pipeline as written."""
 
     what: str  # such as "column 'x', row 3: 1.0 as written, 2.0 in the plan"
 
@@ -24,28 +24,28 @@ Check: TypeAlias = Callable[[Plan], "Difference | None"]
 class Planner(Protocol):
     """Chooses plans for one pipeline."""
 
-    most_workers: int | None  # that a plan may have; None if their number is the user's
+    most_workers: int | None  # the maximum for a plan; None if the user set the number
 
     def begin(self) -> Plan:
-        """The plan to start with, from what operators declare: nothing is run or measured. Quick."""
+        """Return the plan to start with, from what operators declare. Fast: nothing is run or measured."""
         ...
 
     def admit(self, plan: Plan, check: Check) -> Plan:
-        """The plan to start with, once it is compared: without the rule that makes a difference, where one does."""
+        """Return the plan to start with after a check, without a rule that changes its results."""
         ...
 
     def candidates(self, profile: Profile) -> tuple[Plan, ...]:
-        """The best plan for each kind of place, by what was measured, with what is expected of it; none is checked."""
+        """Return the best plan for each kind of place by measurements, with predictions; none are checked yet."""
         ...
 
     def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
-        """A candidate whose results hold on the first rows: without the rules that make a difference.
+        """Return a candidate without the rules that change results on the first rows.
 
         Args:
-            check: compares on the first rows; no plan that rewrites is taken without.
+            check: compares results on the first rows; every plan with rewrites must pass it.
         """
         ...
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
-        """The same plan with what a new profile says of it; nothing is run."""
+        """Return the same plan with a prediction from a new profile; nothing is run."""
         ...

@@ -1,8 +1,7 @@
-"""Saved plans: a plan as text that diffs well, and back.
+"""Saved plans: writes a plan as JSON that diffs well, and loads it.
 
-The text holds the steps that lead from the pipeline to the plan, one a line, and digests of the operators of the
-pipeline, which must be there when it is loaded: no function and no data. Loading takes the steps again, each of which
-is checked.
+The JSON contains the steps from the pipeline to the plan, one per line, and digests of the pipeline's operators, which
+must match when it is loaded. It contains no functions and no data. Loading applies and checks every step again.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _AGAIN = "save it again with plan.save()"
 
 
 class HasNode(Protocol):
-    """A pipeline, as far as a plan needs it."""
+    """A pipeline, as far as a plan uses it."""
 
     @property
     def node(self) -> Node: ...
@@ -46,10 +45,10 @@ class HasNode(Protocol):
 
 
 def text_of(plan: Plan) -> str:
-    """The plan as JSON text.
+    """Return the plan as JSON.
 
     Raises:
-        PlanError: it holds an operator that text cannot say.
+        PlanError: the plan contains an operator that JSON cannot describe.
     """
     logical = list(walk(plan.logical))
     parts = {
@@ -78,7 +77,7 @@ def _sweeps(plan: Plan) -> tuple[Sweep, ...]:
 
 
 def _lines(value: Any) -> str:
-    """A list or a dict with an item a line; what is inside stays on it."""
+    """Format a list or dict with one item per line, and each item on a single line."""
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"    {_json(item)}" for item in value) + "\n  ]"
     if isinstance(value, dict) and value:
@@ -96,16 +95,16 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Writes ``text_of(plan)`` to a path or URL; a local file is replaced as a whole.
+    """Write ``text_of(plan)`` to a path or URL; a local file is replaced atomically.
 
     Raises:
-        PlanError: it cannot be written.
+        PlanError: the file cannot be written.
     """
     data = text_of(plan).encode("utf-8", "backslashreplace")  # a lone surrogate becomes an escape, which JSON reads
     where = os.fspath(path)
     try:
         write_file(where, data)
-    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+    except Exception as error:  # noqa: BLE001 - filesystems raise any exception
         cause = redacted(error)
         raise PlanError(
             f"the plan cannot be written to {where!r}: {error}",
@@ -116,7 +115,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def shown(plan: Plan) -> str:
-    """A node a line, for people.
+    """Return a text with one line per node.
 
     Examples:
         >>> import cedar
@@ -143,7 +142,7 @@ def shown(plan: Plan) -> str:
 
 
 def _work(node: Node, *, inserted: bool) -> str:
-    """What a node does."""
+    """Describe what a node does."""
     operator = node.operator
     if inserted and operator.projection is not None:
         return f"keep {_names(list(operator.projection))}"
@@ -164,10 +163,10 @@ def _names(names: list[str]) -> str:
 
 
 def read(path: str | os.PathLike[str], pipeline: HasNode, cluster: Any = None) -> Plan:
-    """The plan in a file, for a pipeline that it fits.
+    """Load the plan in a file for a pipeline that it fits.
 
     Raises:
-        PlanError: the file is not a plan, or the plan does not fit: says where.
+        PlanError: the file is not a plan, or the plan does not fit; says where.
     """
     where = os.fspath(path)
     try:
@@ -175,7 +174,7 @@ def read(path: str | os.PathLike[str], pipeline: HasNode, cluster: Any = None) -
         if data is None:
             raise FileNotFoundError(f"there is no file {where!r}")
         text = data.decode("utf-8")
-    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+    except Exception as error:  # noqa: BLE001 - filesystems raise any exception
         cause = redacted(error)
         raise PlanError(
             f"the plan {where!r} cannot be read: {error}", site=user_site(), fix="check the path"
@@ -184,16 +183,16 @@ def read(path: str | os.PathLike[str], pipeline: HasNode, cluster: Any = None) -
 
 
 def plan_from(text: str, pipeline: HasNode, where: str = "", cluster: Any = None) -> Plan:
-    """The plan that ``text_of`` wrote.
+    """Load a plan from the JSON that ``text_of`` returned.
 
     Args:
-        text: the JSON text.
-        pipeline: what it is for.
-        where: what messages call the text.
-        cluster: what a place "cluster" means: the address of a scheduler or a Dask client.
+        text: the JSON.
+        pipeline: the pipeline that the plan is for.
+        where: a name for the JSON in messages.
+        cluster: what the place "cluster" refers to: a scheduler's address or a Dask client.
 
     Raises:
-        PlanError: the text is not a plan, or the plan does not fit: says where.
+        PlanError: the JSON is not a plan, or the plan does not fit; says where.
     """
     try:
         return _plan(_parsed(text), pipeline.node, cluster)
@@ -249,12 +248,12 @@ def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
 
 
 def _skips(node: Node) -> bool:
-    """Operators with their own policy; any code that runs the plan may have one for all."""
+    """Return whether an operator has its own policy. Code that runs the plan may set one for all operators."""
     return policy_of(node.logical, None) is not None
 
 
 def _news(saved: Mapping[str, Any], changed: list[str]) -> list[Decision]:
-    """What a user should know of a plan that fits."""
+    """Return decisions that tell the user what changed since a fitting plan was saved."""
     news = []
     if changed:
         _log.warning("the code of %s changed since the plan was saved", ", ".join(changed))
@@ -326,7 +325,7 @@ _ANEW = "optimize this pipeline and save that plan"
 
 
 def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
-    """The pipeline as written, an entry per operator: its label, and a digest of what a plan goes by."""
+    """Describe the pipeline as written, one entry per operator: its label, and a digest of what a plan depends on."""
     ordinals = {id(node): i for i, node in enumerate(logical)}
     entries = []
     for node in logical:
@@ -344,10 +343,10 @@ def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
 
 
 def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) -> list[str]:
-    """Compares operator by operator; the labels of those whose code changed.
+    """Compare the operators one by one, and return the labels of those whose code changed.
 
     Raises:
-        PlanError: the first operator that is another one, or is connected in another way.
+        PlanError: the first operator that differs, or is connected differently.
     """
     changed = []
     for number, (mine, node) in enumerate(zip(operator_entries(logical), logical, strict=True)):
@@ -384,5 +383,5 @@ def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) 
 
 
 def _kind(entry: Mapping[str, Any]) -> str:
-    """``map`` of ``map(decode)``: functions, values and places may have other names."""
+    """Return ``map`` for ``map(decode)``, because functions, values and places may be renamed."""
     return str(entry.get("is")).partition("(")[0]

@@ -1,4 +1,4 @@
-"""Scan: a source read with fewer columns, and with filters that decide what of the rest is read at all."""
+"""Scan: reads a source with fewer columns, and with filters that decide which other columns' rows to read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cedar.plan.graph import Node
 
 @dataclass(frozen=True, eq=False)
 class Scan(Read):
-    """A ``Read`` of a plan.
+    """A ``Read`` in a plan.
 
     Args:
-        source: as the user gave it; windows and row keys come from its metadata.
-        columns: the columns that leave the scan; ``"a.b"`` is a field of the struct column ``a``, which then holds such
-            fields alone, in the order of the source. None is all.
-        where: the filters by expression that run inside it, in order; their columns are read first, and the others
-            only where rows are left.
+        source: as the user gave it; windows and row keys depend on its metadata.
+        columns: the output columns; None means all. ``"a.b"`` is a field of the struct column ``a``, which then has
+            only the listed fields, in the source's order.
+        where: expression filters that run inside the scan, in order. Their columns are read first, and the others only
+            if rows remain.
     """
 
     columns: tuple[str, ...] | None = None
@@ -41,7 +41,7 @@ class Scan(Read):
 
 
 def chosen_fields(columns: Iterable[str], known: Iterable[str]) -> dict[str, list[str] | None]:
-    """Columns, and the paths of the fields that are chosen of each; None is all of it.
+    """Return the columns, with the paths of the fields chosen from each; None means the whole column.
 
     Examples:
         >>> chosen_fields(["a.b", "a.c.d", "x.y"], ["a", "x.y"])
@@ -57,18 +57,20 @@ def chosen_fields(columns: Iterable[str], known: Iterable[str]) -> dict[str, lis
 
 
 def dotted(name: str, fields: Iterable[tuple[str, ...]], known: Schema) -> list[str] | None:
-    """Fields of a struct column as a scan names them, in order; None if the whole column is to be read.
+    """Return fields of a struct column in a scan's notation, in order; None if the whole column must be read.
 
     Args:
-        name: of the column.
-        fields: paths below it, none through a list.
+        name: the column's name.
+        fields: paths below it, none of them through a list.
         known: the columns of the source.
     """
     kind = (known or {}).get(name)
     paths = sorted(set(fields))
     paths = [path for path in paths if not any(path[:n] in paths for n in range(1, len(path)))]
     unclear = any("." in part for path in paths for part in (name, *path))
-    unclear = unclear or any(other.startswith(f"{name}.") for other in known or ())  # a column of that name wins
+    unclear = unclear or any(
+        other.startswith(f"{name}.") for other in known or ()
+    )  # a column with a dotted name takes precedence
     chosen = [".".join((name, *path)) for path in paths]
     if not chosen or unclear or not isinstance(kind, pa.StructType):
         return None
@@ -76,7 +78,7 @@ def dotted(name: str, fields: Iterable[tuple[str, ...]], known: Schema) -> list[
 
 
 def narrowed_type(kind: ColumnType, paths: Sequence[str] | None) -> ColumnType:
-    """A type with the fields at ``paths`` alone, in their order; what is not a struct stays whole."""
+    """Return a struct type with only the fields at ``paths``, in their order; other types unchanged."""
     if paths is None or not isinstance(kind, pa.DataType) or not pa.types.is_struct(kind):
         return kind
     chosen = chosen_fields(paths, ())
@@ -84,7 +86,7 @@ def narrowed_type(kind: ColumnType, paths: Sequence[str] | None) -> ColumnType:
 
 
 def narrowed(column: Column, kind: Any) -> Column:
-    """A struct column with the fields of ``kind`` alone; its nulls stay. Any other column as it is."""
+    """Return a struct column with only the fields of ``kind``, nulls included; other columns unchanged."""
     if not isinstance(column, pa.StructArray) or not isinstance(kind, pa.StructType) or column.type == kind:
         return column
     positions = {column.type.field(i).name: i for i in range(column.type.num_fields)}

@@ -1,4 +1,4 @@
-"""Splits: what is read of the sources of a pipeline, from their metadata."""
+"""Splits: which splits of a pipeline's sources are read, from their metadata."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
-# Of a source, its splits, and filters above it: how many rows these leave of each split.
+# Maps a source, its splits and filters above it to the rows of each split that these filters keep.
 Counts: TypeAlias = Callable[[Node, SplitTable, tuple[Node, ...]], Numbers]
 
 
 class SplitListing(NamedTuple):
-    """Of a source.
+    """The splits of a source, and what is known about filters above it.
 
     Args:
-        splits: what is read.
-        settled: the filters right above it that these splits settle, lowest first.
-        counted: the filters above those, whose rows are counted.
-        left: the rows that these leave of each split, where metadata tell; else they are read for that.
+        splits: the splits to read.
+        settled: filters right above the source that keep all rows of these splits, lowest first.
+        counted: filters above those, whose remaining rows can be counted.
+        left: rows that the counted filters keep of each split, if metadata tell; else they must be read to count them.
     """
 
     splits: SplitTable
@@ -40,24 +40,23 @@ class SplitListing(NamedTuple):
 
 
 class SplitCounts(NamedTuple):
-    """The rows that come out of each split behind filters, and which these are."""
+    """The rows of each split that remain after filters, and these filters."""
 
     rows: Numbers
     filters: tuple[Node, ...]
 
 
 class Splits:
-    """Of each source of a pipeline its splits, listed once, without those of which filters right above leave nothing.
+    """Lists the splits of each source once, without those of which filters right above the source keep no row.
 
-    Such a filter asks for columns with one value in a split, as those in the names of folders: it is settled by the
-    metadata. Of the splits that are left it keeps every row, so that counts behind it are known. Behind other filters
-    right above they are where they are counted: by metadata, such as the paths of files, or by ``counts``. What leaves
-    all rows may stand between, where it cannot fail and writes no column that they ask for.
+    Metadata settle a filter if its columns have one value per split, as folder columns do: it then keeps all rows of
+    the remaining splits. Other filters right above are counted: by metadata, such as files' paths, or by ``counts``.
+    Operators that keep all rows may be in between, if they cannot fail and write no column that the filters read.
 
     Args:
         root: the pipeline as written.
-        counts: counts rows, when they are first asked for; None leaves them unknown.
-        on_error: the run's policy, under which surveys are created.
+        counts: counts rows when they are first needed; None leaves counts unknown.
+        on_error: the run's policy, which also applies to surveys.
     """
 
     def __init__(self, root: Node, counts: Counts | None = None, on_error: Skip | None = None) -> None:
@@ -66,23 +65,23 @@ class Splits:
         self._rows: dict[int, SplitCounts | None] = {}
 
     def __call__(self, source: Node) -> SplitTable:
-        """Those of a source."""
+        """Return the splits of a source."""
         return self._of(source.logical).splits
 
     def put(self, source: Node, splits: SplitTable) -> None:
-        """Read these of a source, and no others."""
+        """Set the splits to read of a source."""
         self._known[id(source.logical)] = SplitListing(splits)
 
     def filters(self, source: Node) -> tuple[Node, ...]:
-        """The filters that are settled by the splits of a source, lowest first."""
+        """Return the filters that a source's splits settle, lowest first."""
         return self._of(source.logical).settled
 
     def counted(self, source: Node) -> tuple[Node, ...]:
-        """The filters whose rows are counted, lowest first."""
+        """Return the filters whose rows are counted, lowest first."""
         return self._of(source.logical).counted
 
     def rows(self, source: Node) -> SplitCounts | None:
-        """What the counted filters leave of each split; None if there are none. It may have to be read."""
+        """Return the rows per split that counted filters keep, reading data if needed; None without such filters."""
         source = source.logical
         if id(source) not in self._rows:
             splits, _, filters, left = self._of(source)
@@ -92,7 +91,7 @@ class Splits:
         return self._rows[id(source)]
 
     def settled(self, node: Node) -> bool:
-        """Whether an operator as written is a filter of which the metadata, or counts, say what it leaves."""
+        """Return whether an operator as written is a filter whose remaining rows are known from metadata or counts."""
         return node.operator.filters and id(node) in self._settled
 
     @cached_property
@@ -102,7 +101,7 @@ class Splits:
 
     @cached_property
     def _above(self) -> dict[int, list[Node]]:
-        """Who draws from each operator."""
+        """The consumers of each operator, by its id."""
         consumers: dict[int, list[Node]] = {}
         for node in graph.walk(self._root):
             for child in node.inputs:
@@ -139,7 +138,7 @@ class Splits:
         return SplitListing(splits, tuple(settled), tuple(counted), known)
 
     def _left(self, source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
-        """The rows that all of these filters leave of each split; None if metadata do not tell."""
+        """Return the rows of each split that all of these filters keep; None if metadata do not tell."""
         if _by_keys(filters[0]):
             return _left_by_keys(source.operator.source, splits, filters, self._on_error)  # type: ignore[attr-defined]
         rows_left = getattr(source.operator.source, "rows_left", None)  # type: ignore[attr-defined]
@@ -150,18 +149,18 @@ class Splits:
         return left
 
     def _only_above(self, node: Node) -> Node | None:
-        """What draws from a node, if nothing else does."""
+        """Return the only consumer of a node; None if it has none or several."""
         above = self._above.get(id(node), [])
         return above[0] if len(above) == 1 else None
 
 
 def _by_keys(node: Node) -> bool:
-    """A filter that asks for row keys alone."""
+    """Return whether a filter depends only on row keys."""
     return node.effects.keyed and node.operator.keeps_keys(no_keys(), None) is not None
 
 
 def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node], on_error: Skip | None) -> Numbers | None:
-    """The same for filters that ask for row keys alone, where the metadata tell these."""
+    """Return the rows of each split that filters on row keys keep; None if metadata do not contain the keys."""
     row_keys = getattr(source, "row_keys", None)
     if row_keys is None or not splits.counted or getattr(source, "tolerant", False):
         return None
@@ -178,7 +177,7 @@ def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node], on_e
 
 
 def passes(node: Node) -> bool:
-    """Every row comes out of an operator that is where rows are read: filters above are counted without it."""
+    """Return whether an operator between the source and its filters keeps every row, so that counts can ignore it."""
     operator, effects = node.operator, node.effects
     if not isinstance(operator, RowOperator) or operator.storage is not None or node.batched:
         return False
@@ -191,7 +190,7 @@ def passes(node: Node) -> bool:
 
 
 def uncountable(node: Node, source: Node) -> str:
-    """Why the rows that a filter leaves of a source cannot be counted from some columns; "" if they can."""
+    """Return why the remaining rows of a filter cannot be counted from some columns of the source; "" if they can."""
     assert isinstance(source.operator, Read)
     operator, effects = node.operator, node.effects
     if not operator.filters:
@@ -224,10 +223,10 @@ def _holds_state(code: Any) -> bool:
 
 
 class TolerantSplits(Splits):
-    """The same, for who only plans: a source that cannot be listed counts as one that is read from its beginning."""
+    """Splits for planning only: a source that cannot be listed counts as one that is read from its start."""
 
     def _listed(self, source: Node) -> SplitListing:
         try:
             return super()._listed(source)
-        except Exception:  # noqa: BLE001 - the run lists it again, and says what is wrong
+        except Exception:  # noqa: BLE001 - the run lists it again and reports the error
             return SplitListing(SplitTable(streaming=True, length=1))

@@ -1,7 +1,7 @@
-"""Verify: whether the stages of a plan do the work of its graph: each a piece of the way, from what it draws from.
+"""Verify: checks that the stages of a plan do exactly the work of its graph, each from its input on.
 
-Nothing is run, and ``lower``, which makes the stages, is not asked. That the graph does what the pipeline as written
-does follows from its steps.
+Nothing is run, and ``lower``, which creates the stages, is not called. The plan's steps guarantee that the graph is
+equivalent to the pipeline as written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AGAIN = "optimize this pipeline and save that plan"
 
 
 def verify(physical: Physical) -> None:
-    """Raises PlanError for the first thing that is wrong with the stages of a plan, or of a pipeline as written."""
+    """Raise PlanError for the first error in the stages of a plan, or of a pipeline as written."""
     _Stages(physical).check()
 
 
@@ -44,7 +44,7 @@ class _Stages:
             raise PlanError("the plan does not end in what the pipeline gives, assigned to ranks once", fix=_AGAIN)
 
     def _why(self, stage: Stage) -> str | None:
-        """What is wrong with a stage, or None."""
+        """Return what is wrong with a stage, or None."""
         if not all(0 <= i < len(self.works) for i in (stage.out, *stage.operators)):
             return "does the work of an operator that is not there"
         if stage.kind in ("read", "stream"):
@@ -83,7 +83,7 @@ class _Stages:
         return None
 
     def _marked(self, number: int, by: int) -> bool:
-        """The windows of an operator end where the stage says, over tasks."""
+        """Return whether the windows of an operator end where the read or window stage below its tasks says."""
         while self.stages[number].kind == "task":
             number = self.stages[number].inputs[0]
         return self.stages[number].windows == by
@@ -130,20 +130,20 @@ class _Stages:
         return None
 
     def _leaves(self, number: int) -> int:
-        """How many sources there are below a concat, each as often as it is read."""
+        """Return the number of sources below a concat, each counted as often as it is read."""
         while isinstance(self.nodes[number].operator, RowOperator):
             number = self.works[number].inputs[0]
         inputs = self.works[number].inputs
         return sum(map(self._leaves, inputs)) if self._is_concat(number) else int(not inputs)
 
     def _real(self, number: int) -> int:
-        """The operator whose rows a node gives: those of a ``cache()`` are those below it."""
+        """Return the operator whose rows a node delivers; a ``cache()`` delivers those of its input."""
         number %= len(self.works)
         while self.nodes[number].operator.storage is not None:
             number = self.works[number].inputs[0]
         return number
 
     def _is_concat(self, number: int) -> bool:
-        """One input after the other."""
+        """Return whether the node delivers one input after the other."""
         operator = self.nodes[number].operator
         return isinstance(operator, StreamOperator) and operator.keeps_windows

@@ -1,4 +1,4 @@
-"""Steps: the only code that changes the graph of a plan. Each says in one place when it may, and why it is right."""
+"""Steps: the only code that changes a plan's graph. Each step defines when it may be applied, and why it is correct."""
 
 from cedar.plan.steps.columns import DropResults, Keep, KeepOrder
 from cedar.plan.steps.cross import Cross, Group

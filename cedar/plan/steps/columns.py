@@ -1,4 +1,4 @@
-"""Keep, DropResults, KeepOrder: columns that nothing reads go, and those that come out are in their order."""
+"""Keep, DropResults, KeepOrder: drop columns that no operator reads, and restore the order of columns."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cedar.plan.steps.step import Step
 
 @dataclass(frozen=True)
 class Keep(Step):
-    """Drops columns below an operator that neither it nor anything above reads.
+    """Drop columns below an operator that neither it nor any operator above reads.
 
-    Which columns are read follows from effects, from the end of the pipeline down, where all columns that come out are
-    read. Inputs that have the same columns keep the same.
+    The columns read follow from effects, from the end of the pipeline, where all output columns count as read,
+    downward. Inputs that must have the same columns keep the same ones.
 
     Args:
-        columns: of each input; () keeps all of it.
+        columns: the columns to keep of each input; () keeps all.
     """
 
     columns: tuple[tuple[str, ...], ...]
@@ -50,14 +50,14 @@ class Keep(Step):
 
 
 def unread(node: Node, facts: Facts) -> tuple[tuple[str, ...], ...]:
-    """The columns to keep of each input of a node, where some are not read."""
+    """Return the columns to keep of each input of a node, if some are not read."""
     live = needs_each(node, facts.live.get(id(node)), facts.schemas)
     kept = tuple(_kept(facts.schemas[id(child)], names) for child, names in zip(node.inputs, live, strict=True))
     return () if alike(node.operator) and not all(kept) else kept
 
 
 def _kept(schema: Schema, live: Names) -> tuple[str, ...]:
-    """The columns to keep of an input; none where all are needed, or where it is not known."""
+    """Return the columns to keep of an input; () if all are needed or the columns are unknown."""
     if schema is None or live is None or live >= set(schema):
         return ()
     return tuple(name for name in schema if name in live)
@@ -65,12 +65,12 @@ def _kept(schema: Schema, live: Names) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DropResults(Step):
-    """Does not compute results of expressions that nothing reads.
+    """Skip results of expressions that no operator reads.
 
-    They must not be able to fail: an error of the pipeline as written is one of the plan, too.
+    The results must not be able to fail: the plan must raise every error of the pipeline as written.
 
     Args:
-        results: places in the operator's ``results``.
+        results: indices into the operator's ``results``.
     """
 
     results: tuple[int, ...]
@@ -96,9 +96,9 @@ class DropResults(Step):
 
 @dataclass(frozen=True)
 class KeepOrder(Step):
-    """Puts the columns into the order of the pipeline as written, wherever it shows; taken when others are done.
+    """Restore the column order of the pipeline as written wherever it is visible. Applied after all other steps.
 
-    It selects all columns that are there in another order, and leaves out selections of the optimizer that do nothing.
+    Inserts selections where the order differs, and removes the optimizer's selections that have no effect.
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""Commute: whether two adjacent row operators may change places, from what they declare."""
+"""Commute: decides whether two adjacent row operators may swap places, from their declared effects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _COMMUTING: frozenset[frozenset[Algebra]] = frozenset(
 
 
 def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
-    """Whether ``above`` may run before ``below``, on which it stands; None is yes.
+    """Return why ``above`` may not run before ``below``, its input; None if it may.
 
-    A swap may change the order of columns, which is for ``restore_order`` to fix, and the rows on which a function
-    is called, so a function may fail where it did not before.
+    A swap may change the order of columns, which ``restore_order`` restores, and the rows on which a function is
+    called, so a function may fail where it did not before.
     """
     for check in _CHECKS:
         reason = check(below, above, facts)
@@ -27,37 +27,37 @@ def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
 
 
 def is_row_operator(node: Node) -> bool:
-    """True for what works on each row by itself, so not for functions on groups of exactly so many rows."""
+    """Return whether an operator processes each row separately, so not functions on groups of exactly n rows."""
     return isinstance(node.operator, RowOperator) and node.operator.exact_rows is None
 
 
 def batch_rows(node: Node) -> int | None:
-    """The rows of the batches that are made here."""
+    """Return the batch size if the node creates batches."""
     return node.operator.batch_rows if isinstance(node.operator, StreamOperator) else None
 
 
 def first(node: Node) -> int | None:
-    """The units that are taken here."""
+    """Return the number of units if the node is a ``take``."""
     return node.operator.first if isinstance(node.operator, StreamOperator) else None
 
 
 def moves_rows(node: Node) -> bool:
-    """Rows are held and moved about here."""
+    """Return whether the node holds rows and moves them."""
     return isinstance(node.operator, StreamOperator) and node.operator.moves_rows
 
 
 def over_ranks(node: Node) -> bool:
-    """Rows are moved here between the batches that ranks get: each rank sees those of all of them."""
+    """Return whether the node moves rows between the batches of different ranks, so each rank reads all of them."""
     return isinstance(node.operator, StreamOperator) and node.operator.over_ranks
 
 
 def may_skip(node: Node, facts: Facts) -> bool:
-    """Whether rows may go missing here because the operator fails on them."""
+    """Return whether a policy may skip rows on which the operator fails."""
     return node.operator.may_fail and facts.skips(node)
 
 
 def pads(node: Node) -> bool:
-    """Units here are batches of ``last="pad"``: a rank that has fewer than others gets some of padding, made here."""
+    """Return whether units are batches of ``last="pad"``: ranks with fewer batches then get batches of padding here."""
     while node.inputs:
         if isinstance(node.operator, StreamOperator) and node.operator.batch_rows is not None:
             return node.operator.last == "pad"
@@ -85,7 +85,7 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _once(below: Node, above: Node, facts: Facts) -> str | None:
-    """What is done once for equal rows stays above the ``dedup`` that finds them."""
+    """Refuse to move an operator that runs once for equal rows below the ``dedup`` that finds them."""
     groups, reads = below.operator.grouping, above.operator.unique_reads
     if groups is None or reads is None or (groups and not any(set(reads) <= set(group) for group in groups)):
         return None
@@ -105,7 +105,7 @@ def _columns(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _same_column(first: Effects, second: Effects) -> bool:
-    """Both turn one and the same column into itself."""
+    """Return whether both operators only read and write one column, the same for both."""
     touched = {first.reads, first.writes, second.reads, second.writes}
     return len(touched) == 1 and all(names is not None and len(names) == 1 for names in touched)
 
@@ -121,7 +121,7 @@ def _algebra(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
-    """Where one keeps only some columns, the other must use those alone, and add none."""
+    """If one operator keeps only some columns, the other may only read these and must not add columns."""
     for node, other in ((below, above), (above, below)):
         survivors, theirs = node.effects.survivors, other.effects
         if survivors is None:
@@ -135,7 +135,7 @@ def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _order(below: Node, above: Node, facts: Facts) -> str | None:
-    """New columns come in the order in which they are created; where no names are known, nothing can fix it later."""
+    """Refuse swaps that change the order of new columns if names are unknown, since it could not be restored later."""
     if facts.schemas.get(id(below.inputs[0])) is not None:
         return None
     for node in (below, above):
@@ -157,7 +157,7 @@ def _rows(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _skipped(below: Node, above: Node, facts: Facts) -> str | None:
-    """A row must be skipped by the same operator, and be missing to the same others."""
+    """Check that a swap changes neither which operator skips a row nor which operators miss it."""
     skips = may_skip(below, facts), may_skip(above, facts)
     if not any(skips):
         return None

@@ -1,4 +1,4 @@
-"""Cross and Group: row operators on the other side of stream operators."""
+"""Cross and Group: move row operators to the other side of stream operators."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Way: TypeAlias = Literal["down", "up"]
 
 @dataclass(frozen=True)
 class Cross(Step):
-    """Moves row operators through stream operators.
+    """Move row operators through stream operators.
 
-    Down: a filter by expression, or an operator that gives a row for each row, goes below the stream operator that it
-    is on, into every input. A stream operator that does not count rows (a shuffle, a concat) puts rows where their
-    keys say. So the rows that a filter drops may be missing before it, unless its windows, or those of another one
-    above, are counted in rows that are missing then, and as long as no policy tells rows apart by what is below.
+    Down: an expression filter, or an operator that keeps the number of rows, moves below the stream operator that is
+    its input, into every input of that. Stream operators that do not count rows (a shuffle, a concat) order them by
+    key. So a filter may drop rows before them, unless windows, theirs or a later operator's, count rows that would be
+    missing then, and as long as no policy depends on what is below.
 
-    Up: a run of operators that give a row for each row goes above a stream operator that reads none of the columns that
-    they write: it sees as many rows with the same keys, and so makes the same of them. Batches must not be filled with
-    padding that the operators would see, nor be short of rows that fail.
+    Up: operators that keep the number of rows move above a stream operator that reads none of the columns that they
+    write. It then gets as many rows with the same keys, and so does the same. Batches must not contain padding, which
+    the operators would process, nor lack rows that failed.
 
     Args:
-        way: at the operator that moves "down", or at the topmost stream operator that others move "up" through.
-        operators: how many move up.
-        streams: how many stream operators they pass; the lowest first.
+        way: "down" from the moving operator, or "up" through the topmost of the stream operators.
+        operators: how many operators move up.
+        streams: how many stream operators they pass.
     """
 
     way: Way
@@ -95,7 +95,7 @@ def _lift(node: Node, stream: Node, facts: Facts) -> str | None:
 
 
 def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
-    """Why the rows of a stream operator cannot be filtered before it."""
+    """Return why a filter may not move below a stream operator."""
     operator, label = below.operator, facts.label(below)
     assert isinstance(operator, StreamOperator)
     if operator.counts_rows is not None:
@@ -117,7 +117,7 @@ def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
 
 
 def _windowed_above(node: Node, facts: Facts) -> Node | None:
-    """An operator with windows, with nothing but functions of single rows between: its windows are of what is below."""
+    """Return an operator above, separated only by row operators, whose windows consist of this node's rows."""
     above = list(facts.consumers[id(node)])
     while above:
         current = above.pop()
@@ -129,28 +129,28 @@ def _windowed_above(node: Node, facts: Facts) -> Node | None:
 
 
 def _counted(inputs: tuple[Node, ...]) -> Node | None:
-    """What keeps a shuffle from taking its windows from the sources: it has them of so many rows then."""
+    """Return an input node that keeps a shuffle from using its sources' windows, so that it counts rows instead."""
     inner = [n for node in inputs for n in graphs.walk(node)]
     streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.keeps_windows)
     return next(streams, None) or next((n for n in inner if n.operator.exact_rows is not None), None)
 
 
-# ---- a row for each row ----------------------------------------------------------------------------------------------
+# ---- same number of rows ---------------------------------------------------------------------------------------------
 
 
 def movable(node: Node, facts: Facts) -> bool:
-    """It gives a row for each row, and was not put in by the optimizer."""
+    """Return whether a node keeps the number of rows and was not inserted by the optimizer."""
     moves = is_row_operator(node) and node.operator.storage is None and not is_inserted(node, facts)
     return moves and node.effects.rows == "1:1"
 
 
 def stays(moving: Node, stream: Node, facts: Facts) -> str | None:
-    """Why an operator may not go to the other side of a stream operator."""
+    """Return why an operator may not move to the other side of a stream operator."""
     return held(moving, stream, facts) or fixed(stream, facts)
 
 
 def held(moving: Node, stream: Node, facts: Facts) -> str | None:
-    """What keeps an operator on its side of ``stream``."""
+    """Return why this operator may not pass ``stream``."""
     reads, writes = stream.effects.reads, moving.effects.writes
     if reads is None or (reads and (writes is None or reads & writes)):
         return f"{facts.label(stream)} groups rows by what it may write"
@@ -158,7 +158,7 @@ def held(moving: Node, stream: Node, facts: Facts) -> str | None:
 
 
 def fixed(stream: Node, facts: Facts) -> str | None:
-    """What keeps every operator on its side of ``stream``."""
+    """Return why no operator may pass ``stream``."""
     if pads(stream):
         return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
     if batch_rows(stream) is not None:
@@ -169,7 +169,7 @@ def fixed(stream: Node, facts: Facts) -> str | None:
 
 
 def under_limit(below: Node, facts: Facts) -> str | None:
-    """Why ``take`` may not go below an operator."""
+    """Return why ``take`` may not move below an operator."""
     label = facts.label(below)
     if not is_row_operator(below) or below.operator.storage is not None:
         return f"{label} does more than to work on each row"
@@ -185,14 +185,14 @@ def under_limit(below: Node, facts: Facts) -> str | None:
 
 @dataclass(frozen=True)
 class Group(Step):
-    """Moves a ``dedup()`` down, below operators that then run once for equal rows.
+    """Move a ``dedup()`` below operators that then run once for equal rows.
 
-    A ``dedup()`` changes no value: it says which rows are equal in its features. It may stand below what leaves these
-    alone, below what is done once for rows that are equal in them, since equal rows stay equal, and below stream
-    operators that pass groups on as such.
+    A ``dedup()`` changes no values; it finds rows with equal features. It may move below operators that do not touch
+    these features, below operators that run once for equal rows, since equal rows stay equal, and below stream
+    operators that pass on groups.
 
     Args:
-        below: so many operators.
+        below: the number of operators to pass.
     """
 
     below: int
@@ -219,12 +219,12 @@ class Group(Step):
 
 
 def features(operator: Operator) -> frozenset[str] | None:
-    """Names of the columns that may be in a group; None if any may be."""
+    """Return the names of columns that may be in a group; None if any may be."""
     return frozenset(name for group in operator.grouping or () for name in group) or None
 
 
 def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
-    """A ``dedup()`` of these features may stand below it as well as above."""
+    """Return whether a ``dedup()`` of these features may move below the node."""
     operator, effects = node.operator, node.effects
     if isinstance(operator, StreamOperator):
         return operator.group_aware

@@ -1,4 +1,4 @@
-"""Edit a plan's graph: every node keeps the name of the node whose work it does."""
+"""Edits a plan's graph. Every new node refers to the node whose work it does."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from cedar.plan.steps.facts import Facts
 
 
 def rebuilt(node: Node, inputs: tuple[Node, ...], facts: Facts, operator: Operator | None = None) -> Node:
-    """``node`` on other inputs, perhaps with less to do, in the name of the same node of the pipeline as written."""
+    """Return ``node`` on other inputs, or with another operator, for the same node of the pipeline as written."""
     origin = None if facts.ordinal(node) is None else node.logical
     return Node(operator or node.operator, inputs, node.site, origin, node.place)
 
 
 def only(below: Node, names: tuple[str, ...]) -> Node:
-    """These columns of a node, put in by the optimizer."""
+    """Return a selection of these columns, inserted by the optimizer."""
     return Node(Select(names), (below,))
 
 
 def is_inserted(node: Node, facts: Facts) -> bool:
-    """True for a selection that the optimizer put in."""
+    """Return whether a node is a selection that the optimizer inserted."""
     return node.operator.projection is not None and facts.ordinal(node) is None
 
 
 def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
-    """``node`` on other inputs, without drops and renames of columns that are not there any more, as nothing reads
-    them.
+    """Return ``node`` on other inputs, without drops and renames of columns that the inputs no longer have.
 
-    The facts of it are known then.
+    Adds the new node to the facts.
     """
     made = with_inputs(node, inputs, facts)
     if made is node and id(node) in facts.schemas:
-        return node  # as it was
+        return node  # unchanged
     node = made
     below = facts.schemas[id(inputs[0])] if len(inputs) == 1 else None
     if below is not None:
@@ -49,7 +48,7 @@ def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
 
 
 def tidy(root: Node, facts: Facts) -> Node:
-    """Without selections of the optimizer that select what is there, or what one right above them selects again."""
+    """Remove the optimizer's selections that select all columns or are followed by another such selection."""
     done: dict[int, Node] = {}
     for current in graph.walk(root):
         node = with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
@@ -64,7 +63,7 @@ def tidy(root: Node, facts: Facts) -> Node:
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
-    """``node`` on these inputs; itself where they are its own."""
+    """Return ``node`` on these inputs; the node itself if they are unchanged."""
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     return node if same else rebuilt(node, inputs, facts)
 
@@ -73,10 +72,10 @@ def with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
 
 
 def restore_order(root: Node, facts: Facts) -> Node:
-    """The graph with its columns in the order of the pipeline as written, wherever that shows.
+    """Return the graph with columns in the order of the pipeline as written, wherever that is visible.
 
-    It shows at the end, to a function that sees whole rows, to an expression that selects by type, and in a cache.
-    ``facts`` are those of ``root``.
+    It is visible in the output, to functions of whole rows, to expressions that select by type, and in caches.
+    ``facts`` must be those of ``root``.
     """
     written = graph.schemas(facts.logical)
     done: dict[int, Node] = {}
@@ -97,29 +96,29 @@ def restore_order(root: Node, facts: Facts) -> Node:
 
 
 def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
-    """Also where names get lost, so that none can be put right further up."""
+    """Return whether a node depends on column order, or loses the column names, so that it cannot be restored later."""
     lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
     return lost or node.effects.reads is None or node.operator.storage is not None
 
 
 def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:
-    """The names in the order as written, where they come in another one."""
+    """Return the names in the order as written, if the rewritten order differs; else ()."""
     if rewritten is None or written is None or list(rewritten) == list(written) or set(rewritten) != set(written):
         return ()
     return tuple(written)
 
 
-# ---- what may differ -------------------------------------------------------------------------------------------------
+# ---- tolerances ------------------------------------------------------------------------------------------------------
 
 
 def tolerated(root: Node) -> dict[int, Operator]:
-    """The operators of a plan that may differ within their tolerance, by the id of the node that they stand for."""
+    """Return a plan's operators that may differ within their tolerance, by the id of the node as written."""
     nodes = graph.walk(root)
     return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
 
 
 def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
-    """The graph with some of its operators replaced, by the id of their node; each node names the one it stands for."""
+    """Return the graph with operators replaced, by node id; new nodes refer to the nodes they replace."""
     done: dict[int, Node] = {}
     for node in graph.walk(root):
         inputs = tuple(done[id(child)] for child in node.inputs)

@@ -1,4 +1,4 @@
-"""What steps and rules may know next to the node they look at."""
+"""Facts about the graph that steps and rules use when they look at a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Factors: TypeAlias = Callable[[Node], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a step may not be taken, or a rule does not apply."""
+    """Why a step may not be applied, or a rule does not apply."""
 
     reason: str
     what: str = ""
@@ -29,13 +29,13 @@ class Refusal:
 
 @dataclass(frozen=True)
 class CacheCosts:
-    """What it costs to keep rows from one epoch to the next, and how many may be kept.
+    """The costs and limits of storing rows between epochs.
 
     Args:
-        seconds_per_byte: to read them back, by place (as ``cache(where)`` takes it).
-        bytes: room in memory.
-        wanted: rows may be kept where the pipeline does not say so.
-        layout: a directory or URL where the rows of files are written in another layout; None leaves them unchanged.
+        seconds_per_byte: returns the cost of reading them back from a place (as in ``cache(where)``).
+        bytes: bytes of memory available.
+        wanted: rows may be stored even if the pipeline has no cache.
+        layout: a directory or URL for files in another layout; None leaves files unchanged.
     """
 
     seconds_per_byte: Callable[[str], float]
@@ -46,23 +46,23 @@ class CacheCosts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one pass over a graph.
+    """Facts about the graph in one pass.
 
     Args:
         logical: the pipeline as written.
-        ordinals: of its nodes, by id; inputs first.
-        labels: of its nodes, by id.
-        skips: whether a node has a policy for rows that fail (its own, or the loader's).
-        profile: what was measured; None at first.
+        ordinals: numbers of its nodes, by id; inputs first.
+        labels: labels of its nodes, by id.
+        skips: returns whether a node has a policy for rows that fail (its own or the loader's).
+        profile: measurements; None before the first.
         exact: False allows rewrites within an operator's tolerance.
         refused: names of rules that are not tried.
-        root: the graph under rewriting.
-        schemas: of the nodes of this graph and of those before it, by id.
-        consumers: the nodes of the graph that draw from a node, by id.
-        live: the columns that each of its nodes must give, by id; None, and no entry, is all.
-        streams: whether a source has splits that can only be read from their beginning.
-        keeping: None if nothing is kept.
-        factors: of a ``dedup()``: how often rows of each of its columns repeat where they are read, from a sample.
+        root: the graph that is being rewritten.
+        schemas: schemas of nodes of this graph and earlier ones, by id.
+        consumers: the nodes that read from each node, by id.
+        live: the columns that each node must deliver, by id; None, or a missing entry, means all.
+        streams: returns whether a source has splits that can only be read from their start.
+        keeping: the costs of storing rows; None if nothing is stored.
+        factors: returns how often rows repeat in each column of a ``dedup()``, from a sample of its source.
     """
 
     logical: Node
@@ -80,18 +80,18 @@ class Facts:
     consumers: dict[int, list[Node]] = field(default_factory=dict)
     live: dict[int, Names] = field(default_factory=dict)
     _learned: dict[tuple[int, ...], Schema] = field(default_factory=dict, repr=False)
-    _nodes: list[Node] = field(default_factory=list, repr=False)  # so that no other node gets their ids
+    _nodes: list[Node] = field(default_factory=list, repr=False)  # keeps nodes alive, so that ids stay unique
 
     @cached_property
     def readers(self) -> dict[Hashable, list[Node]]:
-        """The sources of the graph, by what they read from."""
+        """The source nodes of the graph, by what they read."""
         readers: dict[Hashable, list[Node]] = {}
         for node in graph.sources(self.root):
             readers.setdefault(read_from(node), []).append(node)
         return readers
 
     def at(self, root: Node) -> Facts:
-        """The facts of another graph of the same pipeline; what is known of nodes that both have stays known."""
+        """Return the facts of another graph of the same pipeline, keeping what is known of nodes in both."""
         self.learn(root)
         consumers: dict[int, list[Node]] = {id(root): []}
         for node in graph.walk(root):
@@ -100,14 +100,14 @@ class Facts:
         return replace(self, root=root, consumers=consumers, live=live_columns(root, self.schemas))
 
     def moving(self) -> Facts:
-        """The facts of a graph that changes in a pass: ``learn`` and ``stands_for`` tell what they are of new nodes."""
+        """Return facts for a graph that changes in a pass; update them with ``learn`` and ``stands_for``."""
         return replace(self, consumers=dict(self.consumers), live=dict(self.live))
 
     def learn(self, root: Node) -> None:
-        """What follows for new nodes from what is below them.
+        """Derive schemas and consumers of new nodes from their inputs.
 
         Raises:
-            CedarError: what an operator says of columns that do not fit it.
+            CedarError: an operator rejects the columns of its inputs.
         """
         for node in graph.walk(root, self.schemas):
             operator = node.operator
@@ -116,14 +116,14 @@ class Facts:
             with graph.at_site(node):
                 if key not in self._learned:
                     self._learned[key] = operator.schema(*below)
-                _ = node.batched  # from its inputs, which are known
+                _ = node.batched  # computed here because the inputs' values are known
             self.schemas[id(node)] = self._learned[key]
             self._nodes.append(node)
             for child in node.inputs:
                 self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]
 
     def stands_for(self, new: Node, old: Node) -> None:
-        """``new`` gives what ``old`` gave, to the same nodes; nothing draws from ``old`` any more."""
+        """Record that ``new`` replaces ``old`` for all consumers of ``old``."""
         if new is old:
             return
         live = self.live.get(id(old))
@@ -137,7 +137,7 @@ class Facts:
             gone += [child for child in dict.fromkeys(node.inputs) if self._leaves(node, child) == 0]
 
     def _leaves(self, node: Node, child: Node) -> int | None:
-        """``node`` does not draw from ``child`` any more; how many still do, if it did."""
+        """Record that ``node`` no longer reads from ``child``; return how many nodes still do, None if it never did."""
         before = self.consumers.get(id(child), [])
         after = [each for each in before if each is not node]
         if len(after) == len(before):
@@ -146,21 +146,21 @@ class Facts:
         return len(after)
 
     def label(self, node: Node) -> str:
-        """What messages call the node of the pipeline that ``node`` stands for."""
+        """Return the label of the corresponding node of the pipeline as written."""
         return self.labels.get(id(node.logical), node.operator.label())
 
     def ordinal(self, node: Node) -> int | None:
-        """Its number in the pipeline as written; None for what the optimizer put in."""
+        """Return the node's number in the pipeline as written; None if the optimizer inserted it."""
         return self.ordinals.get(id(node.logical))
 
     def figures(self, node: Node) -> OperatorProfile | None:
-        """What was measured of it."""
+        """Return the measurements of the node."""
         ordinal = self.ordinal(node)
         return None if self.profile is None or ordinal is None else self.profile.operators.get(ordinal)
 
 
 def read_from(node: Node) -> Hashable:
-    """The files, or the source itself."""
+    """Return what identifies a source's data: its files, or the source object."""
     source = getattr(node.operator, "source", node)
     return source.paths if isinstance(source, FileSource) else id(source)
 
@@ -177,18 +177,19 @@ def facts_of(
     keeping: CacheCosts | None = None,
     factors: Factors | None = None,
 ) -> Facts:
-    """The facts of a graph under rewriting.
+    """Return the facts of a graph before rewriting.
 
     Args:
         logical: the pipeline as written.
         root: the graph.
-        skips: whether a node has a policy for rows that fail.
-        profile: what was measured.
+        skips: returns whether a node has a policy for rows that fail.
+        profile: measurements.
         exact: False allows rewrites within an operator's tolerance.
         refused: names of rules not to try.
-        streams: whether a source is read from its beginning only; by default its splits tell, which are listed here.
-        keeping: what it costs to keep rows between epochs; None if nothing is kept.
-        factors: how often rows repeat, of the columns of a ``dedup()``; None if that is not to be found out.
+        streams: returns whether a source can only be read from its start; by default its splits are listed here to
+            tell.
+        keeping: the costs of storing rows between epochs; None if nothing is stored.
+        factors: returns how often rows repeat in the columns of a ``dedup()``; None leaves that unknown.
     """
     return Facts(
         logical=logical,
@@ -209,5 +210,5 @@ def _reads_from_the_beginning(node: Node) -> bool:
     assert isinstance(node.operator, Read)
     try:
         return SplitTable.of(node.operator.source.splits()).streams
-    except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
+    except Exception:  # noqa: BLE001 - the run lists them again and reports the error
         return True

@@ -1,4 +1,4 @@
-"""Fields: of a struct column that leaves a node, the fields that are read further up."""
+"""Fields: which fields of a node's struct columns later operators read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts
 from cedar.plan.steps.live import alike, needs_each
 
-Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths below a column; None is the whole column
+Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths below a column; None means the whole column
 
 _NOTHING: frozenset[tuple[str, ...]] = frozenset()
 
 
 def live_fields(node: Node, column: str, facts: Facts) -> Fields:
-    """The fields of ``column`` that the nodes above ``node`` read; whole where a value of it leaves the plan."""
-    names: dict[int, dict[str, None]] = {id(node): {column: None}}  # what the column is called on its way up
+    """Return the fields of ``column`` that nodes above ``node`` read; None (all) if the plan delivers it."""
+    names: dict[int, dict[str, None]] = {id(node): {column: None}}  # the column's names in the outputs of later nodes
     fields: Fields = _NOTHING
     for current in graph.walk(facts.root):
         if names.keys().isdisjoint(map(id, current.inputs)):
@@ -38,7 +38,7 @@ def live_fields(node: Node, column: str, facts: Facts) -> Fields:
 
 
 def fields_read(node: Node, column: str) -> Fields:
-    """The fields of ``column`` that an operator by expressions reads."""
+    """Return the fields of ``column`` that an expression operator reads."""
     operator = node.operator
     fields: Fields = _NOTHING
     for expr in operator.code():
@@ -56,7 +56,7 @@ def _delivered(name: str, facts: Facts) -> bool:
 
 
 def _read(node: Node, name: str) -> Fields:
-    """What the operator itself reads of the column; a cache keeps all, and inputs side by side must stay alike."""
+    """Return the fields the operator itself reads; all for caches, and for operators whose inputs must be alike."""
     operator, effects = node.operator, node.effects
     if effects.reads is None or effects.writes is None or operator.storage is not None or alike(operator):
         return None
@@ -66,7 +66,7 @@ def _read(node: Node, name: str) -> Fields:
 
 
 def _passed_on(node: Node, name: str) -> str | None:
-    """What the column is called above the operator; None if it is gone."""
+    """Return the column's name after the operator; None if it is dropped."""
     effects = node.effects
     if pairs := node.operator.renames:
         return pairs.get(name) or (None if name in pairs.values() else name)

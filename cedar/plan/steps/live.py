@@ -1,4 +1,4 @@
-"""Live columns: what of each node's output is read further up."""
+"""Live columns: which columns of each node's output later operators read."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from cedar.operators.base import Operator, Schema, StreamOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
-Names: TypeAlias = "frozenset[str] | None"  # None is all columns
+Names: TypeAlias = "frozenset[str] | None"  # None means all columns
 
 
 def live_columns(root: Node, schemas: dict[int, Schema], out: Names = None) -> dict[int, Names]:
-    """The columns that the output of each node must have, by id.
+    """Return the columns that the output of each node must have, by id.
 
-    A ``drop`` and a ``rename`` do not count as reading: what nothing reads need not be there for them (see ``fit``).
+    ``drop`` and ``rename`` do not count as reading; they adapt if the column is missing (see ``fitted``).
     """
     live: dict[int, Names] = {id(root): all_of(schemas[id(root)]) if out is None else out}
-    for node in reversed(list(graph.walk(root))):  # any reader of a node comes before it
+    for node in reversed(list(graph.walk(root))):  # consumers come before their inputs
         spread(node, live, schemas)
     return live
 
 
 def leave_unread(root: Node, out: Names = None) -> Node:
-    """The pipeline, whose sources do not parse what nothing reads where it may hold anything, as in JSON lines.
+    """Return the pipeline with sources that do not parse unread columns if these may hold any value, as in JSON Lines.
 
-    Not even where it runs as written, or on sample rows: the column stays, with nulls in it.
+    This also applies to unoptimized runs and to samples: the column stays, but contains nulls.
 
     Args:
         root: the pipeline's last node.
-        out: the columns of its output that are read.
+        out: the output columns that are read; None means all.
     """
     lazy = [node for node in graph.sources(root) if getattr(node.operator.source, "leaves_unread", False)]  # type: ignore[attr-defined]
     if not lazy:
@@ -47,20 +47,22 @@ def leave_unread(root: Node, out: Names = None) -> Node:
 
 
 def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> None:
-    """Adds to ``live`` what ``node`` needs of its inputs."""
+    """Add the columns that ``node`` needs of its inputs to ``live``."""
     for child, needed in zip(node.inputs, needs_each(node, live[id(node)], schemas), strict=True):
         live[id(child)] = needed if id(child) not in live else union(live[id(child)], needed)
 
 
 def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names]:
-    """The columns that ``node`` needs of each of its inputs, where ``out`` is what its own output must have."""
+    """Return the columns that ``node`` needs of each input to deliver the columns ``out``."""
     if alike(node.operator) and any(schemas[id(child)] is None for child in node.inputs):
-        return [all_of(schemas[id(child)]) for child in node.inputs]  # alike, and some cannot tell what they have
+        return [
+            all_of(schemas[id(child)]) for child in node.inputs
+        ]  # inputs must be alike, and some columns are unknown
     return [needs(node, child, out, schemas) for child in node.inputs]
 
 
 def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Names:
-    """The columns that ``node`` needs of one of its inputs."""
+    """Return the columns that ``node`` needs of one of its inputs."""
     operator, effects, schema = node.operator, node.effects, schemas[id(child)]
     if effects.reads is None or effects.writes is None or _keeps_for_others(operator):
         return all_of(schema)
@@ -76,20 +78,20 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
 
 
 def _keeps_for_others(operator: Operator) -> bool:
-    """A cache keeps what is written, for other pipelines too; what the optimizer puts in serves this one alone."""
+    """Return whether a cache stores rows for other pipelines too, so that it must keep all columns."""
     return operator.storage not in (None, "auto") and not getattr(operator, "layout", False)
 
 
 def alike(operator: Operator) -> bool:
-    """Its inputs have the same columns."""
+    """Return whether the operator's inputs must have the same columns."""
     return isinstance(operator, StreamOperator) and operator.alike
 
 
 def all_of(schema: Schema) -> Names:
-    """The names of all columns."""
+    """Return the names of all columns."""
     return None if schema is None else frozenset(schema)
 
 
 def union(first: Names, second: Names) -> Names:
-    """What either needs."""
+    """Return the columns that are in either set."""
     return None if first is None or second is None else first | second

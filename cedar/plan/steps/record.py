@@ -1,4 +1,4 @@
-"""Record: steps as plain data, and back. No function, no data, no folder and no address is among them."""
+"""Record: converts steps to plain data and back. Entries contain no functions, data, folders or addresses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MEND = "fix the text, or save the plan again"
 
 
 def entries_of(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """An entry a step.
+    """Return one entry per step.
 
     Raises:
-        PlanError: a step that text cannot say: it puts in an operator of others.
+        PlanError: a step inserts a custom operator, which an entry cannot describe.
     """
     entries = []
     for number, sweep in enumerate(sweeps):
@@ -40,13 +40,13 @@ def _fields(step: Step) -> dict[str, Any]:
 
 
 def sweeps_of(entries: Sequence[Mapping[str, Any]], cluster: Any = None) -> tuple[Sweep, ...]:
-    """The steps that entries describe; none is checked yet.
+    """Return the steps that entries describe, without checking them.
 
     Args:
-        cluster: the caller's: an address, a Dask client, or None.
+        cluster: an address or a Dask client from the caller, or None.
 
     Raises:
-        PlanError: an entry that cannot be.
+        PlanError: an invalid entry.
     """
     made = [(_number(entry, "pass"), bool(entry.get("down")), _taken(entry, cluster)) for entry in entries]
     if [each[0] for each in made] != sorted(each[0] for each in made):

@@ -1,4 +1,4 @@
-"""Reorder: another order of row operators."""
+"""Reorder: changes the order of row operators."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cedar.plan.steps.step import Step, shared
 
 @dataclass(frozen=True)
 class Reorder(Step):
-    """Puts a run of row operators into another order.
+    """Put adjacent row operators into another order.
 
-    A row operator does to a row what it does whatever other rows there are. Two that stand side by side give the same
-    row in either order where neither reads or drops what the other writes, rows are dropped or repeated alike, draws go
-    by the row's key, and each row that fails is skipped by the same one (``may_swap``). Any order is reached by swaps
-    of neighbors, each of a pair that changes order, so it is enough that each of these pairs may.
+    A row operator processes each row independently of other rows. Two adjacent ones give the same row in either order
+    if neither reads or drops what the other writes, both drop or repeat rows alike, draws depend on the row's key, and
+    the same operator skips each row that fails (``may_swap``). Swaps of neighbors can reach any order, so it is enough
+    if each pair that changes order may swap.
 
-    Selections that the optimizer put in for the order of columns alone leave the run: it is restored once all steps are
-    done. Those that drop columns stay, as a ``drop`` above may do without these columns by now.
+    Selections that the optimizer inserted only for the order of columns are removed; the order is restored after all
+    steps. Those that drop columns stay, because a later ``drop`` may rely on these columns being gone.
 
     Args:
-        order: of the operators, lowest first: places in the run as it is, the top being the last.
+        order: indices of the operators in the current order, lowest first.
     """
 
     order: tuple[int, ...]
@@ -56,7 +56,7 @@ class Reorder(Step):
         return current
 
     def _run(self, top: Node, facts: Facts) -> tuple[list[Node], list[Node], Node] | None:
-        """The operators, lowest first; all nodes below the top that belong to the run; and what they draw from."""
+        """Return the operators (lowest first), all other nodes of the run below the top, and the run's input."""
         run, between = [top], list[Node]()
         while len(run[-1].inputs) == 1:
             below = run[-1].inputs[0]
@@ -73,7 +73,7 @@ class Reorder(Step):
 
 
 def falls_away(node: Node, facts: Facts) -> bool:
-    """A selection of the optimizer that changes the order of columns alone."""
+    """Return whether a node is an optimizer's selection that only changes the order of columns."""
     if not is_inserted(node, facts):
         return False
     schema = facts.schemas[id(node.inputs[0])]

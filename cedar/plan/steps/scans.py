@@ -1,4 +1,4 @@
-"""PushFilter and PushColumns: less is read of a source."""
+"""PushFilter and PushColumns: read less of a source."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from cedar.plan.steps.step import Step, shared
 
 @dataclass(frozen=True)
 class PushFilter(Step):
-    """Makes a filter by expression part of the scan that it is on.
+    """Merge an expression filter into the scan below it.
 
-    The scan reads the columns that the filter names first, and the others of the rows that are left: these are the same
-    rows with the same keys. What the filter reads must be known, all splits must be readable in pieces, and no policy
-    may count rows that fail, since some are not read any more.
+    The scan reads the filter's columns first, and other columns only for the remaining rows: the same rows with the
+    same keys. The filter's columns must be known, and all splits must be readable in pieces. No policy may count rows
+    that fail, since some are no longer read.
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
@@ -52,13 +52,13 @@ class PushFilter(Step):
 
 @dataclass(frozen=True)
 class PushColumns(Step):
-    """Reads some columns of a source alone, of struct columns some fields.
+    """Read only some columns of a source, and only some fields of struct columns.
 
-    Whatever is read further up, by the filters inside the scan too, is among them, in the order of the source. If a
-    value may fail in another column, and rows that fail are skipped, all columns are read.
+    They include all that later operators and the scan's filters read, in the source's order. If a value may fail in
+    another column, and rows that fail are skipped, all columns are read.
 
     Args:
-        columns: names, and paths such as "a.b" of fields.
+        columns: names, and paths of fields such as "a.b".
     """
 
     columns: tuple[str, ...]
@@ -90,7 +90,7 @@ class PushColumns(Step):
 
 
 def _covers(chosen: list[str] | None, needed: list[str] | None) -> bool:
-    """The fields that are chosen include those that are needed; None is the whole column."""
+    """Return whether the chosen fields include the needed ones; None means the whole column."""
     if chosen is None:
         return True
     if needed is None:
@@ -105,14 +105,14 @@ def _scan(node: Node) -> Scan:
 
 
 def columns_of(node: Node, facts: Facts) -> tuple[str, ...]:
-    """The columns and fields that a source gives as it is."""
+    """Return the columns and fields that a source currently delivers."""
     operator = node.operator
     chosen = operator.columns if isinstance(operator, Scan) else None
     return tuple(facts.schemas[id(node)] or ()) if chosen is None else chosen
 
 
 def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
-    """The columns and fields of a source that are read further up; None if these are all, or not known."""
+    """Return the columns and fields of a source that are read; None if that is all of them, or unknown."""
     live, known = facts.live.get(id(node)), facts.schemas[id(node)]
     if live is None or known is None:
         return None
@@ -122,7 +122,7 @@ def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
 
 
 def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[str]]:
-    """The paths to read of the struct columns that are read in part."""
+    """Return the paths to read of struct columns that are only partly read."""
     assert isinstance(node.operator, Read)
     source = node.operator.source
     if not selects_fields(source):
@@ -139,7 +139,7 @@ def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[
 
 
 def _read(node: Node, name: str, facts: Facts) -> Fields:
-    """What is read above the scan, and by the filters inside it: the column that leaves holds both."""
+    """Return the fields read above the scan and by its filters."""
     read = live_fields(node, name, facts)
     for each in node.operator.where if isinstance(node.operator, Scan) else ():
         inside = fields_read(each, name)
@@ -148,17 +148,17 @@ def _read(node: Node, name: str, facts: Facts) -> Fields:
 
 
 def _least(known: Mapping[str, ColumnType]) -> tuple[str, ...]:
-    """One column, so that rows are counted: a narrow one."""
+    """Return one narrow column, so that rows can be counted if no column is read."""
     plain = (n for n, kind in known.items() if isinstance(kind, pa.DataType) and pa.types.is_primitive(kind))
     found = next(plain, None) or next(iter(known), None)
     return () if found is None else (found,)
 
 
 def can_select(source: Any) -> bool:
-    """A source can read some of its columns alone."""
+    """Return whether a source can read some of its columns without the others."""
     return callable(getattr(source, "select", None))
 
 
 def selects_fields(source: Any) -> bool:
-    """A source can read some fields of struct columns alone."""
+    """Return whether a source can read some fields of struct columns without the others."""
     return bool(getattr(source, "selects_fields", False))

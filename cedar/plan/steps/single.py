@@ -22,10 +22,10 @@ from cedar.plan.steps.step import Step, run_below, shared
 
 @dataclass(frozen=True)
 class Share(Step):
-    """Takes the result of an equal operator that draws from the same node, instead of computing it again.
+    """Reuse the result of an equal operator on the same input instead of computing it again.
 
-    Equal operators do the same to the same rows. Random ones draw differently, and where rows are skipped, each counts
-    its own. Sources and stream operators have their own state.
+    Equal operators do the same to the same rows. Not shared are random ones, which draw differently; operators where
+    rows are skipped, since each counts its own; and sources and stream operators, which have their own state.
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
@@ -48,7 +48,7 @@ class Share(Step):
 
 
 def equal_before(node: Node, facts: Facts) -> Node | None:
-    """The first equal row operator that draws from the same node, if one does before this one."""
+    """Return the first equal row operator with the same input that comes before this one, if any."""
     if not is_row_operator(node) or node.operator.storage is not None:
         return None
     below = node.inputs[0]
@@ -70,12 +70,12 @@ def _equal(first: Node, second: Node) -> bool:
 
 @dataclass(frozen=True)
 class Loosen(Step):
-    """With ``exact=False``, lets a transform do what is cheaper and differs no more than it says.
+    """With ``exact=False``, let a transform use a cheaper method within its declared tolerance.
 
-    What it tolerates follows from the transforms of the same column right above it, up to the node.
+    The tolerance follows from the transforms of the same column right above it, up to the node.
 
     Args:
-        below: so many transforms lower than the node.
+        below: the number of transforms from the node down to the one to loosen.
     """
 
     below: int
@@ -103,21 +103,22 @@ class Loosen(Step):
 
 
 def joins(lower: Link, upper: Link) -> bool:
-    """Two transforms run as one."""
+    """Return whether two transforms run as one."""
     chain = lower.transform.chain
     return chain is not None and upper.transform.chain is chain and chain.joins([lower], upper)
 
 
 @dataclass(frozen=True)
 class Replace(Step):
-    """Puts an operator in the place of a run of row operators, which its author declares to do the same.
+    """Replace adjacent row operators by one that its author declares equivalent.
 
-    That it does is the author's word, and the audits'. What can be seen is checked: nothing else draws from the run, no
-    row is skipped in it, and the same columns come out with the same types. What was put in so is not replaced again.
+    cedar relies on the author and on audits for equivalence, and checks what it can: nothing else reads from the
+    replaced operators, no row is skipped in them, and the output columns and types are the same. An inserted operator
+    is not replaced again.
 
     Args:
-        operator: does what the run does, in the name of its topmost operator.
-        operators: so many, from the node down.
+        operator: the replacement, which takes the place of the topmost operator.
+        operators: the number of operators to replace, from the node down.
     """
 
     operator: Operator
@@ -151,15 +152,16 @@ class Replace(Step):
 
 @dataclass(frozen=True)
 class Cache(Step):
-    """Keeps rows for later epochs above the first operators of a chain over a source, or nowhere in it.
+    """Store rows for later epochs after the first operators above a source, or remove the cache from them.
 
-    A cache gives back the rows that it was given. What is below it must do the same in every epoch, so nothing random
-    is, and the source is read by splits. A place that the user named stays; where he left it open, it may move or go.
+    A cache returns the rows that it was given. The operators below must do the same in every epoch, so none may be
+    random, and the source must have splits. A cache with a location from the user stays; one with "auto" may move or be
+    removed.
 
     Args:
-        above: so many operators, from the source up; None for no cache.
-        where: as ``cache(where)`` takes it, of one that is put in.
-        layout: rows are written in another layout in that folder.
+        above: the number of operators below the cache, from the source up; None removes the cache.
+        where: for an inserted cache, the location as in ``cache(where)``.
+        layout: store rows in another layout in that folder.
     """
 
     above: int | None
@@ -167,7 +169,7 @@ class Cache(Step):
     layout: bool = False
 
     def fields(self) -> dict[str, Any]:
-        return {"above": self.above}  # a plan names no folder: what it keeps, it keeps in memory
+        return {"above": self.above}  # saved plans contain no folders, so a loaded cache is in memory
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         chain = chain_below(graph, facts)
@@ -208,7 +210,9 @@ class Cache(Step):
 
 
 def chain_below(top: Node, facts: Facts) -> list[Node] | None:
-    """A source and the row operators right above it, lowest first, where ``top`` is the last of them."""
+    """Return a source and the row operators right above it up to ``top``, lowest first; None if ``top`` is not the
+    last.
+    """
     above = facts.consumers[id(top)]
     if len(above) == 1 and is_row_operator(above[0]):
         return None
@@ -219,17 +223,17 @@ def chain_below(top: Node, facts: Facts) -> list[Node] | None:
 
 
 def kept_above(node: Node, facts: Facts) -> bool:
-    """Some cache above keeps the rows of the chain already."""
+    """Return whether a cache above already stores the chain's rows."""
     caches = (n for n in graphs.walk(facts.root) if n.operator.storage is not None)
     return any(any(below is node for below in graphs.walk(cache)) for cache in caches)
 
 
 @dataclass(frozen=True)
 class Place(Step):
-    """Says where operators and sources run. A row operator does the same to a row wherever it runs.
+    """Set where operators and sources run. A row operator does the same to a row wherever it runs.
 
     Args:
-        places: by the number of the node in the graph, inputs first; "" leaves it to the run.
+        places: executors by node number, inputs first; "" leaves it to the run.
     """
 
     places: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Step: one change of a plan's graph, with what must hold for it."""
+"""Step: one change of a plan's graph, and the conditions under which it is valid."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from cedar.plan.steps.facts import Facts, Refusal
 
 
 class Step(ABC):
-    """Changes the graph at one node, which stands for all below it. A frozen dataclass of plain values.
+    """A change of the graph at one node, including the nodes below it. A frozen dataclass of plain values.
 
-    A step gives the rows of the node as they were, each with its key and in its order, skipped rows included, and the
-    columns that are read further up. That it does follows from ``check`` alone; its docstring has the argument.
+    A step preserves the node's rows, with their keys, order and skipped rows, and all columns that are read above.
+    ``check`` alone guarantees that; the docstring of each step explains why.
     """
 
-    downward: ClassVar[bool] = False  # by what is read further up, so that outputs come first
+    downward: ClassVar[bool] = False  # True if it depends on which columns are read above
 
     @abstractmethod
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        """Why it may not be taken at this node; None if it may."""
+        """Return why the step may not be applied at this node; None if it may."""
 
     def fields(self) -> dict[str, Any]:
-        """What a saved plan says of it: plain values by name."""
+        """Return the step's values by name, for saved plans."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     @abstractmethod
     def apply(self, graph: Node, facts: Facts) -> Node:
-        """The node instead of this one, once ``check`` has nothing against it."""
+        """Return the node that replaces this one. Call it only if ``check`` returned None."""
 
 
 def shared(below: Node, facts: Facts) -> str | None:
-    """Why a node may not change for the one above alone."""
+    """Return why a node may not change for only one of its consumers; None if it has a single one."""
     return f"others draw from {facts.label(below)}, too" if len(facts.consumers[id(below)]) > 1 else None
 
 
 def run_below(top: Node, count: int) -> list[Node] | None:
-    """So many nodes on a line, lowest first, ``top`` last; None if there are fewer."""
+    """Return ``count`` nodes in a line, lowest first, ending in ``top``; None if there are fewer."""
     run = [top]
     while len(run) < count:
         if len(run[-1].inputs) != 1:

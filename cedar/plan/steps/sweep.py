@@ -1,7 +1,7 @@
-"""Sweep: steps at the nodes of a graph, in one pass over it, and the same again from a record of them.
+"""Sweep: applies steps at the nodes of a graph in one pass, or replays them from a record.
 
-A rule is asked about every node in one pass, and the graph is built once for all that it changes. So the work grows
-with the graph, not with its square.
+One pass asks a rule about every node and builds the graph once for all changes, so the work grows linearly with the
+graph.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANEW = "optimize this pipeline and save that plan"
 
 @dataclass(frozen=True)
 class Taken:
-    """A step, and the number of the node where it was taken in the graph before the pass, inputs first."""
+    """A step, and the node's number (inputs first) in the graph before the pass."""
 
     at: int
     step: Step
@@ -35,8 +35,8 @@ class Sweep:
     """The steps of one pass.
 
     Args:
-        steps: by rising number of their node.
-        downward: outputs came first.
+        steps: in ascending order of node number.
+        downward: whether the pass went from outputs to inputs.
     """
 
     steps: tuple[Taken, ...]
@@ -48,12 +48,12 @@ Ask: TypeAlias = Callable[[int, Node, Facts], "Step | None"]
 
 
 class Pass:
-    """Asks about every node of a graph, and takes the steps.
+    """Asks for a step at every node of a graph, and applies the steps.
 
     Args:
-        facts: of the graph.
-        ask: for a step at a node.
-        downward: outputs come first: what each node has to give is known from what became of those above it.
+        facts: facts of the graph.
+        ask: returns the step to apply at a node, or None.
+        downward: go from outputs to inputs, so that the columns needed of a node reflect changes above it.
     """
 
     def __init__(self, facts: Facts, ask: Ask, downward: bool) -> None:
@@ -64,20 +64,20 @@ class Pass:
 
     @property
     def sweep(self) -> Sweep:
-        """The steps that were taken."""
+        """The steps that were applied."""
         return Sweep(tuple(sorted(self.taken, key=lambda each: each.at)), self._downwards)
 
     def run(self) -> Node:
-        """The graph after it.
+        """Return the graph after the pass.
 
         Raises:
-            CedarError: the graph cannot be.
+            CedarError: the steps lead to an invalid graph.
         """
         nodes = list(graph.walk(self._root))
         return (self._downward if self._downwards else self._upward)(nodes)
 
     def _upward(self, nodes: list[Node]) -> Node:
-        """Each node is on what became of its inputs when it is asked about."""
+        """Ask about each node after its inputs have been rebuilt."""
         done: dict[int, Node] = {}
         for number, node in enumerate(nodes):
             current = node
@@ -123,13 +123,13 @@ class Pass:
 
 
 def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
-    """The graph after the steps that others took of the pipeline as written; each is checked again.
+    """Apply recorded steps to the pipeline as written, and check each of them again.
 
     Args:
-        facts: of the pipeline as written.
+        facts: facts of the pipeline as written.
 
     Raises:
-        PlanError: a step may not be taken; says which, and the user's line.
+        PlanError: a step may not be applied; names the step and the user's line.
     """
     for sweep in sweeps:
         wanted = {each.at: each.step for each in sweep.steps}
@@ -158,14 +158,14 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
 
 
 def one_step(facts: Facts, step: Step) -> tuple[Node, Sweep]:
-    """The graph after a step at its last node."""
+    """Return the graph after a step at its last node."""
     last = len(graph.walk(facts.root)) - 1
     made = Pass(facts, lambda number, *_: step if number == last else None, False)
     return made.run(), made.sweep
 
 
 def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:
-    """Equal for graphs of a pipeline that are made of the same operators in the same order."""
+    """Return a key that is equal for graphs with the same operators in the same order."""
     numbers: dict[int, int] = {}
     reported: list[Hashable] = []
     for node in graph.walk(root):
@@ -177,5 +177,5 @@ def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:
 
 
 def first_line(error: CedarError) -> str:
-    """What is wrong, on a line."""
+    """Return the first line of an error message."""
     return str(error).partition("\n")[0]
