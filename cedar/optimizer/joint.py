@@ -1,7 +1,6 @@
 """Joint search: chains share the machine, so their uses of each resource add up.
 
-The search finds, for each chain, every trade-off between resources that may be part of the best plan, then combines
-them.
+The search finds every trade-off of each chain that may be part of the best plan, then combines the chains.
 """
 
 from __future__ import annotations

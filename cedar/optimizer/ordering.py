@@ -35,9 +35,7 @@ class Precedence:
 
 
 def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Precedence:
-    """Find which operators must keep their order: pairs that may not swap, and pairs with such an operator between
-    them.
-    """
+    """Find which operators must keep their order: pairs that may not swap, directly or because of one in between."""
     before: list[int] = []
     refusals: dict[tuple[int, int], Refusal] = {}
     for above, node in enumerate(chain.nodes):

@@ -101,8 +101,7 @@ class AutoPlanner:
         return self.begin()
 
     def candidates(self, profile: Profile) -> tuple[Plan, ...]:
-        """Return the best plan for each kind of place: threads, one thread, processes and a cluster. None are checked
-        yet.
+        """Return the best plan for each kind of place: threads, one thread, processes, a cluster; all unchecked.
 
         One thread may be as fast as several that contend for the GIL, which per-call measurements cannot show.
         """
@@ -157,9 +156,7 @@ class AutoPlanner:
         return self._rewritten(self.root, (*MOVES, *self.rules), profile)
 
     def _best(self, profile: Profile, turns: bool, moved: Rewritten, **limits: Any) -> Plan:
-        """Return the best plan within ``limits``, which override the planner's; ``turns`` allows one thread for
-        several.
-        """
+        """Return the best plan within ``limits``, which override the planner's; ``turns`` allows using one thread."""
         asks = replace(self, **limits)
         searched = asks._search(moved.root, profile, turns)
         trimmed = asks._rewritten(searched.root, TRIMS, profile)

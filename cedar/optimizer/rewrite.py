@@ -53,8 +53,7 @@ class Rewriting:
     Args:
         facts: facts of the current graph.
         rules: all rules to try.
-        applied, refusals, failed: changes made, proposals that did not apply, and changes that were undone, with
-            reasons.
+        applied, refusals, failed: changes made, proposals that did not apply, and changes undone, with reasons.
         sweeps: the steps so far.
     """
 

@@ -121,9 +121,7 @@ def foresee(
     cluster: Cluster | None = None,
     more: bool = True,
 ) -> Prediction:
-    """Predict the performance of the stages that ``lower`` makes of a graph; with ``more``, also gains of more
-    hardware.
-    """
+    """Predict the performance of the stages that ``lower`` makes of a graph; with ``more``, gains of more hardware."""
     model = _model(root, facts, budget, executors, workers, lowering)
     if cluster is not None:
         model = _with_cluster(model, tuple(place for place in _places(executors) if place != REMOTE), cluster)

@@ -52,8 +52,7 @@ class LookMethods:
         return self.explain("html")
 
     def head(self, n: int = 10) -> pl.DataFrame:
-        """Return the first ``n`` rows (of batches, the rows in them) as a polars DataFrame. Reads little more than
-        these.
+        """Return the first ``n`` rows (of batches, the rows in them) as a polars DataFrame. Reads few other rows.
 
         Raises:
             CedarError: any error that the pipeline itself raises.
@@ -71,8 +70,7 @@ class LookMethods:
             return first_rows(loader, n)
 
     def inspect(self, rows: int = 4, *, seed: int = 0, epoch: int = 0) -> Sheet:
-        """Show the source's first rows before and after each operator, as written. Print the result or write it as a
-        page.
+        """Show the source's first rows before and after each operator, as written. Print the sheet or write a page.
 
         ``html(path)`` also shows images and sound. Each row lists the random draws of its operators, as in a run with
         this seed and epoch. A row ends where it is dropped or where an error occurs, which is shown. The sheet ends at

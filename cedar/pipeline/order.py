@@ -103,8 +103,7 @@ class OrderMethods:
             last: how an epoch ends. None: a single rank gets all rows; several ranks take equally many steps, of which
                 the last may have fewer rows, and drop fewer rows than there are ranks; the report counts them. "drop"
                 drops the short batch and final batches that do not fill all ranks. "keep" delivers them, so ranks may
-                differ by a batch. "pad" fills them up and adds a boolean column ``valid``: for evaluation, where every
-                row counts once.
+                differ by a batch. "pad" fills them up and adds a boolean column ``valid``: for evaluation on every row.
             collate: function called with each batch as a list of dicts, like collators of torch and Hugging Face. Its
                 result is delivered unchanged, or passed to a later ``map(fn)``.
             random: pass ``rng=`` to ``collate``, a numpy.random.Generator that is the same for a batch in every run.
@@ -166,13 +165,11 @@ class OrderMethods:
         value: float | Mapping[str, float] = 0,
         local: bool = False,
     ) -> Pipeline:
-        """Pack lists into rows of exactly ``length`` values. Adds ``segment_ids`` and ``positions``, which are 0 in
-        padding.
+        """Pack lists into rows of exactly ``length`` values. Adds ``segment_ids`` and ``positions``, 0 in padding.
 
         Args:
             length: values per row.
-            *columns: list columns with equal lengths in each row; by default all lists of numbers. Other columns are
-                dropped.
+            *columns: list columns with equal lengths in each row; by default all lists of numbers. Drops other columns.
             fit: "concat" cuts lists where a row is full; "best" keeps them whole where possible.
             value: the padding value. A dict gives a value per column; columns not in it are padded with 0.
             local: pack each rank's own rows.

@@ -129,9 +129,7 @@ def choose_plan(
 
 
 def _fitting(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
-    """Return the plan, or the plan as written if ``on_error`` rules out a rewrite that was allowed when the plan was
-    made.
-    """
+    """Return the plan, or the plan as written if ``on_error`` forbids one of its rewrites."""
     if on_error is None or not plan.sweeps:
         return plan
     try:

@@ -99,8 +99,7 @@ class RunMethods:
             split_batches: batch sizes are global, and every rank gets its slice of every batch.
             steps: end every epoch after exactly this many batches on all ranks. Leftover rows start the next epoch.
             deal: how ranks divide an epoch with unknown row counts. "auto": each rank reads its own splits. "global":
-                each rank computes the whole epoch and keeps its share, so that batch i is the same at any number of
-                ranks.
+                each rank computes the whole epoch and keeps its share, so batch i is the same at any rank count.
             counts: "exact" counts the rows that pass filters on Parquet, Vortex and Arrow files once, before the epoch,
                 by reading only the filters' columns. Then ``len(loader)`` is known, and batch i is the same at any
                 number of ranks. "auto" uses only what metadata contain.
@@ -124,8 +123,7 @@ class RunMethods:
             trace: a trace file for Perfetto, written when an iteration ends; one file per rank.
             serve: host and port, such as "127.0.0.1:0", on which to serve ``/status`` and ``/metrics`` (Prometheus) to
                 clients with the token; ``loader.url`` is the address.
-            on_metrics: called with a dict of metrics every ten seconds, and when an iteration ends by the iterating
-                thread.
+            on_metrics: called with a dict of metrics every ten seconds, and by the iterating thread at the end.
             rules: additional rewrites for the optimizer: functions of a node and the facts.
             without: names of rewrites to disable, such as "late". "order" keeps the operator order that rules produce;
                 "place" runs everything in this process.
@@ -219,8 +217,7 @@ class RunMethods:
 
         Several tasks encode rows at once; files keep the order of rows. Each file appears only when complete. The
         manifest, below ``_cedar``, then lists it with the position after its last row. Rerunning with the same pipeline
-        and data writes what is missing, or does nothing. Several processes can each write a part of one epoch, each
-        with its ``rank``.
+        and data writes what is missing, or does nothing. Several processes can each write a part, by ``rank``.
 
         Args:
             url: a folder on any storage. It must not contain files of the format, except those of this job.

@@ -132,8 +132,7 @@ def read_csv(
         delimiter: the character between fields.
         header: the first line names the columns. If False, names are ``column_names``, or "column_1" and so on.
         column_names: names of the columns.
-        dtypes: types of some columns. Others are numbers or booleans if all values in the first 4 MiB are, else
-            strings.
+        dtypes: types of some columns. Others are numbers or booleans if the first 4 MiB are, else strings.
         null_values: strings that are read as null; by default only the empty field.
         quoting: fields may be quoted and contain line breaks, so one task reads a file from its start. If False,
             several workers can read ranges of an uncompressed file.
@@ -388,8 +387,7 @@ def mix(
 ) -> Pipeline:
     """Interleave several pipelines by weight. The position in the mixed stream decides which pipeline supplies a row.
 
-    A weight may be a function of the loader's step, counted from 0 over all epochs. ``loader.update_mix`` changes
-    weights.
+    A weight may be a function of the loader's step, from 0 over all epochs. ``loader.update_mix`` changes weights.
 
     Args:
         parts: pairs of a pipeline and its weight, or a dict of such pairs by name.

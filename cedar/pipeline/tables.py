@@ -47,8 +47,7 @@ class TableMethods:
         it is known without the split, unless ``by`` is given.
 
         No part is empty if there are at least as many rows (or values of ``by``) as parts. If the hash leaves a part
-        empty, as it can with very little data, the part gets a row of the largest part. That row may return when you
-        add files.
+        empty, as it can with little data, the part gets a row of the largest part. It may return if you add files.
 
         Args:
             parts: names and fractions; the fractions must add up to 1.
@@ -99,8 +98,7 @@ class TableMethods:
                 "last", "any", or "none" of them.
 
         Raises:
-            PipelineError: a column that is missing or holds Python objects, a pipeline of batches, or input rows that
-                differ between epochs.
+            PipelineError: a column missing or of Python objects, a pipeline of batches, or rows that differ by epoch.
 
         Examples:
             >>> import cedar
@@ -132,8 +130,7 @@ class TableMethods:
             words: the n of the n-grams; case, and characters between words, are ignored.
 
         Raises:
-            PipelineError: rensa is not installed, the column is missing or does not hold strings; and as for
-                ``unique``.
+            PipelineError: rensa is not installed, a missing or non-string column; and as for ``unique``.
 
         Examples:
             >>> import cedar
@@ -177,8 +174,7 @@ class TableMethods:
             on: the key column or columns. Use ``left_on`` and ``right_on`` if their names differ in ``other``.
             how: "left" keeps every row, with nulls if nothing matches; "inner" keeps only rows that match. "semi" keeps
                 rows that match and "anti" those that do not; both add no columns.
-            validate: "m:1" raises if two rows of ``other`` have the same keys; "m:m" emits a row for each matching
-                pair.
+            validate: "m:1" raises if two rows of ``other`` have the same keys; "m:m" emits a row per matching pair.
             suffix: appended to a column name of ``other`` that already exists.
 
         Raises:
@@ -198,15 +194,13 @@ class TableMethods:
     ) -> Pipeline:
         """Add the columns of another table's latest row at or before the row's own time, so never from the future.
 
-        Neither side has to be sorted. If several rows of ``other`` have the same time, the last matches; null times
-        never do.
+        Neither side has to be sorted. Of rows of ``other`` with equal times, the last matches. Null times never match.
 
         Args:
             other: see ``join``.
             on: the column of times or numbers, in both tables.
             by: columns that must be equal, such as a user.
-            tolerance: how much earlier a match may be: a number, a ``timedelta``, or a string such as "2h", as in
-                polars.
+            tolerance: how much earlier a match may be: a number, a ``timedelta``, or a string such as "2h".
             suffix: appended to a column name of ``other`` that already exists.
 
         Raises:

@@ -54,8 +54,7 @@ def read_iceberg(
 
     Args:
         table: a pyiceberg table such as ``catalog.load_table("db.clicks")``, or a metadata file's path or URL.
-        snapshot_id: by default the current snapshot at this call. A resumed run reads the snapshot that its state
-            names.
+        snapshot_id: by default the current snapshot at this call. A resumed run reads its state's snapshot.
         columns, storage_options: see ``read_delta``.
 
     Raises:

@@ -90,9 +90,7 @@ def walk(node: Node, known: Container[int] = ()) -> list[Node]:
 
 
 def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
-    """Return the graph with ``rewrite`` applied to every node, inputs first; None keeps a node. Shared nodes stay
-    shared.
-    """
+    """Return the graph with ``rewrite`` applied to every node, inputs first; None keeps a node. Sharing is kept."""
     done: dict[int, Node] = {}
     for current in walk(node):
         inputs = tuple(done[id(child)] for child in current.inputs)

@@ -309,9 +309,7 @@ class _Lowering:
         return self.above(self.build(base) if base != i else self.base(i), base, chain)
 
     def chain(self, i: int, through_shared: bool = False) -> tuple[list[int], int]:
-        """Return the row operators from ``i`` down, lowest first, and the first node that is no longer part of the
-        chain.
-        """
+        """Return the row operators from ``i`` down, lowest first, and the node below the last of them."""
         chain: list[int] = []
         at = i
         while self.is_row(at) and (at == i or through_shared or self.consumers[at] < 2):
@@ -375,9 +373,7 @@ class _Lowering:
         return self.above(window, base, chain)
 
     def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
-        """Return the node where all sources meet, each source with its own operators, and the shared operators; or
-        None.
-        """
+        """Return the node where all sources meet, each source with its own operators, and the shared ones; or None."""
         operator = self.nodes[i].operator
         if self.is_source(i):
             return i, [Segment(i, streaming=self.streams(i))], []
@@ -396,9 +392,7 @@ class _Lowering:
         return i, joined, []
 
     def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
-        """Add a stage that reads splits. Operators that run Python per row, and later ones, get stages of smaller
-        tasks.
-        """
+        """Add a stage that reads splits. Operators that run Python per row, and later ones, get smaller tasks."""
         streaming = any(segment.streaming for segment in segments)
         first = segments[0].source
         cut = 0
@@ -433,8 +427,7 @@ class _Lowering:
     def read_with(self, segments: Sequence[Segment], above: Sequence[int], kept: int) -> int:
         """Return how many operators above run in the reading tasks: those that a ``cache()`` stores, and more.
 
-        Operators in another place do not, nor those that run Python per row, since smaller tasks balance workers
-        better.
+        Operators in another place do not, nor those that run Python per row, since small tasks balance better.
         """
         sources = [self.nodes[each.source] for each in segments]
         place = _elsewhere(sources)

@@ -80,8 +80,7 @@ class Stage:
 
     Args:
         kind: "read" reads splits; "task" processes rows or batches; "group" processes groups of exactly n rows;
-            "window" ends the windows of a stream; a "stream" operator runs in the coordinator; "deal" distributes units
-            over ranks.
+            "window" ends a stream's windows; a "stream" operator runs in the coordinator; "deal" divides units by rank.
         out: the operator whose rows leave the stage.
         inputs: numbers of its input stages.
         operators: lowest first; in a read stage, those that all segments share.

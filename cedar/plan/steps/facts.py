@@ -186,8 +186,7 @@ def facts_of(
         profile: measurements.
         exact: False allows rewrites within an operator's tolerance.
         refused: names of rules not to try.
-        streams: returns whether a source can only be read from its start; by default its splits are listed here to
-            tell.
+        streams: returns whether a source can only be read from its start; by default, lists its splits here.
         keeping: the costs of storing rows between epochs; None if nothing is stored.
         factors: returns how often rows repeat in the columns of a ``dedup()``; None leaves that unknown.
     """

@@ -113,8 +113,8 @@ class Replace(Step):
     """Replace adjacent row operators by one that its author declares equivalent.
 
     cedar relies on the author and on audits for equivalence, and checks what it can: nothing else reads from the
-    replaced operators, no row is skipped in them, and the output columns and types are the same. An inserted operator
-    is not replaced again.
+    replaced operators, no row is skipped in them, and the output columns and types are the same. It does not replace
+    operators that such a step inserted.
 
     Args:
         operator: the replacement, which takes the place of the topmost operator.
@@ -155,8 +155,7 @@ class Cache(Step):
     """Store rows for later epochs after the first operators above a source, or remove the cache from them.
 
     A cache returns the rows that it was given. The operators below must do the same in every epoch, so none may be
-    random, and the source must have splits. A cache with a location from the user stays; one with "auto" may move or be
-    removed.
+    random, and the source must have splits. A cache with a location from the user stays; an "auto" one may move or go.
 
     Args:
         above: the number of operators below the cache, from the source up; None removes the cache.
@@ -210,9 +209,7 @@ class Cache(Step):
 
 
 def chain_below(top: Node, facts: Facts) -> list[Node] | None:
-    """Return a source and the row operators right above it up to ``top``, lowest first; None if ``top`` is not the
-    last.
-    """
+    """Return a source and the row operators right above it up to ``top``, lowest first; else None."""
     above = facts.consumers[id(top)]
     if len(above) == 1 and is_row_operator(above[0]):
         return None

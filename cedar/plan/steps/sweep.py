@@ -1,7 +1,6 @@
 """Sweep: applies steps at the nodes of a graph in one pass, or replays them from a record.
 
-One pass asks a rule about every node and builds the graph once for all changes, so the work grows linearly with the
-graph.
+One pass asks a rule about every node and builds the graph once for all changes, so the work is linear in its size.
 """
 
 from __future__ import annotations
