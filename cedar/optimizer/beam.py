@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cedar.optimizer.cost import ChainCost, Use, add
 from cedar.optimizer.ordering import Path, Precedence, keep_best
 
-_LEAST_WIDTH = 12  # minimum number of states kept per place
+_MIN_WIDTH = 12  # minimum number of states kept per place
 _WIDTH = 480  # divided by the number of operators: short chains get a wider beam
 
 
@@ -30,13 +30,13 @@ class _BeamState:
 def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Path]:
     """Return good orders and placements of a chain, given what the rest of the plan uses."""
     static = _static_order(cost, precedence)
-    width = max(_LEAST_WIDTH, _WIDTH // max(1, cost.size))
+    width = max(_MIN_WIDTH, _WIDTH // max(1, cost.size))
     states = [_BeamState(0.0, use, 0, cost.begin(at), (), (), at) for at, use in cost.starts()]
     for _ in range(cost.size):
-        states = _best(_children(states, cost, precedence, static, others), width)
+        states = _best_states(_children(states, cost, precedence, static, others), width)
     paths = [Path(cost.finish(s.use, s.at), s.order, s.places, s.start) for s in states]
-    best = _placed_anew(min(paths, key=lambda path: max(add(path.use, others))), cost, others)
-    paths.append(_placed_anew(_moved(best, cost, precedence, others), cost, others))
+    best = _improve_places(min(paths, key=lambda path: max(add(path.use, others))), cost, others)
+    paths.append(_improve_places(_improve_order(best, cost, precedence, others), cost, others))
     return keep_best(paths)
 
 
@@ -59,7 +59,7 @@ def _children(
     return children
 
 
-def _best(states: list[_BeamState], width: int) -> list[_BeamState]:
+def _best_states(states: list[_BeamState], width: int) -> list[_BeamState]:
     """Keep the best state of each set and place, at most ``width`` per place."""
     kept: list[_BeamState] = []
     seen: set[tuple[int, int]] = set()
@@ -134,7 +134,7 @@ def _rank(cost: ChainCost, mask: int) -> float:
     return (1.0 - rate) / spent
 
 
-def _moved(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> Path:
+def _improve_order(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> Path:
     """Return the path after each move of one operator within the order that gains, trying each once."""
     best, least = path, max(add(path.use, others))
     for i in range(cost.size):
@@ -148,7 +148,7 @@ def _moved(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> 
     return best
 
 
-def _placed_anew(path: Path, cost: ChainCost, others: Use) -> Path:
+def _improve_places(path: Path, cost: ChainCost, others: Use) -> Path:
     """Return the path after each change of one operator's place that gains, trying each once."""
     best, least = path, max(add(path.use, others))
     for k in range(cost.size):

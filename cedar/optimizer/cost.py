@@ -27,7 +27,7 @@ RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time"
 NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
 REMOTE = "processes"  # rows are copied to and from this place
 INLINE = "inline"
-_HERE = -1  # location: the rows are in the coordinator's memory
+_COORDINATOR = -1  # location: the rows are in the coordinator's memory
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ class ChainCost:
 
     def starts(self) -> list[tuple[int, Use]]:
         """Return the places that can read the base's rows, with the use; -1 stands for the coordinator."""
-        return [(_HERE, NOTHING)] if self._sources is None else self._sources
+        return [(_COORDINATOR, NOTHING)] if self._sources is None else self._sources
 
     def begin(self, start: int) -> int:
         """Return where rows are after they were read in a place."""
-        return start if start == _HERE else start + len(self.places)
+        return start if start == _COORDINATOR else start + len(self.places)
 
     def land(self, at: int, i: int, place: int) -> int:
         """Return where rows are after operator ``i`` ran in ``place``: unchanged if it runs in the same task."""
@@ -160,12 +160,12 @@ class ChainCost:
 
     def finish(self, use: Use, at: int) -> Use:
         """Return the use after the chain's rows are back in the coordinator."""
-        if at == _HERE or not self.remote[at]:
+        if at == _COORDINATOR or not self.remote[at]:
             return use
         moved = self.bytes(self.full) / self.capacity.ship_bytes
         return add(use, (moved / self.capacity.cores, 0.0, moved, 0.0, 0.0))
 
-    def evaluate(self, order: Sequence[int], places: Sequence[int], start: int = _HERE) -> Use:
+    def evaluate(self, order: Sequence[int], places: Sequence[int], start: int = _COORDINATOR) -> Use:
         """Return the use of a whole chain."""
         use = next(use for at, use in self.starts() if at == start)
         at, done = self.begin(start), 0
@@ -211,7 +211,7 @@ class ChainCost:
 
     def _moved(self, done: int, at: int, to: int, i: int) -> float:
         """Return seconds of shipping rows between two stages, the second of which starts with operator ``i``."""
-        was, will = at != _HERE and self.remote[at], self.remote[to]
+        was, will = at != _COORDINATOR and self.remote[at], self.remote[to]
         if not was and not will:
             return 0.0
         entered = 0.0
@@ -227,7 +227,7 @@ class ChainCost:
     def _work(self, load: Load, place: int, shipping: float) -> Use:
         """What a row that reaches an operator takes; its shipping takes some process's core, too."""
         busy = load.busy
-        inline = place == _HERE or self.places[place] == INLINE
+        inline = place == _COORDINATOR or self.places[place] == INLINE
         remote = not inline and self.remote[place]
         far = remote and self.far[place]
         return (
@@ -246,20 +246,20 @@ class ChainCost:
         for each in filters:
             kept *= each.keep
         rate = flow.rate[id(node)] / kept if kept else 0.0
-        share = _share_read(node.operator, load)
+        share = _fraction_read(node.operator, load)
         self.reading = rate * share * load.cpu
         uses = []
         for place, remote in enumerate(self.remote[: len(self.places)]):
             if remote and load.serial:
                 continue
             shipping = self.capacity.ship_seconds / load.rows if remote else 0.0
-            use = _times(self._read(load, share, place, shipping), rate)
+            use = _scale_use(self._read(load, share, place, shipping), rate)
             reaching = rate
             for each in filters:
-                use = add(use, _times(self._work(each, place, 0.0), reaching))
+                use = add(use, _scale_use(self._work(each, place, 0.0), reaching))
                 reaching *= each.keep
             uses.append((place, use))
-        return uses or [(_HERE, _times(self._read(load, share, _HERE, 0.0), rate))]
+        return uses or [(_COORDINATOR, _scale_use(self._read(load, share, _COORDINATOR, 0.0), rate))]
 
     def _read(self, load: Load, share: float, place: int, shipping: float) -> Use:
         """Return the use of reading a fraction of a row."""
@@ -268,11 +268,11 @@ class ChainCost:
         return add(use, (0.0, 0.0, 0.0, 0.0, read.busy)) if load.serial and not use[4] else use
 
 
-def _times(use: Use, by: float) -> Use:
+def _scale_use(use: Use, by: float) -> Use:
     return (use[0] * by, use[1] * by, use[2] * by, use[3] * by, use[4] * by)
 
 
-def _share_read(operator: object, load: Load) -> float:
+def _fraction_read(operator: object, load: Load) -> float:
     """Return the fraction of the measured bytes that a scan still reads."""
     if not isinstance(operator, Scan) or operator.columns is None:
         return 1.0

@@ -45,7 +45,7 @@ def exact_paths(
         others: a lower bound on what the rest of the plan uses.
     """
     layers = _layers(precedence)
-    room = _room(cost, precedence, layers, others, bound * (1.0 + NEAR))
+    room = _upper_bounds(cost, precedence, layers, others, bound * (1.0 + NEAR))
     states: dict[tuple[int, int], list[_OrderState]] = {
         (0, cost.begin(at)): [_OrderState(use, None, -1, at)] for at, use in cost.starts() if _fits(use, room[0])
     }
@@ -103,7 +103,7 @@ def _layers(precedence: Precedence) -> list[list[int]]:
     return layers
 
 
-def _room(
+def _upper_bounds(
     cost: ChainCost, precedence: Precedence, layers: list[list[int]], others: Use, bound: float
 ) -> dict[int, Use]:
     """Return what a state may have used at most, so that the rest of the chain and ``others`` still fit the bound."""

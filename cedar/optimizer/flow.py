@@ -32,7 +32,7 @@ class DataFlow:
 def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> DataFlow:
     """Compute rates and sizes from the sources up, and needed columns from the output down."""
     nodes = list(graph.walk(root))
-    shares = _shares(nodes, facts)
+    shares = _source_shares(nodes, facts)
     rate: dict[int, float] = {}
     sizes: dict[int, dict[str, float]] = {}
     for node in nodes:
@@ -46,14 +46,14 @@ def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> DataFlow:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
+def _source_shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
     """Return each source's share of the rows read, as measured. Inputs of a zip count as equally many rows."""
     sources = [node for node in nodes if isinstance(node.operator, Read)]
     figures = {id(node): facts.figures(node) for node in sources}
     rows = {key: float(figure.rows) if figure else 0.0 for key, figure in figures.items()}
     for node in nodes:
         if _paired(node.operator):
-            _level(node, rows)
+            _equalize_sides(node, rows)
     total = sum(rows.values())
     return {key: count / total if total else 1 / len(rows) for key, count in rows.items()}
 
@@ -62,7 +62,7 @@ def _paired(operator: Operator) -> bool:
     return isinstance(operator, StreamOperator) and operator.paired
 
 
-def _level(node: Node, rows: dict[int, float]) -> None:
+def _equalize_sides(node: Node, rows: dict[int, float]) -> None:
     """Scale each side of a zip to equally many rows, since one side may have been read without being measured."""
     sides = [{id(source) for source in graph.sources(child)} for child in node.inputs]
     if sum(map(len, sides)) > len(set().union(*sides)):
@@ -84,11 +84,11 @@ def _rate(node: Node, facts: Facts, loads: dict[int, Load], below: list[float], 
     if _paired(operator):
         return min(below)
     if isinstance(operator, StreamOperator) and operator.recounts:
-        return _recounted(node, facts) or sum(below)
+        return _measured_rate(node, facts) or sum(below)
     return sum(below) * loads[id(node)].keep
 
 
-def _recounted(node: Node, facts: Facts) -> float | None:
+def _measured_rate(node: Node, facts: Facts) -> float | None:
     """Return rows per row read, as measured at the nearest measured operator above; None if none was measured."""
     assert facts.profile is not None
     ordinal = facts.ordinal(node)

@@ -16,7 +16,7 @@ from cedar.optimizer.ordering import NEAR, Path, Precedence, as_written, count_s
 from cedar.optimizer.predict import Model
 
 Method: TypeAlias = Literal["exact", "beam"]
-_MOST_MIXES = 400  # maximum number of combined paths
+_MAX_COMBINATIONS = 400  # maximum number of combined paths
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ def written(model: Model) -> PathChoice:
 
 def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, Method]:
     """Return the plan whose most used resource has the least use, and the method that found it."""
-    first = _descend(written(model), precedences)
+    first = _improve_by_beam(written(model), precedences)
     bound = first.slowest
-    floors = [_floor(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
+    floors = [_lower_bound(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
     fronts: list[list[Path]] = [[] for _ in model.costs]
     whole, effort = True, SearchBudget(MOST_STATES)
     for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):
@@ -77,7 +77,7 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, M
             continue
         fronts[k] = front or [first.paths[k]]
         floors[k] = _least([path.use for path in fronts[k]])
-    mixed, all_mixed = _mix(model, fronts, floors, bound)
+    mixed, all_mixed = _combine(model, fronts, floors, bound)
     return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "beam"
 
 
@@ -102,7 +102,7 @@ def round_off(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def _descend(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathChoice:
+def _improve_by_beam(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathChoice:
     """Improve one chain after the other by beam search, in two rounds, to get a first bound."""
     for _ in range(2 if len(precedences) > 1 else 1):
         for k, (cost, precedence) in enumerate(zip(candidate.model.costs, precedences, strict=True)):
@@ -112,7 +112,7 @@ def _descend(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathCh
     return candidate
 
 
-def _floor(cost: ChainCost, precedence: Precedence) -> Use:
+def _lower_bound(cost: ChainCost, precedence: Precedence) -> Use:
     """Return a lower bound of a chain's use: every operator runs after all operators that may drop rows before it."""
     result = min((use for _, use in cost.starts()), key=sum) if len(cost.starts()) == 1 else NOTHING
     for i in range(cost.size):
@@ -131,7 +131,7 @@ def _least(uses: Sequence[Use]) -> Use:
     return tuple(min(use[k] for use in uses) for k in range(5))  # type: ignore[return-value]
 
 
-def _mix(
+def _combine(
     model: Model, fronts: Sequence[Sequence[Path]], floors: Sequence[Use], bound: float
 ) -> tuple[list[PathChoice], bool]:
     """Combine the chains' paths into all plans that fit the bound; False if there were too many to keep."""
@@ -143,8 +143,8 @@ def _mix(
         grown = [mix for mix in grown if max(add(mix[0], rest)) <= bound * (1 + 2 * NEAR)]
         grown.sort(key=lambda mix: max(add(mix[0], rest)))
         mixes = _undominated(grown)
-        if len(mixes) > _MOST_MIXES:
-            mixes, whole = mixes[:_MOST_MIXES], False
+        if len(mixes) > _MAX_COMBINATIONS:
+            mixes, whole = mixes[:_MAX_COMBINATIONS], False
     return [PathChoice(model, paths) for _, paths in mixes], whole
 
 
@@ -154,6 +154,6 @@ def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, t
     for use, paths in mixes:
         if not any(all(a <= b * (1 + NEAR) for a, b in zip(other, use, strict=True)) for other, _ in kept):
             kept.append((use, paths))
-            if len(kept) > _MOST_MIXES:
+            if len(kept) > _MAX_COMBINATIONS:
                 break
     return kept

@@ -13,7 +13,7 @@ from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 from cedar.profile import OperatorProfile, Profile
 
-_NO_ROWS = 0.5  # if a filter kept none of n rows, assume that it keeps one in 2n
+_ROWS_IF_NONE_KEPT = 0.5  # if a filter kept none of n rows, assume that it keeps one in 2n
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def find_loads(root: Node, facts: Facts) -> dict[int, Load]:
     """Return the load of every node, by id, including filters inside scans."""
     profile = facts.profile
     assert profile is not None, "a search follows a measurement"
-    crowd = _crowd(profile)
-    typical = _typical(facts, profile)
+    crowd = _contention(profile)
+    typical = _median_cpu(facts, profile)
     loads: dict[int, Load] = {}
     for node in graph.walk(root):
         inside = node.operator.where if isinstance(node.operator, Scan) else ()
@@ -68,19 +68,19 @@ def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
         if isinstance(node.operator, StreamOperator | Read):
             return Load()
         hint = node.effects.cost
-        return Load(cpu=typical if hint is None else hint, gil=_share(node, None), measured=False)
+        return Load(cpu=typical if hint is None else hint, gil=_gil_share(node, None), measured=False)
     return Load(
         cpu=figures.cpu,
         wait=_wait(figures, crowd) if node.effects.waits else 0.0,
-        keep=max(figures.keep, _NO_ROWS / figures.rows),
-        gil=_share(node, figures.gil),
+        keep=max(figures.keep, _ROWS_IF_NONE_KEPT / figures.rows),
+        gil=_gil_share(node, figures.gil),
         rows=max(1.0, figures.rows / max(1, figures.calls)),
         columns=figures.columns,
         serial=isinstance(node.operator, Read) and facts.streams(node),
     )
 
 
-def _share(node: Node, gil: float | None) -> float:
+def _gil_share(node: Node, gil: float | None) -> float:
     """Return the measured GIL share; if unmeasured, 1 for operators that run Python per row, else 0."""
     return gil if gil is not None else float(node.effects.per_row)
 
@@ -90,7 +90,7 @@ def _wait(figures: OperatorProfile, crowd: float) -> float:
     return max(0.0, figures.wall - figures.cpu) if figures.wall > crowd * figures.cpu else 0.0
 
 
-def _crowd(profile: Profile) -> float:
+def _contention(profile: Profile) -> float:
     """Return how many times longer than its CPU time a call may take because of contention with other tasks."""
     work = sum(f.cpu * f.rows for f in profile.operators.values())
     locked = sum(f.cpu * f.rows * (f.gil or 0.0) for f in profile.operators.values())
@@ -98,7 +98,7 @@ def _crowd(profile: Profile) -> float:
     return max(1.0, profile.workers / max(1, profile.machine.cores), profile.workers * share) * 1.2
 
 
-def _typical(facts: Facts, profile: Profile) -> float:
+def _median_cpu(facts: Facts, profile: Profile) -> float:
     """Return the median CPU time per row of the measured row operators."""
     stream = {
         facts.ordinals.get(id(n)) for n in graph.walk(facts.logical) if isinstance(n.operator, StreamOperator | Read)

@@ -27,12 +27,12 @@ from cedar.plan.steps.facts import facts_of
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
-_CHECKING = (
+_CHECK_SECONDS = (
     1.0  # maximum seconds for checks; after a failed one, the rule to blame is dropped and the next plan checked
 )
 ORDER, PLACE = "order", "place"  # rule names of the search's decisions
 NAMES = (*(rule.__name__ for rule in RULES), ORDER, PLACE)
-_FIXED = Refusal("its results differed on the first rows")
+_ORDER_REFUSED = Refusal("its results differed on the first rows")
 
 
 @dataclass
@@ -182,7 +182,7 @@ class AutoPlanner:
         """Return the plan without rules that change results on the first rows. Every rewritten plan is checked."""
         if does(plan.root, self.root) == does(self.root, self.root):
             return plan
-        end = time.perf_counter() + _CHECKING
+        end = time.perf_counter() + _CHECK_SECONDS
         while time.perf_counter() < end:
             difference = check(plan)
             if difference is None:
@@ -247,4 +247,4 @@ def _applied(plan: Plan) -> list[str]:
 
 
 def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:
-    return _FIXED
+    return _ORDER_REFUSED

@@ -14,7 +14,7 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
 from cedar.profile.queueing import cores_kept
 
-_LEAST_GAIN = 0.005  # minimum gain of an upgrade to be reported
+_MIN_GAIN = 0.005  # minimum gain of an upgrade to be reported
 _TWICE = 2.0
 
 
@@ -82,14 +82,14 @@ def predict(model: Model, paths: Sequence[Path], more: bool = True) -> Predictio
     named: dict[str, float] = {}
     for k, seconds in enumerate(use):
         if seconds > 0:
-            named[_name(model, k)] = max(seconds, named.get(_name(model, k), 0.0))
+            named[_resource_name(model, k)] = max(seconds, named.get(_resource_name(model, k), 0.0))
     slowest = expected_seconds(model, use)
     return Prediction(
         rows_per_second=1 / slowest if slowest else float("inf"),
         bottleneck=max(named, key=lambda name: named[name]) if named else "",
         use=named,
         operators=_operators(model, paths),
-        more=_more(model, paths, slowest) if more else {},
+        more=_upgrade_gains(model, paths, slowest) if more else {},
     )
 
 
@@ -102,7 +102,7 @@ def expected_seconds(model: Model, use: Use) -> float:
     return max(*use, work / cores_kept(min(use[1] / work, 1.0), at_once))
 
 
-def _name(model: Model, k: int) -> str:
+def _resource_name(model: Model, k: int) -> str:
     """Name a resource in predictions; for busy workers that mostly wait, name what they wait for."""
     if RESOURCES[k] not in {"workers", "one task at a time"}:
         return RESOURCES[k]
@@ -131,7 +131,7 @@ def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
     return dict(sorted(by_operator.items()))
 
 
-def _more(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, float]:
+def _upgrade_gains(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, float]:
     """Return the gain of each hardware upgrade, largest first."""
     have = model.capacity
     larger = {
@@ -148,4 +148,4 @@ def _more(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, floa
         time = expected_seconds(enlarged, enlarged.use(enlarged.again(paths)))
         gains[addition] = slowest / time - 1 if time else 0.0
     worth = sorted(gains.items(), key=lambda item: -item[1])
-    return {addition: gain for addition, gain in worth if gain >= _LEAST_GAIN}
+    return {addition: gain for addition, gain in worth if gain >= _MIN_GAIN}

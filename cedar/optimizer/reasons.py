@@ -13,8 +13,8 @@ from cedar.optimizer.ordering import Path, Precedence
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 
-_WORTH = 0.03  # fraction of the plan's time that a refused move must gain to be reported
-_MOST_REFUSALS = 5
+_MIN_GAIN = 0.03  # fraction of the plan's time that a refused move must gain to be reported
+_MAX_REFUSALS = 5
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ def tell(choice: SearchChoice, facts: Facts, precedences: Sequence[Precedence]) 
     """Return decisions about operators that moved, places, moves that were refused, and missing measurements."""
     decisions: list[Decision] = []
     for cost, path, precedence in zip(choice.plan.model.costs, choice.plan.paths, precedences, strict=True):
-        decisions += _orders(cost, path, facts)
-        decisions += _refusals(cost, path, precedence, facts, choice.plan.slowest)
+        decisions += _order_decisions(cost, path, facts)
+        decisions += _refusal_decisions(cost, path, precedence, facts, choice.plan.slowest)
         decisions += _unmeasured(cost, facts)
-    return (*decisions, *_places(choice, facts), *choice.notes)
+    return (*decisions, *_place_decisions(choice, facts), *choice.notes)
 
 
-def _orders(cost: ChainCost, path: Path, facts: Facts) -> Iterator[Decision]:
+def _order_decisions(cost: ChainCost, path: Path, facts: Facts) -> Iterator[Decision]:
     """Yield a decision for each operator that moved before others, with the figures that justified it."""
     nodes, loads = cost.chain.nodes, cost.loads
     for k, i in enumerate(path.order):
@@ -72,7 +72,9 @@ def _sizes(cost: ChainCost, i: int) -> list[str]:
     return [f"{after / before:.2g}x the bytes"] if before and after and abs(after / before - 1) > 0.01 else []
 
 
-def _refusals(cost: ChainCost, path: Path, precedence: Precedence, facts: Facts, slowest: float) -> list[Decision]:
+def _refusal_decisions(
+    cost: ChainCost, path: Path, precedence: Precedence, facts: Facts, slowest: float
+) -> list[Decision]:
     """Return refused moves of filters that would have saved the most time."""
     nodes, refused = cost.chain.nodes, []
     done = 0
@@ -82,11 +84,11 @@ def _refusals(cost: ChainCost, path: Path, precedence: Precedence, facts: Facts,
         done |= 1 << i
     for (below, above), refusal in precedence.refusals.items():
         saved = weights[below] * cost.loads[below].cpu * (1 - cost.loads[above].keep) / cost.capacity.cores
-        if saved > _WORTH * slowest:
+        if saved > _MIN_GAIN * slowest:
             swap = f"{facts.label(nodes[above])} before {facts.label(nodes[below])}"
             refused.append((saved, Decision("order", swap, False, refusal.reason)))
     refused.sort(key=lambda item: -item[0])
-    return [decision for _, decision in refused[:_MOST_REFUSALS]]
+    return [decision for _, decision in refused[:_MAX_REFUSALS]]
 
 
 def _unmeasured(cost: ChainCost, facts: Facts) -> Iterator[Decision]:
@@ -95,24 +97,24 @@ def _unmeasured(cost: ChainCost, facts: Facts) -> Iterator[Decision]:
             yield Decision("profile", facts.label(node), False, "no row reached it: taken as a typical operator")
 
 
-def _places(choice: SearchChoice, facts: Facts) -> Iterator[Decision]:
+def _place_decisions(choice: SearchChoice, facts: Facts) -> Iterator[Decision]:
     """Yield decisions for operators placed in processes; if none are, one for the operator that holds the GIL most."""
     plan = choice.plan
     if plan.remote:
         gain = choice.local.slowest / plan.slowest if plan.slowest else 1.0
         for cost, path in zip(plan.model.costs, plan.paths, strict=True):
-            yield from _runs(cost, path, plan.model.loads, facts, gain)
+            yield from _remote_runs(cost, path, plan.model.loads, facts, gain)
         return
     use = plan.model.use(plan.paths)
     if choice.processes and use[1] and use[1] >= max(use):
-        loads = [(node, load) for cost in plan.model.costs for node, load in _worked(cost, plan.model.loads)]
+        loads = [(node, load) for cost in plan.model.costs for node, load in _working_nodes(cost, plan.model.loads)]
         node, load = max(loads, key=lambda item: item[1].cpu * item[1].gil)
         label, share = facts.label(node), load.gil
         why = f"it holds the GIL {share:.0%} of its time, but processes would not pay for shipping"
         yield Decision("place", f"{label} in processes", False, why)
 
 
-def _worked(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
+def _working_nodes(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
     """Return a chain's operators, and its source if the chain reads, with their loads."""
     base = cost.chain.base
     return [
@@ -121,7 +123,7 @@ def _worked(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
     ]
 
 
-def _runs(cost: ChainCost, path: Path, loads: dict[int, Load], facts: Facts, gain: float) -> Iterator[Decision]:
+def _remote_runs(cost: ChainCost, path: Path, loads: dict[int, Load], facts: Facts, gain: float) -> Iterator[Decision]:
     run: list[tuple[Node, Load]] = []
     if path.start >= 0 and cost.remote[path.start] and cost.chain.base.effects.per_row:
         run.append((cost.chain.base, loads[id(cost.chain.base)]))

@@ -72,7 +72,7 @@ class Rewriting:
         """Apply a rule's steps in one pass, or one step if together they do not help; return whether any applied."""
         most = len(self.facts.consumers)
         while (asked := Asked(self, rule, most)).run():
-            why = asked.why or self._take(rule, asked)
+            why = asked.why or self._accept(rule, asked)
             if not why:
                 return True
             if len(asked.made) > 1:
@@ -81,7 +81,7 @@ class Rewriting:
                 self.failed[rule.__name__, asked.made[0].label] = why
         return False
 
-    def _take(self, rule: Rule, asked: Asked) -> str:
+    def _accept(self, rule: Rule, asked: Asked) -> str:
         """Continue with the graph after a pass, or return why not."""
         try:
             facts = self.facts.at(asked.root)
@@ -104,7 +104,7 @@ class Rewriting:
 
     def decisions(self) -> list[Decision]:
         """Return a decision for each change, then one for each change that was refused or failed."""
-        made = [Decision(rule, _told(operator, hows), applied=True) for (rule, operator), hows in self.applied.items()]
+        made = [Decision(rule, _format_change(operator, hows), applied=True) for (rule, operator), hows in self.applied.items()]
         broken = [Decision(rule, label, applied=False, why=why) for (rule, label), why in self.failed.items()]
         return [*made, *self.refusals.values(), *broken]
 
@@ -168,7 +168,7 @@ class Asked:
         return None
 
 
-def _told(operator: str, hows: Sequence[str]) -> str:
+def _format_change(operator: str, hows: Sequence[str]) -> str:
     """Format an operator and what happened to it, such as "filter(x): below map(f), shuffle"."""
     reported: list[str] = []
     for how in filter(None, hows):

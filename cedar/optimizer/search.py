@@ -30,12 +30,12 @@ from cedar.plan.steps.sweep import Sweep
 from cedar.profile import Profile
 
 LEAST_GAIN = 0.03  # a plan must gain more than this over the order as written
-_SETTLED = 0.03  # moves that together gain less are undone, so that two measurements choose the same plan
-_ALONE = 0.9  # share of time with the GIL held, above which one thread is as fast as two
+_SETTLE_SLACK = 0.03  # moves that together gain less are undone, so that two measurements choose the same plan
+_GIL_BOUND_SHARE = 0.9  # share of time with the GIL held, above which one thread is as fast as two
 _PLAIN = Lowering()
-_AHEAD = 2  # tasks in flight for each worker
-_PROCESS = 64 << 20  # bytes of memory that an idle worker process uses
-_GATHERING = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
+_TASKS_PER_WORKER = 2  # tasks in flight for each worker
+_PROCESS_BYTES = 64 << 20  # bytes of memory that an idle worker process uses
+_GATHERING_GIL_SHARE = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def search(
     if wanted > choice.plan.model.capacity.workers:
         model = model.on(dataclasses.replace(model.capacity, workers=wanted))
         choice = _choose(model, precedences, cluster)
-    if turns and most_workers is not None and _take_turns(choice.plan):
+    if turns and most_workers is not None and _gil_bound(choice.plan):
         model = model.on(dataclasses.replace(model.capacity, workers=1))
         choice = _choose(model, precedences, cluster)
-    choice = _within_memory(choice, facts, budget)
+    choice = _fit_memory(choice, facts, budget)
     arranged, sweeps, refused = steps_of(root, facts, _arranged(choice.plan))
     return SearchResult(
         root=arranged,
@@ -105,8 +105,8 @@ def search(
         executor=_executor(choice.plan, model),
         workers=choice.plan.model.capacity.workers,
         method=choice.method,
-        seconds=_each(choice.plan),
-        written=_each(choice.written),
+        seconds=_seconds_per_row(choice.plan),
+        written=_seconds_per_row(choice.written),
         decisions=(*tell(choice, facts, precedences), *refused),
     )
 
@@ -147,7 +147,7 @@ def _model(
     )
     chains = find_chains(lower(root, lowering, facts.logical), facts)
     costs = tuple(ChainCost(chain, loads, flow, capacity, places, lowering, facts.ordinal) for chain in chains)
-    return Model(capacity, costs, loads, flow, _fixed(root, facts.profile, loads, flow), lowering, facts.ordinal)
+    return Model(capacity, costs, loads, flow, _stream_costs(root, facts.profile, loads, flow), lowering, facts.ordinal)
 
 
 def _places(executors: Sequence[str]) -> tuple[str, ...]:
@@ -156,9 +156,13 @@ def _places(executors: Sequence[str]) -> tuple[str, ...]:
     return tuple(place for place in (local, REMOTE if REMOTE in executors else None) if place) or ("threads",)
 
 
-def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: DataFlow) -> tuple[float, float, float]:
+def _stream_costs(root: Node, profile: Profile, loads: dict[int, Load], flow: DataFlow) -> tuple[float, float, float]:
     """Return seconds per row read (core, GIL, coordinator) of stream operators and of handling batches."""
-    cores, gil, coordinator = profile.own + profile.around, profile.own + _GATHERING * profile.around, profile.own
+    cores, gil, coordinator = (
+        profile.own + profile.around,
+        profile.own + _GATHERING_GIL_SHARE * profile.around,
+        profile.own,
+    )
     for node in graph.walk(root):
         if isinstance(node.operator, StreamOperator):
             load, rate = loads[id(node)], sum(flow.rate[id(child)] for child in node.inputs)
@@ -176,21 +180,21 @@ def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | 
     places = model.costs[0].places if model.costs else ("threads",)
     local = tuple(place for place in places if place != REMOTE)
     as_written = [joint.written(model.on(model.capacity, (place,))) for place in places]
-    written = min(as_written, key=lambda plan: _each(plan) * (1 + LEAST_GAIN * plan.remote))
+    written = min(as_written, key=lambda plan: _seconds_per_row(plan) * (1 + LEAST_GAIN * plan.remote))
     plans = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
     if cluster is not None:
         plans.append(joint.best(_with_cluster(model, local, cluster), precedences))
     method: Method = "beam" if any(by == "beam" for _, by in plans) else "exact"
-    plan = min((plan for plan, _ in plans), key=_each)
-    if _each(plan) > _each(written) * (1 - LEAST_GAIN):
+    plan = min((plan for plan, _ in plans), key=_seconds_per_row)
+    if _seconds_per_row(plan) > _seconds_per_row(written) * (1 - LEAST_GAIN):
         plan = written
     else:
-        settled = plan.settled(_SETTLED)
-        plan = settled if _each(settled) < _each(written) else plan
+        settled = plan.settled(_SETTLE_SLACK)
+        plan = settled if _seconds_per_row(settled) < _seconds_per_row(written) else plan
     return SearchChoice(plan, written, plans[0][0], method, processes=REMOTE in places)
 
 
-def _each(plan: PathChoice) -> float:
+def _seconds_per_row(plan: PathChoice) -> float:
     """Return expected seconds per row."""
     return expected_seconds(plan.model, plan.model.use(plan.paths))
 
@@ -215,22 +219,24 @@ def _wanted_workers(plan: PathChoice, most: int | None) -> int:
     return most if not rest else min(most, math.ceil(kept * have / rest))
 
 
-def _take_turns(plan: PathChoice) -> bool:
+def _gil_bound(plan: PathChoice) -> bool:
     """Return whether threads would only wait for the GIL; one thread is then as fast, as passing the GIL costs time."""
     if plan.remote:
         return False
     use = plan.model.use(plan.paths)
     busy = use[RESOURCES.index("workers")] * plan.model.capacity.workers
-    return busy > 0 and use[RESOURCES.index("GIL")] >= _ALONE * busy
+    return busy > 0 and use[RESOURCES.index("GIL")] >= _GIL_BOUND_SHARE * busy
 
 
-def _within_memory(choice: SearchChoice, facts: Facts, budget: Budget) -> SearchChoice:
+def _fit_memory(choice: SearchChoice, facts: Facts, budget: Budget) -> SearchChoice:
     """Return the choice with fewer workers, if the rows in flight would not fit in memory."""
     assert facts.profile is not None
     limit = budget.memory_bytes or facts.profile.machine.memory
     plan = choice.plan
-    each = _AHEAD * sum(cost.task_bytes(path.order) for cost, path in zip(plan.model.costs, plan.paths, strict=True))
-    each += _PROCESS if plan.remote else 0
+    each = _TASKS_PER_WORKER * sum(
+        cost.task_bytes(path.order) for cost, path in zip(plan.model.costs, plan.paths, strict=True)
+    )
+    each += _PROCESS_BYTES if plan.remote else 0
     have = plan.model.capacity.workers
     fitting = max(1, int(limit / each)) if each else have
     if fitting >= have:

@@ -29,9 +29,9 @@ from cedar.plan.lower import Choice, lower
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
-_RULES = 6  # maximum lines for decisions
-_CACHES = 2
-_COSTLY = 4  # maximum number of expensive operators to name
+_MAX_RULES = 6  # maximum lines for decisions
+_MAX_CACHES = 2
+_MAX_COSTLY = 4  # maximum number of expensive operators to name
 _COUNTABLE = "row counts are unknown; known with {}"
 _UNMEASURED = 'not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())'
 
@@ -65,37 +65,39 @@ def explain(
     profile = profile if profile is not None else shown.profile
     binding = Binding(root, None, Env(sampling=True))
     binding.listed = listed or binding.listed
-    compiler, assigned = _compiled(binding, shown)
+    compiler, assigned = _compile(binding, shown)
     unit = "batches" if binding.batched[id(root)] else "rows"
     words = as_written(root, binding.labels)
     unknown = compiler.assigned.count is None
     lines = headed("NOTE", [*notes(compiler), *(_COUNTABLE.format(way) for way in [unknown and offer(binding)] if way)])
-    lines += headed("COST", [_most(root, words, profile)] if profile is not None and profile.operators else [])
+    lines += headed(
+        "COST", [_name_costliest(root, words, profile)] if profile is not None and profile.operators else []
+    )
     lines += logical_lines(root, words, profile)
     if profile is None and shown.prediction is None:
         lines += headed("COST", [_UNMEASURED])
     written = {binding.labels[id(node)]: words[id(node)] for node in binding.nodes}
     lines += physical_lines(shown, compiler, written)
     if plan is not None:
-        lines += _rules(plan.decisions, written)
+        lines += _rule_lines(plan.decisions, written)
     if shown.prediction is not None:
-        lines += headed("PREDICTION", [_predicted(shown.prediction, measured)])
+        lines += headed("PREDICTION", [_format_prediction(shown.prediction, measured)])
     lines += headed("RUN", [run] if run else [])
-    lines += headed("DEDUP", _groups(binding, achieved or {}))
-    lines += headed("CACHE", cache, _CACHES)
-    lines += headed("UNITS", [f"{_units(assigned.count)} {unit} in an epoch"])
-    lines += headed("RANKS", [_ranks(compiler)])
+    lines += headed("DEDUP", _dedup_lines(binding, achieved or {}))
+    lines += headed("CACHE", cache, _MAX_CACHES)
+    lines += headed("UNITS", [f"{_format_count(assigned.count)} {unit} in an epoch"])
+    lines += headed("RANKS", [_describe_ranks(compiler)])
     return printable("\n".join(lines))
 
 
-def _most(root: Node, words: Mapping[int, str], profile: Profile) -> str:
+def _name_costliest(root: Node, words: Mapping[int, str], profile: Profile) -> str:
     """Name the most expensive operators, highest share first."""
     labels = [words[id(node)] for node in walk(root)]
     shares = sorted(profile.shares.items(), key=lambda item: -item[1])
-    return ", ".join(f"{labels[i]} {share:.0%}" for i, share in shares[:_COSTLY] if share >= 0.005)
+    return ", ".join(f"{labels[i]} {share:.0%}" for i, share in shares[:_MAX_COSTLY] if share >= 0.005)
 
 
-def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
+def _compile(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
     """Return a compiler for display only, and the stream that is divided among ranks."""
     tasks = Tasks(Runner("inline", 1), Env(), Metrics())
     physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.listed.settled), binding.root)
@@ -103,7 +105,7 @@ def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
     return compiler, compiler.top(Share())[1]
 
 
-def _rules(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]:
+def _rule_lines(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]:
     """List decisions: first those that checks and audits refused, then applied ones, then those that did not apply."""
     ordered = sorted(
         decisions, key=lambda d: d.applied if d.rule == "audit" or d.what == "all of it" else 2 - d.applied
@@ -111,10 +113,10 @@ def _rules(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]
     reported = [str(decision) for decision in ordered]
     for label, word in words.items():
         reported = [each.replace(label, word) for each in reported]
-    return headed("RULES", reported or ["none applied, none refused"], _RULES, ": print(plan)")
+    return headed("RULES", reported or ["none applied, none refused"], _MAX_RULES, ": print(plan)")
 
 
-def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:
+def _dedup_lines(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:
     """Describe each group of deduplicated columns: the sample's estimate, and the ratio achieved."""
     lines: list[str] = []
     try:
@@ -129,9 +131,9 @@ def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list
     return lines
 
 
-def _predicted(prediction: Prediction, measured: float | None) -> str:
+def _format_prediction(prediction: Prediction, measured: float | None) -> str:
     rate = prediction.rows_per_second
-    text = f"{_rate(rate)} rows/s; bottleneck: {prediction.bottleneck or 'none'}"
+    text = f"{_format_rate(rate)} rows/s; bottleneck: {prediction.bottleneck or 'none'}"
     if measured is not None:
         text += f"; measured: {measured / rate - 1:+.0%}" if rate else ""
     more = sorted(prediction.more.items(), key=lambda item: -item[1])
@@ -139,18 +141,18 @@ def _predicted(prediction: Prediction, measured: float | None) -> str:
     return text + ("; " + ", ".join(gains) if gains else "; more hardware would not help" if more else "")
 
 
-def _rate(rows: float) -> str:
+def _format_rate(rows: float) -> str:
     """Format a rate with three significant digits."""
     return f"{float(f'{rows:.3g}'):,.0f}" if rows >= 100 else f"{rows:.3g}"
 
 
-def _units(count: Count) -> str:
+def _format_count(count: Count) -> str:
     if count is None:
         return "an unknown number of"
     return "endless" if count == math.inf else f"{int(count):,}"
 
 
-def _ranks(compiler: Compiler) -> str:
+def _describe_ranks(compiler: Compiler) -> str:
     if over_ranks(compiler.binding.nodes) is not None:
         return "in turns; a step has the same rows at the same number of ranks, and who gets which follows their costs"
     if compiler.counted:

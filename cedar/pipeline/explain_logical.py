@@ -35,26 +35,26 @@ def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None
         profile: None omits the costs. "us/row" is per input row, "keep" output rows per input row, "bytes" the size of
             an output row, "share" the operator's share of all operators' time.
     """
-    costs = {} if profile is None else _costs(root, profile)
+    costs = {} if profile is None else _cost_cells(root, profile)
     blank = ("",) * len(_COST) if costs else ()
     lines = [
         _OperatorLine(indent, f"{labels[id(node)]} (shared, see above)", "", blank, "")
         if again
-        else _OperatorLine(indent, labels[id(node)], _effects(node), costs.get(id(node), blank), _site(node))
-        for node, indent, again in _up(root, "", set())
+        else _OperatorLine(indent, labels[id(node)], _format_effects(node), costs.get(id(node), blank), _format_site(node))
+        for node, indent, again in _sources_first(root, "", set())
     ]
     heads = _COST if costs else ()
     fixed = [max(len(head), *(len(line.costs[i]) for line in lines)) for i, head in enumerate(heads)]
-    label, effects = _widths(lines, WIDTH - _GAP - sum(width + _GAP for width in fixed))
-    shown = [_joined((_TITLE, "", *heads), (label + _GAP, effects, *fixed))]
+    label, effects = _column_widths(lines, WIDTH - _GAP - sum(width + _GAP for width in fixed))
+    shown = [_join_cells((_TITLE, "", *heads), (label + _GAP, effects, *fixed))]
     for line in lines:
         name = line.indent + cut(line.label, label - len(line.indent))
         cells = (name, cut(line.effects, effects), *line.costs, line.site)
-        shown.append("  " + _joined(cells, (label, effects, *fixed, 0)))
+        shown.append("  " + _join_cells(cells, (label, effects, *fixed, 0)))
     return shown
 
 
-def _up(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bool]]:
+def _sources_first(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bool]]:
     """Yield (node, indentation, whether it was shown before): sources first, and inputs before what uses them."""
     chain: list[tuple[Node, str, bool]] = []
     again = False
@@ -67,11 +67,11 @@ def _up(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bo
         node = node.inputs[0] if not again else node
     if not again:
         for child in node.inputs:
-            yield from _up(child, indent + "    ", seen)
+            yield from _sources_first(child, indent + "    ", seen)
     yield from reversed(chain)
 
 
-def _widths(lines: Sequence[_OperatorLine], room: int) -> tuple[int, int]:
+def _column_widths(lines: Sequence[_OperatorLine], room: int) -> tuple[int, int]:
     """Return the widths of the label column and of the effects column."""
     sites = max(len(line.site) for line in lines)
     room -= sites + _GAP if sites else 0
@@ -82,7 +82,7 @@ def _widths(lines: Sequence[_OperatorLine], room: int) -> tuple[int, int]:
     return min(label, max(room - effects - _GAP, len(_TITLE))), effects
 
 
-def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _join_cells(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Join cells into a line: the first two are left-aligned, figures are right-aligned, the last is not padded."""
     padded = [
         cell.ljust(width) if i < 2 or not width else cell.rjust(width)
@@ -91,7 +91,7 @@ def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
     return (" " * _GAP).join(padded).rstrip()
 
 
-def _effects(node: Node) -> str:
+def _format_effects(node: Node) -> str:
     effects = node.effects
     if effects.rows == "stream" or not node.inputs:
         return ""
@@ -102,11 +102,11 @@ def _effects(node: Node) -> str:
     return text + (" random" if effects.random else "")
 
 
-def _site(node: Node) -> str:
+def _format_site(node: Node) -> str:
     return f"{node.site.file.rsplit('/', 1)[-1]}:{node.site.line}" if node.site else ""
 
 
-def _costs(root: Node, profile: Profile) -> dict[int, tuple[str, ...]]:
+def _cost_cells(root: Node, profile: Profile) -> dict[int, tuple[str, ...]]:
     """Return the measured figures of each operator as cells, by node id."""
     shares = profile.shares
     costs: dict[int, tuple[str, ...]] = {}

@@ -43,7 +43,9 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
         kind = "task" if stage.kind == "group" else stage.kind
         first = f"{number:>3}. {kind:<6}  " + (f"{place:<{width}}  " if width else "")
         nodes = [*(segment.source for segment in stage.segments), *stage.operators]
-        lines += chained(first, [_named(physical, each, words) for each in nodes] or ["gather"], _detail(compiler, i))
+        lines += chained(
+            first, [_label_with_scan(physical, each, words) for each in nodes] or ["gather"], _detail(compiler, i)
+        )
     return lines
 
 
@@ -101,7 +103,7 @@ def _place(stage: Stage, plan: Plan) -> str:
     return "" if stage.kind == "stream" else stage.place or plan.executor
 
 
-def _named(physical: Physical, i: int, words: Mapping[str, str]) -> str:
+def _label_with_scan(physical: Physical, i: int, words: Mapping[str, str]) -> str:
     """Return an operator's label; for a scan also the columns it reads and the filters it applies."""
     label, scan = physical.works[i].label, physical.nodes[i].operator
     label = words.get(label, label)

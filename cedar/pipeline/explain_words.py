@@ -14,13 +14,13 @@ from cedar.plan.graph import Node, walk
 
 def as_written(root: Node, labels: Mapping[int, str]) -> dict[int, str]:
     """Return a label for each node, by node id. Expressions appear as in the user's source file, if it can be read."""
-    return {id(node): _worded(node, labels[id(node)]) for node in walk(root)}
+    return {id(node): _label_as_written(node, labels[id(node)]) for node in walk(root)}
 
 
-def _worded(node: Node, label: str) -> str:
+def _label_as_written(node: Node, label: str) -> str:
     if node.site is None or "col(" not in label:
         return label
-    source, calls = _calls(node.site.file)
+    source, calls = _parse_calls(node.site.file)
     matches = calls.get((node.site.line, node.operator.name), [])
     if len(matches) != 1:  # the file changed since, or the line has two such calls
         return label
@@ -30,7 +30,7 @@ def _worded(node: Node, label: str) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def _calls(file: str) -> tuple[str, dict[tuple[int, str], list[ast.Call]]]:
+def _parse_calls(file: str) -> tuple[str, dict[tuple[int, str], list[ast.Call]]]:
     """Return a file's source, and its method calls by (line, method name)."""
     source = "".join(linecache.getlines(file))
     calls: dict[tuple[int, str], list[ast.Call]] = {}

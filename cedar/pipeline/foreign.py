@@ -130,7 +130,7 @@ def answering(function: F) -> F:
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # raised inside the function: the arguments were right
-            raise _not_callable_so(function, options, error) from None
+            raise _wrong_arguments(function, options, error) from None
 
     return cast("F", called)
 
@@ -146,7 +146,7 @@ def answering_methods(kind: C) -> C:
     return kind
 
 
-def _not_callable_so(function: Any, options: dict[str, Any], error: TypeError) -> CedarError:
+def _wrong_arguments(function: Any, options: dict[str, Any], error: TypeError) -> CedarError:
     """Return the error for a call whose arguments Python rejected."""
     name = function.__name__
     known = [key for key in inspect.signature(function).parameters if key != "self"]

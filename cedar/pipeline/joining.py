@@ -105,7 +105,12 @@ def join(
     """Return the operator for ``Pipeline.join``; ``names`` are ``on``, ``left_on`` and ``right_on``."""
     site = user_site()
     if how not in get_args(How):
-        others = {"right": "swap the two sides", "outer": _ALL, "full": _ALL, "cross": 'validate="m:m" on a constant'}
+        others = {
+            "right": "swap the two sides",
+            "outer": _FULL_JOIN_FIX,
+            "full": _FULL_JOIN_FIX,
+            "cross": 'validate="m:m" on a constant',
+        }
         fix = others.get(how, f"one of {', '.join(map(repr, get_args(How)))}")
         raise PipelineError(f"join(how={how!r})", site=site, fix=fix)
     if validate not in ("m:1", "m:m"):
@@ -118,7 +123,7 @@ def join(
         if name not in side.types:
             raise missing_column(name, list(side.types), "join: the other table", site)
     adds = how in ("left", "inner")
-    given = _added(pipeline, side, keys.right, suffix) if adds else ()
+    given = _added_columns(pipeline, side, keys.right, suffix) if adds else ()
     several = adds and validate == "m:m"
     used = {name: side.types[name] for name in (*keys.right, *(own for own, _ in given))}
     side.types = used
@@ -126,7 +131,7 @@ def join(
     return Join(keys, how, tuple(used.items()), given, several, side.content, side.own, survey)  # type: ignore[arg-type]
 
 
-_ALL = 'how="left", and cedar.concat with what other.join(p, how="anti") leaves'
+_FULL_JOIN_FIX = 'how="left", and cedar.concat with what other.join(p, how="anti") leaves'
 
 
 def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:
@@ -145,7 +150,7 @@ def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:
     return JoinKeys(left, right)
 
 
-def _added(pipeline: Pipeline, side: Side, keys: Sequence[str], suffix: str) -> tuple[tuple[str, str], ...]:
+def _added_columns(pipeline: Pipeline, side: Side, keys: Sequence[str], suffix: str) -> tuple[tuple[str, str], ...]:
     """Return (name, name in the result) of the other table's columns, without its keys."""
     known = set(pipeline.columns)
     return tuple((name, f"{name}{suffix}" if name in known else name) for name in side.types if name not in keys)
@@ -161,7 +166,7 @@ def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any
         if name not in side.types:
             raise missing_column(name, list(side.types), "join_asof: the other table", site)
     keys = JoinKeys(groups, groups, on, tolerance)
-    given = _added(pipeline, side, (*groups, on), suffix)
+    given = _added_columns(pipeline, side, (*groups, on), suffix)
     return Join(
         keys, "left", tuple(side.types.items()), given, False, side.content, side.own, side.lookup(keys, unique=False)
     )

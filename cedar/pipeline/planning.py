@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cedar.plan.graph import Node
 
 _log = logging.getLogger("cedar")
-_MOST_WORKERS = 32  # maximum for a run that waits for storage or other machines
+_MAX_WORKERS = 32  # maximum for a run that waits for storage or other machines
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def choose_plan(
             raise PlanError(
                 "plan= gives results within a tolerance", site=user_site(), fix="give exact=False, or another plan"
             )
-        return None, _fitting(plan, on_error, exact)
+        return None, _fit_to_policy(plan, on_error, exact)
     if not isinstance(plan, str) or plan not in ("auto", "off"):
         raise PlanError(f"plan={plan!r:.80} is not a plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
     if plan == "off":
@@ -128,7 +128,7 @@ def choose_plan(
     return replace(planner, rules=chosen.rules, refused=chosen.without), None
 
 
-def _fitting(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
+def _fit_to_policy(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
     """Return the plan, or the plan as written if ``on_error`` forbids one of its rewrites."""
     if on_error is None or not plan.sweeps:
         return plan
@@ -152,15 +152,15 @@ def planner_for(
         budget=budget,
         executors=_places(executor),
         workers=workers or available_cpus(),
-        most_workers=_MOST_WORKERS if workers is None and executor == "auto" else None,
+        most_workers=_MAX_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
-        keeping=CacheCosts(load_seconds_per_byte, _room(budget), bool(budget.cache_bytes), budget.layout_place),
+        keeping=CacheCosts(load_seconds_per_byte, _cache_memory(budget), bool(budget.cache_bytes), budget.layout_place),
         factors=_factors(node, on_error) if has_dedup(node) else None,
-        cluster=None if budget.cluster is None else _figures(budget.cluster),
+        cluster=None if budget.cluster is None else _cluster_costs(budget.cluster),
     )
 
 
-def _figures(where: object) -> Cluster:
+def _cluster_costs(where: object) -> Cluster:
     return Cluster(*extension("cluster.dask").cluster_figures(where))
 
 
@@ -180,7 +180,7 @@ def _factors(root: Node, on_error: Skip | None) -> Factors:
     return factors
 
 
-def _room(budget: Budget) -> int:
+def _cache_memory(budget: Budget) -> int:
     """Return the bytes of memory that a run may use for ``cache()``."""
     return MEMORY_BYTES if budget.cache_bytes is None else min(budget.cache_bytes, MEMORY_BYTES)
 
@@ -195,7 +195,7 @@ def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None
     profile.check(pipeline.subject)
     planner = planner_for(node, budget or Budget(), "auto", None, None, exact=True)
     first_rows = FirstRows(Binding(node, None, Env()))
-    return _of_machine(planner.chosen(profile, first_rows.difference), profile)
+    return _note_other_machine(planner.chosen(profile, first_rows.difference), profile)
 
 
 def _check(name: str, value: object, kind: type, fix: str) -> None:
@@ -203,7 +203,7 @@ def _check(name: str, value: object, kind: type, fix: str) -> None:
         raise PlanError(f"{name}={value!r:.80} is no {kind.__name__}", site=user_site(), fix=fix)
 
 
-def _of_machine(plan: Plan, profile: Profile) -> Plan:
+def _note_other_machine(plan: Plan, profile: Profile) -> Plan:
     """Return the plan, with a decision that warns if its profile was measured on another machine."""
     other = profile.differences(machine(measure=False))
     if not other:

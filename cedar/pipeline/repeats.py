@@ -29,12 +29,12 @@ from cedar.plan.graph import Node
 from cedar.store.ownership import remove_tree, temporary_folder
 
 MEMORY = 256 << 20  # maximum bytes of hashes in memory, before they are written to disk
-_ROW = 24  # bytes per row: three hashes
+_ROW_BYTES = 24  # bytes per row: three hashes
 _KIND = "unique"
 _PARTS = 64
 _SEED = b"seed"
-_SKETCH = 128  # hashes in a text's MinHash sketch
-_NONE = np.empty(0, dtype=np.uint64)
+_SKETCH_HASHES = 128  # hashes in a text's MinHash sketch
+_NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
 def find_repeats(
@@ -49,7 +49,7 @@ def find_repeats(
     def dropped(seed: int) -> Hashes | None:
         with Sightings(memory) as sightings:
             for block in survey(node, columns, "unique", on_error):
-                sightings.add(*_values(block, node), block.live_keys().hash(seed))
+                sightings.add(*_hash_values(block, node), block.live_keys().hash(seed))
             return sightings.dropped(keep)
 
     return _kept(key_of(node, on_error, "unique", columns, keep), dropped)
@@ -58,16 +58,20 @@ def find_repeats(
 def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_error: Skip | None) -> Repeats:
     """Find the rows of a node, without shuffles, whose text is similar to an earlier kept row's, by MinHash."""
     rensa = library("rensa", "near-duplicates", "drop_near_duplicates")
-    bands = next(b for b in (4, 8, 16, 32, 64, _SKETCH) if (1 / b) ** (b / _SKETCH) <= threshold - 0.05 or b == _SKETCH)
+    bands = next(
+        b
+        for b in (4, 8, 16, 32, 64, _SKETCH_HASHES)
+        if (1 / b) ** (b / _SKETCH_HASHES) <= threshold - 0.05 or b == _SKETCH_HASHES
+    )
 
     def dropped(seed: int) -> Hashes | None:
-        index = rensa.RMinHashLSH(threshold=threshold, num_perm=_SKETCH, num_bands=bands)
+        index = rensa.RMinHashLSH(threshold=threshold, num_perm=_SKETCH_HASHES, num_bands=bands)
         sketches: list[Any] = []
         keys: dict[bool, list[int]] = {True: [], False: []}  # True: keys of rows to keep; False: to drop
         for block in survey(node, (column,), "drop_near_duplicates", on_error):
             strings = plain(block.columns[column]).to_pylist()
             for text, key in zip(strings, block.live_keys().hash(seed).tolist(), strict=True):
-                sketch = rensa.RMinHash(num_perm=_SKETCH, seed=0)
+                sketch = rensa.RMinHash(num_perm=_SKETCH_HASHES, seed=0)
                 sketch.update(shingles(text or "", words))
                 like = text and any(sketches[i].jaccard(sketch) >= threshold for i in index.query(sketch))
                 keys[not like].append(key)
@@ -105,7 +109,7 @@ def _kept(key: str | None, dropped: Callable[[int], Hashes | None]) -> Repeats:
     return Repeats(int((stored.table.schema.metadata or {})[_SEED]), stored)
 
 
-def _values(block: Block, node: Node) -> tuple[Hashes, Hashes]:
+def _hash_values(block: Block, node: Node) -> tuple[Hashes, Hashes]:
     """Return two hashes of each row's values."""
     columns = {name: _hashable(name, column, node) for name, column in block.columns.items()}
     if not columns or not len(block):
@@ -139,7 +143,7 @@ class Sightings:
     """
 
     def __init__(self, memory: int) -> None:
-        self._most = max(memory // _ROW, 1)
+        self._max_rows = max(memory // _ROW_BYTES, 1)
         self._held: tuple[list[Hashes], list[Hashes], list[Hashes]] = ([], [], [])
         self._rows = self._spills = 0
         self._folder: str | None = None
@@ -156,14 +160,14 @@ class Sightings:
         for held, hashes in zip(self._held, rows, strict=True):
             held.append(hashes)
         self._rows += len(rows[0])
-        if self._rows > self._most:
+        if self._rows > self._max_rows:
             self._spill()
 
-    def _taken(self) -> Rows:
+    def _take_rows(self) -> Rows:
         """Return the rows in memory, and remove them from memory."""
 
         def joined(held: list[Hashes]) -> Hashes:
-            whole = np.concatenate([_NONE, *held])
+            whole = np.concatenate([_NO_HASHES, *held])
             held.clear()
             return whole
 
@@ -174,7 +178,7 @@ class Sightings:
     def _spill(self) -> None:
         if self._folder is None:
             self._folder = temporary_folder(_KIND)
-        rows = self._taken()
+        rows = self._take_rows()
         numbers = (rows[0] % _PARTS).astype(np.uint8)
         order = np.argsort(numbers, kind="stable")
         for number, places in enumerate(np.split(order, np.cumsum(np.bincount(numbers, minlength=_PARTS))[:-1])):
@@ -185,7 +189,7 @@ class Sightings:
     def _parts(self) -> Iterator[Rows]:
         """Yield the rows in parts, so that rows with equal values are in the same part."""
         if self._folder is None:
-            yield self._taken()
+            yield self._take_rows()
             return
         if self._rows:
             self._spill()
@@ -196,16 +200,16 @@ class Sightings:
 
     def dropped(self, keep: Keep) -> Hashes | None:
         """Return the key hashes of rows to drop, ascending; None if one is also the key hash of a row to keep."""
-        held = None if self._folder is not None else [_divided(*part, keep) for part in self._parts()]
+        held = None if self._folder is not None else [_split_by_keep(*part, keep) for part in self._parts()]
 
         def divided() -> Iterable[tuple[Hashes, Hashes]]:
-            return (_divided(*part, keep) for part in self._parts()) if held is None else held
+            return (_split_by_keep(*part, keep) for part in self._parts()) if held is None else held
 
-        gone = np.sort(np.concatenate([_NONE, *(each for _, each in divided())]))
+        gone = np.sort(np.concatenate([_NO_HASHES, *(each for _, each in divided())]))
         return None if len(gone) and _meet((each for each, _ in divided()), gone) else gone
 
 
-def _divided(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hashes, Hashes]:
+def _split_by_keep(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hashes, Hashes]:
     """Return the key hashes of rows to keep, and of rows to drop."""
     order, begins = _by_value(a, b)
     ends = np.append(begins[1:], True)[: len(begins)]

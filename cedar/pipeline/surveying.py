@@ -93,24 +93,26 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
         effects, needed = node.effects, live[id(node)]
         stream = node.operator if isinstance(node.operator, StreamOperator) else None
         if stream is not None and stream.unsteady is not None:
-            raise _unsteady(node, method, stream.unsteady)
+            raise _unsteady_error(node, method, stream.unsteady)
         if effects.random and (effects.rows != "1:1" or effects.writes is None or _touches(effects.writes, needed)):
-            raise _unsteady(node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch")
-        if stream is not None and stream.cuts and _moved(node):
-            raise _unsteady(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
+            raise _unsteady_error(
+                node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch"
+            )
+        if stream is not None and stream.cuts and _reordered_below(node):
+            raise _unsteady_error(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
         if stream is not None and stream.repeats:
-            raise _unsteady(node, method, "has every row several times")
+            raise _unsteady_error(node, method, "has every row several times")
 
 
 def _touches(writes: frozenset[str], needed: frozenset[str] | None) -> bool:
     return needed is None or bool(writes & needed)
 
 
-def _moved(node: Node) -> bool:
+def _reordered_below(node: Node) -> bool:
     below = [each.operator for each in graph.walk(node) if each is not node]
     return any(isinstance(each, StreamOperator) and (each.shuffles or each.mixing is not None) for each in below)
 
 
-def _unsteady(node: Node, method: str, why: str) -> PipelineError:
+def _unsteady_error(node: Node, method: str, why: str) -> PipelineError:
     label = node.operator.label()
     return PipelineError(f"{method} above {label}, which {why}", site=user_site(), fix=f"put {method} below {label}")

@@ -77,7 +77,7 @@ class TableMethods:
                     break
             return census.moved()
 
-        below, needed, made = _keeping_keys(pipeline.given, by), Survey(moved), {}
+        below, needed, made = _nodes_above_split(pipeline.given, by), Survey(moved), {}
         for number, name in enumerate(parts):
             part = type(pipeline)(below[-1]).apply(SplitPart(name, number, rule, needed)).given
             for node in reversed(below[:-1]):
@@ -323,7 +323,7 @@ class TableMethods:
         )
 
 
-def _keeping_keys(node: Node, by: str | None) -> list[Node]:
+def _nodes_above_split(node: Node, by: str | None) -> list[Node]:
     """Return the nodes from ``node`` down to the one below which a split by row key is applied.
 
     The split is applied early so that operators do not work on rows of other parts, and so that row counts stay known.

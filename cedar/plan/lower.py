@@ -204,12 +204,12 @@ def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
     return (*reported, *done) if sorted(done) == list(range(len(ordinals))) else None
 
 
-def _elsewhere(nodes: Sequence[Node]) -> str:
+def _requested_place(nodes: Sequence[Node]) -> str:
     """Return the place that one of the nodes requests; "" if all can run on the run's own executor."""
     return next((node.place for node in nodes if node.place not in HERE), "")
 
 
-def _moves(below: str, place: str) -> bool:
+def _changes_place(below: str, place: str) -> bool:
     """Return whether an operator runs in a different place than its input. One without a place runs with its input."""
     return place not in ("", below) and (place not in HERE or below not in HERE)
 
@@ -276,7 +276,7 @@ class _Lowering:
             out,
             tuple(inputs),
             tuple(operators),
-            place=_elsewhere(nodes) if tasks else "",
+            place=_requested_place(nodes) if tasks else "",
             keeps_units=not tasks or all(self.works[i].keeps_slots for i in operators),
             small=kind == "task" and self.per_row(operators),
         )
@@ -332,7 +332,7 @@ class _Lowering:
         runs: list[list[int]] = []
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
         for k, i in enumerate(chain):
-            if not runs or _moves(here, self.nodes[i].place) or self.apart(chain, k):
+            if not runs or _changes_place(here, self.nodes[i].place) or self.apart(chain, k):
                 here = self.nodes[i].place or here
                 runs.append([])
             runs[-1].append(i)
@@ -404,7 +404,7 @@ class _Lowering:
         keeps = all(self.works[i].keeps_slots for i in links) and not any(
             self.works[each.source].refills for each in made
         )
-        place = _elsewhere([self.nodes[each.source] for each in made])
+        place = _requested_place([self.nodes[each.source] for each in made])
         self.stages.append(
             Stage(
                 "read",
@@ -430,13 +430,13 @@ class _Lowering:
         Operators in another place do not, nor those that run Python per row, since small tasks balance better.
         """
         sources = [self.nodes[each.source] for each in segments]
-        place = _elsewhere(sources)
+        place = _requested_place(sources)
         whole = self.choice.reads_all(place, sources)
         last = max((k for k, i in enumerate(above) if self.is_counted(i)), default=-1)
         for k, i in enumerate(above[kept:], kept):
             if k <= last:
                 continue
-            if _moves(place, self.nodes[i].place) or (not whole and self.per_row([i])):
+            if _changes_place(place, self.nodes[i].place) or (not whole and self.per_row([i])):
                 return k
         return len(above)
 

@@ -31,7 +31,7 @@ from cedar.store.keep import read_file, write_file
 
 VERSION = 3
 _log = logging.getLogger("cedar")
-_AGAIN = "save it again with plan.save()"
+_SAVE_AGAIN = "save it again with plan.save()"
 
 
 class HasNode(Protocol):
@@ -207,11 +207,11 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         saved = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise PlanError("the plan is not a plan: it is nested too deeply", fix=_AGAIN) from None
+        raise PlanError("the plan is not a plan: it is nested too deeply", fix=_SAVE_AGAIN) from None
     except ValueError as error:
-        raise PlanError(f"the plan is not JSON, or was cut off: {error}", fix=_AGAIN) from error
+        raise PlanError(f"the plan is not JSON, or was cut off: {error}", fix=_SAVE_AGAIN) from error
     if not isinstance(saved, dict) or "cedar_plan" not in saved:
-        raise PlanError("the text is not a plan: it does not begin with its version, 'cedar_plan'", fix=_AGAIN)
+        raise PlanError("the text is not a plan: it does not begin with its version, 'cedar_plan'", fix=_SAVE_AGAIN)
     if type(saved["cedar_plan"]) is not int or saved["cedar_plan"] != VERSION:
         raise PlanError(
             f"the plan has version {saved['cedar_plan']!r}, this release reads {VERSION}",
@@ -229,14 +229,14 @@ def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
     changed = check_pipeline(_entries(saved, "operators"), logical)
     if saved.get("pipeline") != graph.topology(root):
         raise PlanError(
-            "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_AGAIN
+            "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_SAVE_AGAIN
         )
     sweeps = sweeps_of(_entries(saved, "steps"), cluster)
     rebuilt = replay(facts_of(root, root, _skips, exact=False), sweeps)
     return Plan(
         logical=root,
         root=rebuilt,
-        decisions=(*map(_decision_from, _entries(saved, "decisions")), *_news(saved, changed)),
+        decisions=(*map(_decision_from, _entries(saved, "decisions")), *_load_decisions(saved, changed)),
         method="loaded",
         executor=place(saved.get("executor", ""), cluster, "the plan's 'executor'"),
         workers=_workers(saved),
@@ -252,7 +252,7 @@ def _skips(node: Node) -> bool:
     return policy_of(node.logical, None) is not None
 
 
-def _news(saved: Mapping[str, Any], changed: list[str]) -> list[Decision]:
+def _load_decisions(saved: Mapping[str, Any], changed: list[str]) -> list[Decision]:
     """Return decisions that tell the user what changed since a fitting plan was saved."""
     news = []
     if changed:
@@ -273,7 +273,7 @@ def _news(saved: Mapping[str, Any], changed: list[str]) -> list[Decision]:
 def _entries(saved: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     value = saved.get(key)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise PlanError(f"the plan has no list of {key}", fix=_AGAIN)
+        raise PlanError(f"the plan has no list of {key}", fix=_SAVE_AGAIN)
     return value
 
 
@@ -308,20 +308,20 @@ def _numeric(saved: Mapping[str, Any]) -> NumericEnvironment | None:
     try:
         return None if saved.get("numeric") is None else NumericEnvironment.of_json(saved["numeric"])
     except ValueError as error:
-        raise PlanError(f"the plan cannot be read: {error}", fix=_AGAIN) from error
+        raise PlanError(f"the plan cannot be read: {error}", fix=_SAVE_AGAIN) from error
 
 
 def _value(entry: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:
     value = entry.get(key, default)
     if not isinstance(value, kind):
-        raise PlanError(f"the plan's {key!r} is {value!r:.60}, not {kind.__name__}", fix=_AGAIN)
+        raise PlanError(f"the plan's {key!r} is {value!r:.60}, not {kind.__name__}", fix=_SAVE_AGAIN)
     return value
 
 
 # ---- whether a plan fits its pipeline --------------------------------------------------------------------------------
 
 
-_ANEW = "optimize this pipeline and save that plan"
+_OPTIMIZE_AGAIN = "optimize this pipeline and save that plan"
 
 
 def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
@@ -354,21 +354,21 @@ def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) 
             raise PlanError(
                 f"the plan is of a pipeline of {len(saved)} operators; this one has {mine['is']} besides",
                 site=node.site,
-                fix=_ANEW,
+                fix=_OPTIMIZE_AGAIN,
             )
         theirs = saved[number]
         if _kind(theirs) != _kind(mine):
             raise PlanError(
                 f"operator {number} of the plan is {theirs.get('is')}, the pipeline has {mine['is']} there",
                 site=node.site,
-                fix=_ANEW,
+                fix=_OPTIMIZE_AGAIN,
             )
         if theirs.get("digest") != mine.get("digest"):
             raise PlanError(
                 f"operator {number}, {mine['is']}, has other inputs, parameters or effects than {theirs['is']} of the "
                 "plan",
                 site=node.site,
-                fix=_ANEW,
+                fix=_OPTIMIZE_AGAIN,
             )
         if theirs.get("code") != mine.get("code"):
             changed.append(str(mine["is"]))
@@ -377,7 +377,7 @@ def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) 
         raise PlanError(
             f"operator {len(logical)} of the plan is {extra}; the pipeline has only {len(logical)} operators",
             site=logical[-1].site,
-            fix=_ANEW,
+            fix=_OPTIMIZE_AGAIN,
         )
     return changed
 

@@ -14,7 +14,7 @@ from cedar.operators.base import RowOperator, StreamOperator
 from cedar.plan.lower import HERE, group_size
 from cedar.plan.physical import Branch, Physical, Segment, Stage
 
-_AGAIN = "optimize this pipeline and save that plan"
+_FIX = "optimize this pipeline and save that plan"
 
 
 def verify(physical: Physical) -> None:
@@ -38,10 +38,10 @@ class _Stages:
                 raise PlanError(
                     f"stage {number} of the plan, {self.plan.describe(stage).strip()}: {why}",
                     site=self.nodes[stage.out].logical.site if 0 <= stage.out < len(self.nodes) else None,
-                    fix=_AGAIN,
+                    fix=_FIX,
                 )
         if len(deals) != 1 or self.stages[-1].kind != "task" or self._real(self.stages[-1].out) != self._real(-1):
-            raise PlanError("the plan does not end in what the pipeline gives, assigned to ranks once", fix=_AGAIN)
+            raise PlanError("the plan does not end in what the pipeline gives, assigned to ranks once", fix=_FIX)
 
     def _why(self, stage: Stage) -> str | None:
         """Return what is wrong with a stage, or None."""

@@ -17,8 +17,8 @@ from cedar.plan.steps.commute import is_row_operator
 from cedar.plan.steps.single import Cache, chain_below, kept_above
 
 _AUTO = "auto"
-_BETTER = 1.1  # minimum ratio of the new gain to the old one, since measurements have noise
-_WORTH = 0.05  # fraction of an epoch's time that an inserted cache must save
+_MIN_RATIO = 1.1  # minimum ratio of the new gain to the old one, since measurements have noise
+_MIN_SAVING = 0.05  # fraction of an epoch's time that an inserted cache must save
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,18 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCo
     best = max(range(len(gains)), key=lambda i: (gains[i], -i))
     if hint is None:
         whole = places[-1].saved
-        return _inserted(chain, work, best, facts, _told(places[best], rows)) if gains[best] > _WORTH * whole else None
+        return (
+            _inserted(chain, work, best, facts, _format_saving(places[best], rows))
+            if gains[best] > _MIN_SAVING * whole
+            else None
+        )
     now = min(chain.index(hint) - 1, fixed)
     if gains[best] <= 0:
-        why = "no room to keep rows" if not room else _loses(places[now], keeping)
+        why = "no room to keep rows" if not room else _format_loss(places[now], keeping)
         return Change(Cache(None), facts.label(hint), f"dropped: {why}")
-    if gains[best] < _BETTER * gains[now] or best == now:
-        return Refusal(f"best where it is: {_told(places[now], rows)}", label) if _as_written(hint, facts) else None
-    return _moved(chain, work, hint, best, facts, _told(places[best], rows))
+    if gains[best] < _MIN_RATIO * gains[now] or best == now:
+        return Refusal(f"best where it is: {_format_saving(places[now], rows)}", label) if _as_written(hint, facts) else None
+    return _moved(chain, work, hint, best, facts, _format_saving(places[best], rows))
 
 
 def _rows(source: Node) -> int | None:
@@ -134,10 +138,10 @@ def _as_written(hint: Node, facts: Facts) -> bool:
     return done == {facts.ordinal(n) for n in graph.walk(hint.logical.inputs[0])}
 
 
-def _told(place: _CachePoint, rows: int) -> str:
+def _format_saving(place: _CachePoint, rows: int) -> str:
     return f"saves {place.saved * 1e6:.3g} us a row after the first epoch, keeps {rows * place.bytes / 2**20:,.1f} MiB"
 
 
-def _loses(place: _CachePoint, keeping: CacheCosts) -> str:
+def _format_loss(place: _CachePoint, keeping: CacheCosts) -> str:
     loading = place.bytes * keeping.seconds_per_byte(_AUTO)
     return f"to read a row back takes {loading * 1e6:.3g} us, to make it {place.saved * 1e6:.3g} us"

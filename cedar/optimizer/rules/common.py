@@ -16,16 +16,16 @@ def common(node: Node, facts: Facts) -> Outcome:
     are only merged if they are the same object.
     """
     if isinstance(node.operator, Read):
-        return _read_twice(node, facts)
+        return _refuse_sources(node, facts)
     if not is_row_operator(node) or node.operator.storage is not None:
         return None
     if len(facts.consumers[id(node.inputs[0])]) < 2:
-        return _computed_before(node, facts)
+        return _refuse_copies(node, facts)
     other = equal_before(node, facts)
     return None if other is None else Change(Share(), facts.label(node), f"is {facts.label(other)}, computed once")
 
 
-def _read_twice(node: Node, facts: Facts) -> Refusal | None:
+def _refuse_sources(node: Node, facts: Facts) -> Refusal | None:
     """Refuse to merge two equal sources: each numbers its own rows, and draws and order depend on these numbers."""
     assert isinstance(node.operator, Read)
     for other in facts.readers[read_from(node)]:
@@ -38,7 +38,7 @@ def _read_twice(node: Node, facts: Facts) -> Refusal | None:
     return None
 
 
-def _computed_before(node: Node, facts: Facts) -> Refusal | None:
+def _refuse_copies(node: Node, facts: Facts) -> Refusal | None:
     """Refuse to merge equal functions that write different columns: each result may be changed in place."""
     wanted, current = None if node.effects.random else node.operator.computes(), node.inputs[0]
     while wanted is not None and (before := current.operator.computes()) is not None:

@@ -19,8 +19,8 @@ def dedup_place(node: Node, facts: Facts) -> Outcome:
     if node.operator.grouping is None or facts.factors is None:
         return None
     grouped = features(node.operator)
-    way = _way(node, grouped, facts)
-    touching = [(i, n) for i, n in enumerate(way) if _is_once(n.operator, grouped)]
+    way = _passable(node, grouped, facts)
+    touching = [(i, n) for i, n in enumerate(way) if _runs_once(n.operator, grouped)]
     if not touching:
         return _blocked(way[-1].inputs[0] if way else node.inputs[0], grouped, facts)
     factors = facts.factors(node)
@@ -33,7 +33,7 @@ def dedup_place(node: Node, facts: Facts) -> Outcome:
     return Change(Group(lowest + 1), facts.label(node), f"below {', '.join(below)}")
 
 
-def _way(node: Node, grouped: frozenset[str] | None, facts: Facts) -> list[Node]:
+def _passable(node: Node, grouped: frozenset[str] | None, facts: Facts) -> list[Node]:
     """Return the operators below that a ``dedup()`` may pass, from the top down."""
     way = []
     current = node.inputs[0]
@@ -43,7 +43,7 @@ def _way(node: Node, grouped: frozenset[str] | None, facts: Facts) -> list[Node]
     return way
 
 
-def _is_once(operator: Operator, grouped: frozenset[str] | None) -> bool:
+def _runs_once(operator: Operator, grouped: frozenset[str] | None) -> bool:
     """Return whether the operator runs once for rows that are equal in these features."""
     reads = operator.unique_reads
     return reads is not None and (grouped is None or grouped >= set(reads))

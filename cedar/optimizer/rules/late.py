@@ -9,7 +9,7 @@ from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
 from cedar.plan.steps.step import shared
 
 _LARGER, _SMALLER = 1.1, 0.9  # measured growth in bytes per row; in between, a move does not pay off
-_ABOUT = 0.6  # minimum growth with which to move above a batch, to share a kernel and tasks there
+_SAME_SIZE = 0.6  # minimum growth with which to move above a batch, to share a kernel and tasks there
 _TASK_BYTES = 64 << 10  # bytes that can be moved in the time an extra task costs
 _TASK_ROWS = 1024  # minimum rows of a task above a shuffle
 
@@ -22,28 +22,28 @@ def late(node: Node, facts: Facts) -> Outcome:
     if below is None:
         return None
     if over_ranks(node):
-        return _owned(node, facts)
+        return _move_above_ranks(node, facts)
     if over_ranks(below):
         return None
     if facts.profile is None:
-        return _declared(node, below, facts)
+        return _move_declared(node, below, facts)
     if moves_rows(node):
         first = _first_grown(below, node, facts)
         if first is not None:
-            return _lifted(node, below, first, facts)
+            return _move_up(node, below, first, facts)
     if batch_rows(node) is not None:
-        return _joined(node, facts)
+        return _join_kernel(node, facts)
     if (
         moves_rows(below)
         and batch_rows(below) is None
         and movable(node, facts)
         and _growth(node, node, facts) < _SMALLER
     ):
-        return _sunk(node, below, facts)
+        return _move_down(node, below, facts)
     return None
 
 
-def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
+def _move_declared(stream: Node, below: Node, facts: Facts) -> Outcome:
     """Before any measurement, move decoding operators, and those after them, above a batch."""
     if not moves_rows(stream):
         return None
@@ -58,7 +58,7 @@ def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
     return None
 
 
-def _owned(balance: Node, facts: Facts) -> Outcome:
+def _move_above_ranks(balance: Node, facts: Facts) -> Outcome:
     """Move the operator below ``balance``, and below any shuffles and batch in between, above them."""
     streams = [balance]
     while moves_rows(below := streams[-1].inputs[0]):
@@ -83,13 +83,13 @@ def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
     return None
 
 
-def _joined(batch: Node, facts: Facts) -> Outcome:
+def _join_kernel(batch: Node, facts: Facts) -> Outcome:
     """Move an operator above a batch if it forms one kernel with the next operator, and rows are about as large."""
     moving, above = batch.inputs[0], facts.consumers[id(batch)]
     node = above[0] if len(above) == 1 else None
     if node is None or not movable(moving, facts) or not _one_kernel(moving, node):
         return None
-    if _growth(moving, moving, facts) <= _ABOUT or stays(moving, batch, facts) or shared(moving, facts):
+    if _growth(moving, moving, facts) <= _SAME_SIZE or stays(moving, batch, facts) or shared(moving, facts):
         return None
     why = f"above {facts.label(batch)} (one kernel with {facts.label(node)})"
     return Change(Cross("up"), facts.label(moving), why)
@@ -121,7 +121,7 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
     return (after.bytes_out - before.bytes_in) * rows > _TASK_BYTES
 
 
-def _lifted(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
+def _move_up(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
     """Move all operators from ``first`` up to ``top`` at once: rows may be larger in between than at either end."""
     reported = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
     return Change(Cross("up", _count(top, first)), facts.label(top), reported)
@@ -135,7 +135,7 @@ def _count(top: Node, lowest: Node) -> int:
     return count
 
 
-def _sunk(node: Node, stream: Node, facts: Facts) -> Outcome:
+def _move_down(node: Node, stream: Node, facts: Facts) -> Outcome:
     """Move ``node``, right above ``stream``, below it."""
     reported = f"below {facts.label(stream)} ({_sizes(node, node, facts)})"
     return Change(Cross("down"), facts.label(node), reported)

@@ -31,8 +31,8 @@ def limit(node: Node, facts: Facts) -> Outcome:
         passed.pop()  # an inserted selection computes nothing, so passing it gains nothing
     if not passed:
         return None if refused is None else Refusal(refused)
-    return Change(Cross("up", len(passed)), facts.label(node), _told(passed, facts))
+    return Change(Cross("up", len(passed)), facts.label(node), _format_passed(passed, facts))
 
 
-def _told(passed: list[Node], facts: Facts) -> str:
+def _format_passed(passed: list[Node], facts: Facts) -> str:
     return f"below {', '.join(facts.label(n) for n in passed if not is_inserted(n, facts))}"

@@ -84,7 +84,7 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
     return None
 
 
-def _once(below: Node, above: Node, facts: Facts) -> str | None:
+def _runs_once(below: Node, above: Node, facts: Facts) -> str | None:
     """Refuse to move an operator that runs once for equal rows below the ``dedup`` that finds them."""
     groups, reads = below.operator.grouping, above.operator.unique_reads
     if groups is None or reads is None or (groups and not any(set(reads) <= set(group) for group in groups)):
@@ -178,5 +178,5 @@ def _named(names: frozenset[str]) -> str:
 
 
 _CHECKS: tuple[Callable[[Node, Node, Facts], str | None], ...] = (
-    _kinds, _walls, _once, _columns, _survivors, _order, _rows, _skipped,
+    _kinds, _walls, _runs_once, _columns, _survivors, _order, _rows, _skipped,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from cedar.plan.places import place as place_at
 from cedar.plan.steps import KINDS, Cache, Place, Replace, Step
 from cedar.plan.steps.sweep import Sweep, Taken
 
-_MEND = "fix the text, or save the plan again"
+_FIX = "fix the text, or save the plan again"
 
 
 def entries_of(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
@@ -48,32 +48,32 @@ def sweeps_of(entries: Sequence[Mapping[str, Any]], cluster: Any = None) -> tupl
     Raises:
         PlanError: an invalid entry.
     """
-    made = [(_number(entry, "pass"), bool(entry.get("down")), _taken(entry, cluster)) for entry in entries]
+    made = [(_number(entry, "pass"), bool(entry.get("down")), _parse_step(entry, cluster)) for entry in entries]
     if [each[0] for each in made] != sorted(each[0] for each in made):
-        raise PlanError("the steps of the plan are not in the order of their passes", fix=_MEND)
+        raise PlanError("the steps of the plan are not in the order of their passes", fix=_FIX)
     sweeps = []
     for (_, down), group in groupby(made, key=lambda each: each[:2]):
         steps = tuple(each[2] for each in group)
         if len({taken.at for taken in steps}) < len(steps):
-            raise PlanError("the plan has two steps at one node in one pass", fix=_MEND)
+            raise PlanError("the plan has two steps at one node in one pass", fix=_FIX)
         sweeps.append(Sweep(steps, down))
     return tuple(sweeps)
 
 
-def _taken(entry: Mapping[str, Any], cluster: Any) -> Taken:
+def _parse_step(entry: Mapping[str, Any], cluster: Any) -> Taken:
     name = entry.get("step")
     made = KINDS.get(name) if isinstance(name, str) else None
     if made is None or made is Replace:
-        raise PlanError(f"the plan has a step {name!r:.80}, which is none of {', '.join(KINDS)}", fix=_MEND)
+        raise PlanError(f"the plan has a step {name!r:.80}, which is none of {', '.join(KINDS)}", fix=_FIX)
     known = {field.name: str(field.type) for field in dataclasses.fields(made)}  # type: ignore[arg-type]
     known = {"above": known["above"]} if made is Cache else known
     given = {key: value for key, value in entry.items() if key not in ("pass", "at", "step", "down")}
     if set(given) != set(known):
-        raise PlanError(f"the plan's step {name} has {sorted(given)}, not {sorted(known)}", fix=_MEND)
+        raise PlanError(f"the plan's step {name} has {sorted(given)}, not {sorted(known)}", fix=_FIX)
     values = {key: _tuples(value) for key, value in given.items()}
     for key, value in values.items():
         if not _ACCEPTS[known[key]](value):
-            raise PlanError(f"the plan's step {name}: {key!r} is {value!r:.60}, not {known[key]}", fix=_MEND)
+            raise PlanError(f"the plan's step {name}: {key!r} is {value!r:.60}, not {known[key]}", fix=_FIX)
     if made is Place:
         values["places"] = tuple(place_at(each, cluster, "a place of the plan") for each in values["places"])
     return Taken(_number(entry, "at"), made(**values))
@@ -86,7 +86,7 @@ def _tuples(value: Any) -> Any:
 def _number(entry: Mapping[str, Any], key: str) -> int:
     value: Any = entry.get(key)
     if not _is_int(value) or value < 0:
-        raise PlanError(f"a step of the plan: {key!r} is {value!r:.60}, not an integer", fix=_MEND)
+        raise PlanError(f"a step of the plan: {key!r} is {value!r:.60}, not an integer", fix=_FIX)
     return int(value)
 
 

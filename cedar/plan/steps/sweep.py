@@ -18,7 +18,7 @@ from cedar.plan.steps.facts import Facts
 from cedar.plan.steps.live import all_of, spread, union
 from cedar.plan.steps.step import Step
 
-_ANEW = "optimize this pipeline and save that plan"
+_OPTIMIZE_AGAIN = "optimize this pipeline and save that plan"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
                 raise PlanError(
                     f"the plan's step {step} at {known.label(node)}: {refused.reason}",
                     site=node.logical.site,
-                    fix=_ANEW,
+                    fix=_OPTIMIZE_AGAIN,
                 )
             return step
 
@@ -150,7 +150,9 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
             raise
         except CedarError as error:
             reported = ", ".join(str(each.step) for each in sweep.steps)
-            raise PlanError(f"the plan's step {reported}: {first_line(error)}", site=error.site, fix=_ANEW) from error
+            raise PlanError(
+                f"the plan's step {reported}: {first_line(error)}", site=error.site, fix=_OPTIMIZE_AGAIN
+            ) from error
         if wanted:
             raise PlanError(f"the plan has a step at node {min(wanted)}, which is not there", fix="save the plan again")
     return facts.root
