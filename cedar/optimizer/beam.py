@@ -31,7 +31,7 @@ def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Pat
     """Return good orders and placements of a chain, given what the rest of the plan uses."""
     static = _static_order(cost, precedence)
     width = max(_MIN_WIDTH, _WIDTH // max(1, cost.size))
-    states = [_BeamState(0.0, use, 0, cost.begin(at), (), (), at) for at, use in cost.starts()]
+    states = [_BeamState(0.0, use, 0, cost.location_after_reading(at), (), (), at) for at, use in cost.starts()]
     for _ in range(cost.size):
         states = _best_states(_children(states, cost, precedence, static, others), width)
     paths = [Path(cost.finish(s.use, s.at), s.order, s.places, s.start) for s in states]
@@ -48,7 +48,7 @@ def _children(
         rests = [_Remainder(cost, static, state.done, place) for place in range(len(cost.places))]
         for i in precedence.ready(state.done):
             for place, rest in enumerate(rests):
-                use, at = cost.step(state.use, state.done, state.at, i, place), cost.land(state.at, i, place)
+                use, at = cost.step(state.use, state.done, state.at, i, place), cost.location_after(state.at, i, place)
                 behind = add(use, rest.without(i))
                 if cost.remote[place]:
                     behind = cost.finish(behind, place)

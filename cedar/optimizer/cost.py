@@ -132,11 +132,11 @@ class ChainCost:
         """Return the places that can read the base's rows, with the use; -1 stands for the coordinator."""
         return [(_COORDINATOR, NOTHING)] if self._sources is None else self._sources
 
-    def begin(self, start: int) -> int:
+    def location_after_reading(self, start: int) -> int:
         """Return where rows are after they were read in a place."""
         return start if start == _COORDINATOR else start + len(self.places)
 
-    def land(self, at: int, i: int, place: int) -> int:
+    def location_after(self, at: int, i: int, place: int) -> int:
         """Return where rows are after operator ``i`` ran in ``place``: unchanged if it runs in the same task."""
         reading = at - len(self.places)
         if reading < 0:
@@ -146,7 +146,7 @@ class ChainCost:
 
     def step(self, use: Use, done: int, at: int, i: int, place: int) -> Use:
         """Return the use after operator ``i`` ran in ``place`` on rows located ``at``, with ``done`` before it."""
-        weight, to = self.weight(done, i), self.land(at, i, place)
+        weight, to = self.weight(done, i), self.location_after(at, i, place)
         unit = self.units[i][to % len(self.places)]
         cores, gil, ship, workers, here = use
         here += weight * unit[4]
@@ -168,10 +168,10 @@ class ChainCost:
     def evaluate(self, order: Sequence[int], places: Sequence[int], start: int = _COORDINATOR) -> Use:
         """Return the use of a whole chain."""
         use = next(use for at, use in self.starts() if at == start)
-        at, done = self.begin(start), 0
+        at, done = self.location_after_reading(start), 0
         for i, place in zip(order, places, strict=True):
             use = self.step(use, done, at, i, place)
-            done, at = done | 1 << i, self.land(at, i, place)
+            done, at = done | 1 << i, self.location_after(at, i, place)
         return self.finish(use, at)
 
     def seconds(self, order: Sequence[int]) -> dict[int, float]:
@@ -198,14 +198,14 @@ class ChainCost:
         """Return bytes per row, before and after operator ``i`` as written, of columns that it reads and writes."""
         return self._columns.change(i)
 
-    def least(self, i: int) -> Use:
+    def min_use(self, i: int) -> Use:
         """Return a lower bound of operator ``i``'s use in any place, per row that reaches it."""
         units = self.units[i]
         return tuple(min(unit[k] for unit in units) for k in range(5))  # type: ignore[return-value]
 
-    def lightest(self, i: int) -> float:
+    def min_input_scale(self, i: int) -> float:
         """Return a lower bound of the size factor of operator ``i``'s input, whatever ran before."""
-        return self._columns.least_scale(i)
+        return self._columns.min_scale(i)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class ColumnSizes:
         change = sum(c.size(done) - c.size(before) for c in read)
         return max(0.0, 1.0 + change / size)
 
-    def least_scale(self, i: int) -> float:
+    def min_scale(self, i: int) -> float:
         """Return a lower bound of ``scale``: 0 if other operators change what ``i`` reads."""
         return 0.0 if self._scaled[i][0] else 1.0
 

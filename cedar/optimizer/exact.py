@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cedar.optimizer.cost import NOTHING, ChainCost, Use
-from cedar.optimizer.ordering import NEAR, Path, Precedence, covers, keep_best
+from cedar.optimizer.ordering import ROUNDING, Path, Precedence, dominates, keep_best
 
-MOST_SETS = 1 << 12  # as many sets as twelve operators in any order have
+MAX_SETS = 1 << 12  # as many sets as twelve operators in any order have
 
 
-MOST_STATES = 150_000  # for all chains together
+MAX_STATES = 150_000  # for all chains together
 
 
 @dataclass
@@ -45,9 +45,11 @@ def exact_paths(
         others: a lower bound on what the rest of the plan uses.
     """
     layers = _layers(precedence)
-    room = _upper_bounds(cost, precedence, layers, others, bound * (1.0 + NEAR))
+    room = _upper_bounds(cost, precedence, layers, others, bound * (1.0 + ROUNDING))
     states: dict[tuple[int, int], list[_OrderState]] = {
-        (0, cost.begin(at)): [_OrderState(use, None, -1, at)] for at, use in cost.starts() if _fits(use, room[0])
+        (0, cost.location_after_reading(at)): [_OrderState(use, None, -1, at)]
+        for at, use in cost.starts()
+        if _fits(use, room[0])
     }
     for layer in layers[:-1]:
         following: dict[tuple[int, int], list[_OrderState]] = {}
@@ -79,14 +81,14 @@ def _extend(
             continue
         for place in range(len(cost.places)):
             step = cost.step(NOTHING, done, at, i, place)
-            front = following.setdefault((after, cost.land(at, i, place)), [])
+            front = following.setdefault((after, cost.location_after(at, i, place)), [])
             tried += len(reached)
             for state in reached:
                 was = state.use
                 use = (was[0] + step[0], was[1] + step[1], was[2] + step[2], was[3] + step[3], was[4] + step[4])
-                if not _fits(use, free) or any(covers(other.use, use) for other in front):
+                if not _fits(use, free) or any(dominates(other.use, use) for other in front):
                     continue
-                front[:] = [other for other in front if not covers(use, other.use)]
+                front[:] = [other for other in front if not dominates(use, other.use)]
                 front.append(_OrderState(use, state, i, place))
     return tried
 
@@ -107,7 +109,7 @@ def _upper_bounds(
     cost: ChainCost, precedence: Precedence, layers: list[list[int]], others: Use, bound: float
 ) -> dict[int, Use]:
     """Return what a state may have used at most, so that the rest of the chain and ``others`` still fit the bound."""
-    least = [cost.least(i) for i in range(cost.size)]
+    least = [cost.min_use(i) for i in range(cost.size)]
     rest: dict[int, Use] = {cost.full: NOTHING}
     for layer in reversed(layers[:-1]):
         for done in layer:
@@ -119,7 +121,7 @@ def _upper_bounds(
                     best[k] = min(best[k], needed)
             rest[done] = (best[0], best[1], best[2], best[3], best[4])
     return {
-        done: tuple(bound - others[k] - use[k] + NEAR * bound for k in range(5))  # type: ignore[misc]
+        done: tuple(bound - others[k] - use[k] + ROUNDING * bound for k in range(5))  # type: ignore[misc]
         for done, use in rest.items()
     }
 

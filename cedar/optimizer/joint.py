@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 
 from cedar.optimizer.beam import beam_paths
 from cedar.optimizer.cost import NOTHING, ChainCost, Use, add, total
-from cedar.optimizer.exact import MOST_SETS, MOST_STATES, SearchBudget, exact_paths
-from cedar.optimizer.ordering import NEAR, Path, Precedence, as_written, count_sets, keep_best, settle
+from cedar.optimizer.exact import MAX_SETS, MAX_STATES, SearchBudget, exact_paths
+from cedar.optimizer.ordering import ROUNDING, Path, Precedence, as_written, count_sets, keep_best, settle
 from cedar.optimizer.predict import Model
 
 Method: TypeAlias = Literal["exact", "beam"]
@@ -67,7 +67,7 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, M
     bound = first.slowest
     floors = [_lower_bound(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
     fronts: list[list[Path]] = [[] for _ in model.costs]
-    whole, effort = True, SearchBudget(MOST_STATES)
+    whole, effort = True, SearchBudget(MAX_STATES)
     for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):
         others = add(model.base, total(floor for j, floor in enumerate(floors) if j != k))
         front = _front(model.costs[k], precedences[k], others, bound, effort)
@@ -85,7 +85,7 @@ def _front(
     cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
 ) -> list[Path] | None:
     """Search one chain exactly; None if it is too large."""
-    if effort.left <= 0 or count_sets(precedence, MOST_SETS) > MOST_SETS:
+    if effort.left <= 0 or count_sets(precedence, MAX_SETS) > MAX_SETS:
         return None
     return exact_paths(cost, precedence, others, bound, effort)
 
@@ -121,8 +121,8 @@ def _lower_bound(cost: ChainCost, precedence: Precedence) -> Use:
             if j != i and not precedence.before[j] >> i & 1:
                 must = precedence.before[i] >> j & 1
                 rate *= load.keep if must else min(1.0, load.keep)
-        least = cost.least(i)
-        lightest = cost.lightest(i)
+        least = cost.min_use(i)
+        lightest = cost.min_input_scale(i)
         result = add(result, (*(each * rate * lightest for each in least),))  # type: ignore[arg-type]
     return result
 
@@ -140,7 +140,7 @@ def _combine(
     for k, front in enumerate(fronts):
         rest = total(floors[k + 1 :])
         grown = [(add(use, path.use), (*paths, path)) for use, paths in mixes for path in front]
-        grown = [mix for mix in grown if max(add(mix[0], rest)) <= bound * (1 + 2 * NEAR)]
+        grown = [mix for mix in grown if max(add(mix[0], rest)) <= bound * (1 + 2 * ROUNDING)]
         grown.sort(key=lambda mix: max(add(mix[0], rest)))
         mixes = _undominated(grown)
         if len(mixes) > _MAX_COMBINATIONS:
@@ -152,7 +152,7 @@ def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, t
     """Keep the combinations that no other beats in every resource, up to one more than the limit."""
     kept: list[tuple[Use, tuple[Path, ...]]] = []
     for use, paths in mixes:
-        if not any(all(a <= b * (1 + NEAR) for a, b in zip(other, use, strict=True)) for other, _ in kept):
+        if not any(all(a <= b * (1 + ROUNDING) for a, b in zip(other, use, strict=True)) for other, _ in kept):
             kept.append((use, paths))
             if len(kept) > _MAX_COMBINATIONS:
                 break

@@ -12,7 +12,7 @@ from cedar.optimizer.facts import Facts, Refusal
 from cedar.plan.graph import Node
 
 Swap: TypeAlias = Callable[[Node, Node, Facts], "Refusal | None"]
-NEAR = 1e-9  # sums of floats in another order differ by less
+ROUNDING = 1e-9  # sums of floats in another order differ by less
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ def keep_best(paths: Sequence[Path]) -> list[Path]:
     """Keep the paths that no other beats in every resource; of equal paths, the first."""
     kept: list[Path] = []
     for path in paths:
-        if not any(covers(other.use, path.use) for other in kept):
-            kept = [other for other in kept if not covers(path.use, other.use)]
+        if not any(dominates(other.use, path.use) for other in kept):
+            kept = [other for other in kept if not dominates(path.use, other.use)]
             kept.append(path)
     return kept
 
 
-def covers(a: Use, b: Use) -> bool:
+def dominates(a: Use, b: Use) -> bool:
     """Return whether ``a`` uses no more of any resource than ``b``."""
-    more = 1.0 + NEAR
+    more = 1.0 + ROUNDING
     return (
         a[2] <= b[2] * more and a[0] <= b[0] * more and a[1] <= b[1] * more and a[3] <= b[3] * more
         and a[4] <= b[4] * more

@@ -15,7 +15,7 @@ from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.facts import CacheCosts, Factors, Facts, Refusal, Rule
 from cedar.optimizer.rewrite import Rewritten, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
-from cedar.optimizer.search import SearchResult, foresee, search
+from cedar.optimizer.search import SearchResult, predict_lowered, search
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node
@@ -141,7 +141,7 @@ class AutoPlanner:
         executors = (*(place for place in self.executors if place not in places), *sorted(places))
         cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
         facts, workers = self._facts(current.root, profile), current.workers or self.workers
-        return foresee(current.root, facts, self.budget, executors, workers, self._lowering, cluster, more)
+        return predict_lowered(current.root, facts, self.budget, executors, workers, self._lowering, cluster, more)
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
         """Return the same plan with a prediction from a new profile."""

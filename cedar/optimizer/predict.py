@@ -57,7 +57,7 @@ class Model:
         )  # fmt: skip
         return dataclasses.replace(self, capacity=capacity, costs=costs)
 
-    def again(self, paths: Sequence[Path]) -> list[Path]:
+    def reevaluate(self, paths: Sequence[Path]) -> list[Path]:
         """Return the paths with their use recomputed for this model."""
         return [
             dataclasses.replace(path, use=cost.evaluate(path.order, path.places, path.start))
@@ -145,7 +145,7 @@ def _upgrade_gains(model: Model, paths: Sequence[Path], slowest: float) -> dict[
     gains = {}
     for addition, capacity in larger.items():
         enlarged = model.on(capacity)
-        time = expected_seconds(enlarged, enlarged.use(enlarged.again(paths)))
+        time = expected_seconds(enlarged, enlarged.use(enlarged.reevaluate(paths)))
         gains[addition] = slowest / time - 1 if time else 0.0
     worth = sorted(gains.items(), key=lambda item: -item[1])
     return {addition: gain for addition, gain in worth if gain >= _MIN_GAIN}

@@ -37,7 +37,7 @@ class SearchChoice:
     notes: tuple[Decision, ...] = ()
 
 
-def tell(choice: SearchChoice, facts: Facts, precedences: Sequence[Precedence]) -> tuple[Decision, ...]:
+def explain_choice(choice: SearchChoice, facts: Facts, precedences: Sequence[Precedence]) -> tuple[Decision, ...]:
     """Return decisions about operators that moved, places, moves that were refused, and missing measurements."""
     decisions: list[Decision] = []
     for cost, path, precedence in zip(choice.plan.model.costs, choice.plan.paths, precedences, strict=True):

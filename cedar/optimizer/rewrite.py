@@ -71,32 +71,32 @@ class Rewriting:
     def apply(self, rule: Rule) -> bool:
         """Apply a rule's steps in one pass, or one step if together they do not help; return whether any applied."""
         most = len(self.facts.consumers)
-        while (asked := Asked(self, rule, most)).run():
-            why = asked.why or self._accept(rule, asked)
+        while (rule_pass := RulePass(self, rule, most)).run():
+            why = rule_pass.why or self._accept(rule, rule_pass)
             if not why:
                 return True
-            if len(asked.made) > 1:
+            if len(rule_pass.changes) > 1:
                 most = 1
             else:
-                self.failed[rule.__name__, asked.made[0].label] = why
+                self.failed[rule.__name__, rule_pass.changes[0].label] = why
         return False
 
-    def _accept(self, rule: Rule, asked: Asked) -> str:
+    def _accept(self, rule: Rule, rule_pass: RulePass) -> str:
         """Continue with the graph after a pass, or return why not."""
         try:
-            facts = self.facts.at(asked.root)
+            facts = self.facts.at(rule_pass.root)
         except CedarError as error:  # the pipeline as written is valid, so the rule is to blame
             return first_line(error)
         key = key_of(facts.root, facts.ordinals)
         if key in self._seen:
-            return f"{asked.made[0].change.how or 'the change'}: it brings the plan no further"
+            return f"{rule_pass.changes[0].change.how or 'the change'}: it brings the plan no further"
         self._seen.add(key)
         before, after = core_seconds(self.facts), core_seconds(facts)
         if after > before * _NOISE:
-            return f"{asked.made[0].change.how or 'the change'}: it would cost {after / before - 1:.0%} more"
+            return f"{rule_pass.changes[0].change.how or 'the change'}: it would cost {after / before - 1:.0%} more"
         self.facts = facts
-        self.sweeps.append(asked.sweep)
-        for each in asked.made:
+        self.sweeps.append(rule_pass.sweep)
+        for each in rule_pass.changes:
             hows = self.applied.setdefault((rule.__name__, each.change.what), [])
             if each.change.how not in hows:
                 hows.append(each.change.how)
@@ -104,9 +104,12 @@ class Rewriting:
 
     def decisions(self) -> list[Decision]:
         """Return a decision for each change, then one for each change that was refused or failed."""
-        made = [Decision(rule, _format_change(operator, hows), applied=True) for (rule, operator), hows in self.applied.items()]
+        applied = [
+            Decision(rule, _format_change(operator, hows), applied=True)
+            for (rule, operator), hows in self.applied.items()
+        ]
         broken = [Decision(rule, label, applied=False, why=why) for (rule, label), why in self.failed.items()]
-        return [*made, *self.refusals.values(), *broken]
+        return [*applied, *self.refusals.values(), *broken]
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class AppliedChange:
     label: str
 
 
-class Asked:
+class RulePass:
     """One pass of one rule over every node of a graph. Each step is checked before it is applied.
 
     Args:
@@ -128,23 +131,23 @@ class Asked:
         self._run, self._rule, self._most = run, rule, most
         self.root = run.facts.root
         self.sweep = Sweep(())
-        self.made: list[AppliedChange] = []
+        self.changes: list[AppliedChange] = []
         self.why = ""  # why the new graph is invalid, if it is
 
     def run(self) -> list[AppliedChange]:
         """Run the pass and return its changes; afterwards ``root`` is the new graph."""
-        made = Pass(self._run.facts, self._step, getattr(self._rule, "downward", False))
+        graph_pass = Pass(self._run.facts, self._step, getattr(self._rule, "downward", False))
         try:
-            self.root = made.run()
-            self.sweep = made.sweep
+            self.root = graph_pass.run()
+            self.sweep = graph_pass.sweep
         except CedarError as error:
             self.why = first_line(error)
-        return self.made
+        return self.changes
 
     def _step(self, _number: int, node: Node, facts: Facts) -> Step | None:
         """Return the step that the rule proposes at a node, if it passes its check."""
         run, rule = self._run, self._rule.__name__
-        if len(self.made) >= self._most or (run.failed and (rule, facts.label(node)) in run.failed):
+        if len(self.changes) >= self._most or (run.failed and (rule, facts.label(node)) in run.failed):
             return None
         outcome = self._rule(node, facts)
         if outcome is None:
@@ -158,7 +161,7 @@ class Asked:
         if isinstance(change, Change):
             refusal = change.step.check(node, facts)
             if refusal is None:
-                self.made.append(AppliedChange(change, label))
+                self.changes.append(AppliedChange(change, label))
                 return change.step
             refusal = Refusal(refusal.reason, refusal.what or change.what)
         else:

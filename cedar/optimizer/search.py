@@ -19,7 +19,7 @@ from cedar.optimizer.joint import Method, PathChoice
 from cedar.optimizer.loads import Load, find_loads
 from cedar.optimizer.ordering import Precedence, Swap, find_precedence
 from cedar.optimizer.predict import Model, as_lowered, expected_seconds, predict
-from cedar.optimizer.reasons import SearchChoice, tell
+from cedar.optimizer.reasons import SearchChoice, explain_choice
 from cedar.plan import graph
 from cedar.plan.data import Decision, Prediction
 from cedar.plan.graph import Node
@@ -29,7 +29,7 @@ from cedar.plan.steps.commute import may_swap
 from cedar.plan.steps.sweep import Sweep
 from cedar.profile import Profile
 
-LEAST_GAIN = 0.03  # a plan must gain more than this over the order as written
+MIN_GAIN = 0.03  # a plan must gain more than this over the order as written
 _SETTLE_SLACK = 0.03  # moves that together gain less are undone, so that two measurements choose the same plan
 _GIL_BOUND_SHARE = 0.9  # share of time with the GIL held, above which one thread is as fast as two
 _PLAIN = Lowering()
@@ -107,11 +107,11 @@ def search(
         method=choice.method,
         seconds=_seconds_per_row(choice.plan),
         written=_seconds_per_row(choice.written),
-        decisions=(*tell(choice, facts, precedences), *refused),
+        decisions=(*explain_choice(choice, facts, precedences), *refused),
     )
 
 
-def foresee(
+def predict_lowered(
     root: Node,
     facts: Facts,
     budget: Budget,
@@ -180,13 +180,13 @@ def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | 
     places = model.costs[0].places if model.costs else ("threads",)
     local = tuple(place for place in places if place != REMOTE)
     as_written = [joint.written(model.on(model.capacity, (place,))) for place in places]
-    written = min(as_written, key=lambda plan: _seconds_per_row(plan) * (1 + LEAST_GAIN * plan.remote))
+    written = min(as_written, key=lambda plan: _seconds_per_row(plan) * (1 + MIN_GAIN * plan.remote))
     plans = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
     if cluster is not None:
         plans.append(joint.best(_with_cluster(model, local, cluster), precedences))
     method: Method = "beam" if any(by == "beam" for _, by in plans) else "exact"
     plan = min((plan for plan, _ in plans), key=_seconds_per_row)
-    if _seconds_per_row(plan) > _seconds_per_row(written) * (1 - LEAST_GAIN):
+    if _seconds_per_row(plan) > _seconds_per_row(written) * (1 - MIN_GAIN):
         plan = written
     else:
         settled = plan.settled(_SETTLE_SLACK)
@@ -214,7 +214,7 @@ def _wanted_workers(plan: PathChoice, most: int | None) -> int:
     use = plan.model.use(plan.paths)
     kept = use[RESOURCES.index("workers")]
     rest = max((each for name, each in zip(RESOURCES, use, strict=True) if name != "workers"), default=0.0)
-    if most is None or most <= have or kept <= rest * (1 + LEAST_GAIN):
+    if most is None or most <= have or kept <= rest * (1 + MIN_GAIN):
         return have
     return most if not rest else min(most, math.ceil(kept * have / rest))
 
@@ -242,7 +242,7 @@ def _fit_memory(choice: SearchChoice, facts: Facts, budget: Budget) -> SearchCho
     if fitting >= have:
         return choice
     model = plan.model.on(dataclasses.replace(plan.model.capacity, workers=fitting))
-    fewer = PathChoice(model, tuple(model.again(plan.paths)))
+    fewer = PathChoice(model, tuple(model.reevaluate(plan.paths)))
     note = Decision(
         "memory", f"{fitting} of {have} workers", True, f"each holds {size_text(each)}, rows on their way included"
     )

@@ -12,7 +12,7 @@ from cedar.core.errors import CedarError, PipelineError, UsageError, user_site
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read
 from cedar.operators.base import Operator
-from cedar.pipeline.foreign import answering_methods, unknown_method
+from cedar.pipeline.foreign import suggest_in_methods, unknown_method
 from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
@@ -30,13 +30,13 @@ class Columns(dict[str, Any]):
 
 
 @runtime_checkable
-class Several(Protocol):
+class OperatorSequence(Protocol):
     """An object that stands for several operators, applied one after the other."""
 
     def operators(self) -> Sequence[Operator]: ...
 
 
-@answering_methods
+@suggest_in_methods
 class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     """A lazy pipeline over columnar data. Create one with ``cedar.read_*`` or ``cedar.from_*``; it runs when iterated.
 
@@ -64,7 +64,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
             self._run = leave_unread(self.given)
         return self._run
 
-    def apply(self, operator: Operator | Several) -> Pipeline:
+    def apply(self, operator: Operator | OperatorSequence) -> Pipeline:
         """Add an operator to this pipeline: a custom operator, or one that ``fit`` returned.
 
         Examples:
@@ -74,7 +74,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
             1
         """
         site = user_site()
-        if isinstance(operator, Several):
+        if isinstance(operator, OperatorSequence):
             return reduce(Pipeline.apply, operator.operators(), self)
         if not isinstance(operator, Operator):
             raise PipelineError(

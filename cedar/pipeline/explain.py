@@ -21,7 +21,7 @@ from cedar.engine.uncounted import offer
 from cedar.operators.base import Env
 from cedar.pipeline.explain_logical import logical_lines
 from cedar.pipeline.explain_physical import notes, physical_lines
-from cedar.pipeline.explain_text import headed
+from cedar.pipeline.explain_text import with_heading
 from cedar.pipeline.explain_words import as_written
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node, walk
@@ -69,24 +69,26 @@ def explain(
     unit = "batches" if binding.batched[id(root)] else "rows"
     words = as_written(root, binding.labels)
     unknown = compiler.assigned.count is None
-    lines = headed("NOTE", [*notes(compiler), *(_COUNTABLE.format(way) for way in [unknown and offer(binding)] if way)])
-    lines += headed(
+    lines = with_heading(
+        "NOTE", [*notes(compiler), *(_COUNTABLE.format(way) for way in [unknown and offer(binding)] if way)]
+    )
+    lines += with_heading(
         "COST", [_name_costliest(root, words, profile)] if profile is not None and profile.operators else []
     )
     lines += logical_lines(root, words, profile)
     if profile is None and shown.prediction is None:
-        lines += headed("COST", [_UNMEASURED])
+        lines += with_heading("COST", [_UNMEASURED])
     written = {binding.labels[id(node)]: words[id(node)] for node in binding.nodes}
     lines += physical_lines(shown, compiler, written)
     if plan is not None:
         lines += _rule_lines(plan.decisions, written)
     if shown.prediction is not None:
-        lines += headed("PREDICTION", [_format_prediction(shown.prediction, measured)])
-    lines += headed("RUN", [run] if run else [])
-    lines += headed("DEDUP", _dedup_lines(binding, achieved or {}))
-    lines += headed("CACHE", cache, _MAX_CACHES)
-    lines += headed("UNITS", [f"{_format_count(assigned.count)} {unit} in an epoch"])
-    lines += headed("RANKS", [_describe_ranks(compiler)])
+        lines += with_heading("PREDICTION", [_format_prediction(shown.prediction, measured)])
+    lines += with_heading("RUN", [run] if run else [])
+    lines += with_heading("DEDUP", _dedup_lines(binding, achieved or {}))
+    lines += with_heading("CACHE", cache, _MAX_CACHES)
+    lines += with_heading("UNITS", [f"{_format_count(assigned.count)} {unit} in an epoch"])
+    lines += with_heading("RANKS", [_describe_ranks(compiler)])
     return printable("\n".join(lines))
 
 
@@ -113,7 +115,7 @@ def _rule_lines(decisions: Sequence[Decision], words: Mapping[str, str]) -> list
     reported = [str(decision) for decision in ordered]
     for label, word in words.items():
         reported = [each.replace(label, word) for each in reported]
-    return headed("RULES", reported or ["none applied, none refused"], _MAX_RULES, ": print(plan)")
+    return with_heading("RULES", reported or ["none applied, none refused"], _MAX_RULES, ": print(plan)")
 
 
 def _dedup_lines(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:

@@ -10,7 +10,7 @@ from cedar.engine.nodes import cost_note
 from cedar.engine.streams.shared import SharedStream
 from cedar.engine.streams.splits import SplitStream
 from cedar.operators.base import StreamOperator
-from cedar.pipeline.explain_text import chained
+from cedar.pipeline.explain_text import join_parts
 from cedar.plan.data import Plan
 from cedar.plan.lower import group_size
 from cedar.plan.physical import Physical, Stage
@@ -43,7 +43,7 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
         kind = "task" if stage.kind == "group" else stage.kind
         first = f"{number:>3}. {kind:<6}  " + (f"{place:<{width}}  " if width else "")
         nodes = [*(segment.source for segment in stage.segments), *stage.operators]
-        lines += chained(
+        lines += join_parts(
             first, [_label_with_scan(physical, each, words) for each in nodes] or ["gather"], _detail(compiler, i)
         )
     return lines

@@ -10,11 +10,11 @@ from cedar.profile.text import WIDTH
 _INDENT = 7  # the width of a heading of five letters and a gap
 
 
-def headed(head: str, items: Iterable[str], room: int | None = None, more: str = "") -> list[str]:
+def with_heading(head: str, items: Iterable[str], room: int | None = None, more: str = "") -> list[str]:
     """Wrap items to lines after a heading: at most ``room`` lines, the last of which may count omitted items.
 
     Examples:
-        >>> headed("NOTE", ["one", "two", "three"], room=2)
+        >>> with_heading("NOTE", ["one", "two", "three"], room=2)
         ['NOTE   one', '       ... 2 more']
     """
     width = WIDTH - max(_INDENT, len(head) + 2)
@@ -29,11 +29,11 @@ def headed(head: str, items: Iterable[str], room: int | None = None, more: str =
     return [f"{head if not i else '':<{_INDENT - 2}}  {line}" for i, line in enumerate(shown)]
 
 
-def chained(first: str, parts: Sequence[str], detail: str) -> list[str]:
+def join_parts(first: str, parts: Sequence[str], detail: str) -> list[str]:
     """Return ``first`` and the parts joined by arrows, then a detail in brackets, on as many lines as needed.
 
     Examples:
-        >>> chained("  1. read  ", ["a", "b"], "2 splits")
+        >>> join_parts("  1. read  ", ["a", "b"], "2 splits")
         ['  1. read  a -> b   [2 splits]']
     """
     indent = " " * len(first)

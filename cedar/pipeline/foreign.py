@@ -114,7 +114,7 @@ def _unknown(what: str, name: str, answers: dict[str, str], known: Iterable[str]
     return AttributeError(f"{what} has no attribute {name!r}: {says}")
 
 
-def answering(function: F) -> F:
+def with_suggestions(function: F) -> F:
     """Make a public function suggest fixes for wrong arguments, and shorten the tracebacks of its errors.
 
     Raises:
@@ -135,14 +135,14 @@ def answering(function: F) -> F:
     return cast("F", called)
 
 
-def answering_methods(kind: C) -> C:
-    """Wrap all public methods and properties of a class, including inherited ones, in ``answering``."""
+def suggest_in_methods(kind: C) -> C:
+    """Wrap all public methods and properties of a class, including inherited ones, in ``with_suggestions``."""
     for name in dir(kind):
         method = inspect.getattr_static(kind, name)
         if name[0] != "_" and inspect.isfunction(method):
-            setattr(kind, name, answering(method))
+            setattr(kind, name, with_suggestions(method))
         elif name[0] != "_" and isinstance(method, property) and method.fget is not None:
-            setattr(kind, name, property(answering(method.fget)))
+            setattr(kind, name, property(with_suggestions(method.fget)))
     return kind
 
 

@@ -47,10 +47,10 @@ def find_repeats(
     """
 
     def dropped(seed: int) -> Hashes | None:
-        with Sightings(memory) as sightings:
+        with ValueHashes(memory) as seen:
             for block in survey(node, columns, "unique", on_error):
-                sightings.add(*_hash_values(block, node), block.live_keys().hash(seed))
-            return sightings.dropped(keep)
+                seen.add(*_hash_values(block, node), block.live_keys().hash(seed))
+            return seen.dropped(keep)
 
     return _kept(key_of(node, on_error, "unique", columns, keep), dropped)
 
@@ -79,7 +79,7 @@ def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_
                     index.insert(len(sketches), sketch)
                     sketches.append(sketch)
         stay, gone = (np.sort(np.array(keys[side], dtype=np.uint64)) for side in (True, False))
-        return None if len(gone) and _meet([stay], gone) else gone
+        return None if len(gone) and _overlap([stay], gone) else gone
 
     asked = ("near duplicates", column, threshold, words, version_of("rensa"))
     return _kept(key_of(node, on_error, *asked), dropped)
@@ -135,7 +135,7 @@ def _hashable(name: str, column: Column, node: Node) -> pa.Array:
 Rows: TypeAlias = tuple[Hashes, Hashes, Hashes]  # two hashes of each row's values, and one of its key
 
 
-class Sightings:
+class ValueHashes:
     """Collects hashes of rows' values and keys, in row order, to find rows with equal values.
 
     Args:
@@ -206,7 +206,7 @@ class Sightings:
             return (_split_by_keep(*part, keep) for part in self._parts()) if held is None else held
 
         gone = np.sort(np.concatenate([_NO_HASHES, *(each for _, each in divided())]))
-        return None if len(gone) and _meet((each for each, _ in divided()), gone) else gone
+        return None if len(gone) and _overlap((each for each, _ in divided()), gone) else gone
 
 
 def _split_by_keep(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hashes, Hashes]:
@@ -241,7 +241,7 @@ def _differ(a: Hashes, b: Hashes, order: Index, places: Index) -> npt.NDArray[np
     return differ
 
 
-def _meet(stay: Iterable[Hashes], gone: Hashes) -> bool:
+def _overlap(stay: Iterable[Hashes], gone: Hashes) -> bool:
     for keys in map(np.sort, stay):  # sorted, so that searches touch adjacent memory
         places = np.minimum(np.searchsorted(gone, keys), len(gone) - 1)
         if (gone[places] == keys).any():

@@ -17,7 +17,7 @@ from cedar.operators.expressions import flattened
 from cedar.operators.mix import Mix
 from cedar.operators.zip import Zip
 from cedar.pipeline.core import Pipeline
-from cedar.pipeline.foreign import answering
+from cedar.pipeline.foreign import with_suggestions
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
@@ -432,4 +432,4 @@ def concat(*pipelines: Pipeline | Iterable[Pipeline]) -> Pipeline:
 
 for _name, _function in list(globals().items()):
     if inspect.isfunction(_function) and _function.__module__ == __name__ and _name[0] != "_":
-        globals()[_name] = answering(_function)
+        globals()[_name] = with_suggestions(_function)

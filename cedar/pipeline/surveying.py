@@ -57,7 +57,7 @@ def in_order(node: Node) -> Node:
     return graph.replace(node, lambda each: each.inputs[0] if shuffles(each) else None)
 
 
-def once(node: Node) -> Node:
+def without_repeats(node: Node) -> Node:
     """Return the graph without ``repeat``, so that each row comes once."""
 
     def below(each: Node) -> Node | None:

@@ -19,7 +19,15 @@ from cedar.operators.surveys import Survey
 from cedar.operators.unique import Keep, Unique
 from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
 from cedar.pipeline.repeats import find_near_repeats, find_repeats
-from cedar.pipeline.surveying import in_order, once, require_rows, require_steady, sampled_types, shuffles, survey
+from cedar.pipeline.surveying import (
+    in_order,
+    require_rows,
+    require_steady,
+    sampled_types,
+    shuffles,
+    survey,
+    without_repeats,
+)
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
@@ -72,7 +80,7 @@ class TableMethods:
         def moved(on_error: Skip | None) -> Moved:
             census = Census(rule, len(parts))
             columns = () if by is None else (by,)
-            for block in survey(in_order(once(below[-1])), columns, "split", on_error):
+            for block in survey(in_order(without_repeats(below[-1])), columns, "split", on_error):
                 if census.add(rule.hashes(block)):
                     break
             return census.moved()

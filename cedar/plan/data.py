@@ -137,9 +137,9 @@ class Plan:
         return read(path, pipeline, cluster)
 
     def __str__(self) -> str:
-        from cedar.plan.saved import shown
+        from cedar.plan.saved import format_plan
 
-        return shown(self)
+        return format_plan(self)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

@@ -332,13 +332,13 @@ class _Lowering:
         runs: list[list[int]] = []
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
         for k, i in enumerate(chain):
-            if not runs or _changes_place(here, self.nodes[i].place) or self.apart(chain, k):
+            if not runs or _changes_place(here, self.nodes[i].place) or self.starts_stage(chain, k):
                 here = self.nodes[i].place or here
                 runs.append([])
             runs[-1].append(i)
         return runs
 
-    def apart(self, chain: Sequence[int], k: int) -> bool:
+    def starts_stage(self, chain: Sequence[int], k: int) -> bool:
         """Return whether to start a stage whose rows come as they finish, because all its operators keep units."""
         keeps = [self.works[i].keeps_slots for i in chain[max(k - 1, 0) :]]
         return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
@@ -399,7 +399,7 @@ class _Lowering:
         if not streaming:
             cut = self.read_with(segments, above, 0 if len(segments) > 1 else self.kept(above))
         shared = above[:cut]
-        made = tuple(self.kept_below(replace(each, links=(*each.links, *shared)), streaming) for each in segments)
+        made = tuple(self.with_cache(replace(each, links=(*each.links, *shared)), streaming) for each in segments)
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
         keeps = all(self.works[i].keeps_slots for i in links) and not any(
             self.works[each.source].refills for each in made
@@ -418,7 +418,7 @@ class _Lowering:
         )
         return self.above(len(self.stages) - 1, first, above[cut:])
 
-    def kept_below(self, segment: Segment, streaming: bool) -> Segment:
+    def with_cache(self, segment: Segment, streaming: bool) -> Segment:
         """Return the segment with the part that a ``cache()`` stores; none if a source read with it is streaming."""
         kept = 0 if streaming else self.kept(segment.links)
         top = next((i for i in reversed(segment.links[:kept]) if isinstance(i, int)), -1)

@@ -114,13 +114,13 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
         ) from cause
 
 
-def shown(plan: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """Return a text with one line per node.
 
     Examples:
         >>> import cedar
         >>> from cedar.plan.data import Plan
-        >>> print(shown(Plan.as_written(cedar.from_items([{"x": 1}]).take(1).node)))
+        >>> print(format_plan(Plan.as_written(cedar.from_items([{"x": 1}]).take(1).node)))
         plan (as written): 2 nodes
           0  from_items(list of 1)
           1  take(1)  of 0

@@ -20,7 +20,7 @@ from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
 from cedar.optimizer.ordering import find_precedence
 from cedar.optimizer.predict import as_lowered
-from cedar.optimizer.search import foresee, search
+from cedar.optimizer.search import predict_lowered, search
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
@@ -38,7 +38,7 @@ def test_the_plan_that_was_found_is_foreseen_as_it_was_predicted(made):
     root, found = made
     facts = facts_of(root, found)
     plan = search(root, facts, Budget(), BOTH, 4)
-    again = foresee(plan.root, replace(facts, root=plan.root), Budget(), BOTH, plan.workers)
+    again = predict_lowered(plan.root, replace(facts, root=plan.root), Budget(), BOTH, plan.workers)
     assert 1 / again.rows_per_second == pytest.approx(plan.seconds)
 
 
@@ -92,9 +92,9 @@ def test_a_graph_is_foreseen_in_the_places_of_its_nodes():
     root = cedar.from_items(ROWS).map(work, "a").node
     facts = facts_of(root, {0: figures(1e-9), 1: figures(1e-3, gil=1.0)})
     there = replace(root, place="processes", origin=root)
-    alone = foresee(root, facts, Budget(), BOTH, 4)
+    alone = predict_lowered(root, facts, Budget(), BOTH, 4)
     assert alone.bottleneck == "GIL"
-    assert foresee(there, facts, Budget(), BOTH, 4).rows_per_second > 2 * alone.rows_per_second
+    assert predict_lowered(there, facts, Budget(), BOTH, 4).rows_per_second > 2 * alone.rows_per_second
 
 
 def test_what_has_no_place_stays_here_where_all_else_runs_in_processes():
@@ -109,7 +109,7 @@ def test_the_loaders_own_work_is_part_of_a_prediction():
     facts = facts_of(root, {0: figures(1e-9), 1: figures(1e-6)})
     assert facts.profile is not None
     slow = replace(facts, profile=replace(facts.profile, own=1e-4, around=2e-5))
-    found = foresee(root, slow, Budget(), ("threads",), 4)
+    found = predict_lowered(root, slow, Budget(), ("threads",), 4)
     assert search(root, slow, Budget(), ("threads",), 4).seconds == pytest.approx(1 / found.rows_per_second)
     assert found.rows_per_second == pytest.approx(1 / 1.1e-4, rel=1e-3)  # half of what is around holds the GIL
     assert found.use["one task at a time"] == pytest.approx(1e-4)

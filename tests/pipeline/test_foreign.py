@@ -12,7 +12,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.pipeline.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS, answering
+from cedar.pipeline.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS, with_suggestions
 
 P: Any = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
 
@@ -112,7 +112,7 @@ def test_a_type_error_from_inside_is_not_taken_for_a_wrong_call() -> None:
         raise TypeError("strange() got an unexpected keyword argument 'x'")
 
     with pytest.raises(TypeError, match=r"^strange\(\)") as caught:
-        answering(strange)()
+        with_suggestions(strange)()
     assert not isinstance(caught.value, cedar.CedarError)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar import col
 from cedar.pipeline import repeats
-from cedar.pipeline.repeats import Sightings, find_repeats
+from cedar.pipeline.repeats import ValueHashes, find_repeats
 from cedar.testing import assert_resumable
 
 VALUES = {
@@ -123,8 +123,8 @@ def test_the_pass_is_made_once_for_ranks_and_later_runs(tmp_path: Path, monkeypa
 
 def test_hashes_of_row_keys_that_meet_are_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[int] = []
-    meet = repeats._meet
-    monkeypatch.setattr(repeats, "_meet", lambda *args: (len(met) < 2 and not met.append(1)) or meet(*args))
+    meet = repeats._overlap
+    monkeypatch.setattr(repeats, "_overlap", lambda *args: (len(met) < 2 and not met.append(1)) or meet(*args))
     found = find_repeats(shards(tmp_path, [1, 1, 2, 2, 5]).given, ("id",), "first", None)
     assert found.seed == 2
     assert len(found.dropped.numbers("key")) == 2
@@ -205,7 +205,7 @@ def test_hashes_whose_first_bits_are_the_same_are_told_apart(values: list[tuple[
     wanted = {"first": [r[0] for r in seen.values()], "last": [r[-1] for r in seen.values()]}
     wanted |= {"any": wanted["first"], "none": [r[0] for r in seen.values() if len(r) == 1]}
     for memory in (24 * 100, 24 * 7):  # held, and spilled to disk
-        with Sightings(memory) as sightings:
+        with ValueHashes(memory) as sightings:
             for start in range(0, len(values), 5):
                 part = values[start : start + 5]
                 a, b = (np.array(each, dtype=np.uint64) for each in zip(*part, strict=True))

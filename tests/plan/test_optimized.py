@@ -12,7 +12,7 @@ from cedar.operators.base import RowOperator
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import MOVES, TRIMS
-from cedar.optimizer.search import foresee, search
+from cedar.optimizer.search import predict_lowered, search
 from cedar.plan.data import Plan
 from cedar.plan.graph import walk
 from cedar.plan.saved import plan_from, text_of
@@ -73,7 +73,7 @@ def check_rules(pipeline):
     trimmed = rewrite(facts.at(found.root), TRIMS)
     root, decisions = trimmed.root, (*moved.decisions, *found.decisions, *trimmed.decisions)
     sweeps = (*moved.sweeps, *found.sweeps, *trimmed.sweeps)
-    expected = foresee(root, facts.at(root), Budget(), ("threads",), 4)
+    expected = predict_lowered(root, facts.at(root), Budget(), ("threads",), 4)
     plan = Plan(pipeline.node, root, decisions, expected, found.method, found.executor, found.workers, profile)
     plan = replace(plan, sweeps=sweeps)
     back = plan_from(text_of(plan), pipeline)

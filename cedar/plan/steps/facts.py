@@ -100,7 +100,7 @@ class Facts:
         return replace(self, root=root, consumers=consumers, live=live_columns(root, self.schemas))
 
     def moving(self) -> Facts:
-        """Return facts for a graph that changes in a pass; update them with ``learn`` and ``stands_for``."""
+        """Return facts for a graph that changes in a pass; update them with ``learn`` and ``replace_node``."""
         return replace(self, consumers=dict(self.consumers), live=dict(self.live))
 
     def learn(self, root: Node) -> None:
@@ -122,7 +122,7 @@ class Facts:
             for child in node.inputs:
                 self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]
 
-    def stands_for(self, new: Node, old: Node) -> None:
+    def replace_node(self, new: Node, old: Node) -> None:
         """Record that ``new`` replaces ``old`` for all consumers of ``old``."""
         if new is old:
             return

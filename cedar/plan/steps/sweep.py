@@ -82,10 +82,10 @@ class Pass:
             current = node
             if self.taken:
                 current = fitted(node, tuple(done.get(id(child), child) for child in node.inputs), self.facts)
-                self.facts.stands_for(current, node)
+                self.facts.replace_node(current, node)
             changed = self._asked(number, current)
             if changed is not node:
-                self.facts.stands_for(changed, current)
+                self.facts.replace_node(changed, current)
                 done[id(node)] = changed
         return done.get(id(nodes[-1]), nodes[-1])
 

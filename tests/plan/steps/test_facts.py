@@ -47,7 +47,7 @@ def test_what_follows_for_new_nodes_is_learned_and_old_ones_are_let_go() -> None
     new = rebuilt(old.inputs[0], (below,), facts)
     facts.learn(new)
     assert facts.schemas[id(new)] == facts.schemas[id(old)]
-    facts.stands_for(new, old)
+    facts.replace_node(new, old)
     assert facts.consumers[id(new)] == [top]
     assert facts.consumers[id(read)] == [below]
     assert facts.live[id(new)] == written.live[id(old)] == {"a"}
