@@ -89,7 +89,7 @@ class Rewriting:
             return first_line(error)
         key = key_of(facts.root, facts.ordinals)
         if key in self._seen:
-            return f"{rule_pass.changes[0].change.how or 'the change'}: it brings the plan no further"
+            return f"{rule_pass.changes[0].change.how or 'the change'}: it leads back to an earlier plan"
         self._seen.add(key)
         before, after = core_seconds(self.facts), core_seconds(facts)
         if after > before * _NOISE:
@@ -157,7 +157,7 @@ class RulePass:
         if not isinstance(change, Refusal | Change) or (
             isinstance(change, Change) and not isinstance(change.step, Step)
         ):
-            change = Refusal(f"it gave {type(outcome).__name__}, not a step of cedar.plan.steps")
+            change = Refusal(f"it returned {type(outcome).__name__}; expected a step from cedar.plan.steps")
         if isinstance(change, Change):
             refusal = change.step.check(node, facts)
             if refusal is None:

@@ -138,7 +138,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     def _not_indexed(self, what: str, fix: str) -> UsageError:
         """Return the error for list and dict operations, which a torch DataLoader would try on a dataset."""
         return UsageError(
-            f"a pipeline is iterated: it {what}",
+            f"a pipeline {what}, because it is read by iterating",
             site=self.given.site,  # the caller's nearest line would be inside torch
             fix=f"{fix}. Iterate p.batch(n).loader() in place of a DataLoader around it: help(cedar.Pipeline.loader)",
         )

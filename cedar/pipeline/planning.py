@@ -75,9 +75,9 @@ class PlanOptions:
         for name in without:
             if name not in (*NAMES, *names):
                 raise PlanError(
-                    f"without={name!r}: there is no such rule",
+                    f"without={name!r}: unknown rule",
                     site=user_site(),
-                    fix=f"there are {', '.join(nearest(str(name), [*NAMES, *names]))}",
+                    fix=f"known rules: {', '.join(nearest(str(name), [*NAMES, *names]))}",
                 )
         return PlanOptions(rules, frozenset(without), budget or Budget())
 
@@ -135,7 +135,7 @@ def _fit_to_policy(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
     try:
         replay(facts_of(plan.logical, plan.logical, _skips(on_error), exact=exact), plan.sweeps)
     except PlanError as error:
-        _log.warning("the plan is not taken as it was: with on_error=, %s", error.what)
+        _log.warning("the pipeline runs as written, because the plan does not fit on_error=: %s", error.what)
         decision = Decision("plan", "all of it", applied=False, why=error.what)
         return replace(Plan.as_written(plan.logical), decisions=(*plan.decisions, decision))
     return plan
@@ -200,7 +200,7 @@ def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None
 
 def _check(name: str, value: object, kind: type, fix: str) -> None:
     if value is not None and not isinstance(value, kind):
-        raise PlanError(f"{name}={value!r:.80} is no {kind.__name__}", site=user_site(), fix=fix)
+        raise PlanError(f"{name}= must be a {kind.__name__}, got {value!r:.80}", site=user_site(), fix=fix)
 
 
 def _note_other_machine(plan: Plan, profile: Profile) -> Plan:
@@ -208,8 +208,8 @@ def _note_other_machine(plan: Plan, profile: Profile) -> Plan:
     other = profile.differences(machine(measure=False))
     if not other:
         return plan
-    _log.warning("the profile is of another machine (%s): its seconds may not hold here", ", ".join(other))
-    why = f"{', '.join(other)}: its seconds may not hold here"
+    _log.warning("the profile was measured on another machine (%s); its timings may not apply here", ", ".join(other))
+    why = f"{', '.join(other)}: its timings may not apply here"
     return replace(plan, decisions=(*plan.decisions, Decision("profile", "of another machine", applied=True, why=why)))
 
 

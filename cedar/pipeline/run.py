@@ -175,7 +175,7 @@ class RunMethods:
         loader = Loader(node, options)
         if loader.units() == math.inf:
             raise PipelineError(
-                f"{method} of a pipeline without end",
+                f"{method}() needs a pipeline that ends; this one never ends",
                 site=user_site(),
                 fix="end it with take(n), or give repeat(n) a number",
             )

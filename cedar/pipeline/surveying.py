@@ -45,7 +45,11 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
         )
         with Loader(narrow, options) as loader:
             if loader.units() == math.inf:
-                raise PipelineError(f"{method} of a pipeline without end", site=node.site, fix="end it with take(n)")
+                raise PipelineError(
+                    f"{method}() needs a pipeline that ends; this one never ends",
+                    site=node.site,
+                    fix="end it with take(n)",
+                )
             progress.position = loader.position
             yield from loader
             if left_out := sum(loader.skipped.values()):

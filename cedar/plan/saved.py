@@ -109,7 +109,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
         raise PlanError(
             f"the plan cannot be written to {where!r}: {error}",
             site=user_site(),
-            done="what was there before is as it was",
+            done="an existing file is unchanged",
             fix="give a path or URL that can be written",
         ) from cause
 
@@ -207,7 +207,7 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         saved = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise PlanError("the plan is not a plan: it is nested too deeply", fix=_SAVE_AGAIN) from None
+        raise PlanError("the plan is invalid: it is nested too deeply", fix=_SAVE_AGAIN) from None
     except ValueError as error:
         raise PlanError(f"the plan is not JSON, or was cut off: {error}", fix=_SAVE_AGAIN) from error
     if not isinstance(saved, dict) or "cedar_plan" not in saved:
@@ -229,7 +229,8 @@ def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
     changed = check_pipeline(_entries(saved, "operators"), logical)
     if saved.get("pipeline") != graph.topology(root):
         raise PlanError(
-            "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_SAVE_AGAIN
+            "the plan is of another pipeline: its operators have the same names, but their digest differs",
+            fix=_SAVE_AGAIN,
         )
     sweeps = sweeps_of(_entries(saved, "steps"), cluster)
     rebuilt = replay(facts_of(root, root, _skips, exact=False), sweeps)
@@ -265,7 +266,7 @@ def _load_decisions(saved: Mapping[str, Any], changed: list[str]) -> list[Decisi
         news.append(Decision("load", "numeric environment", applied=True, why=missing))
     cores, here = saved.get("cores"), quota.cores()
     if isinstance(cores, int) and cores != here:
-        why = f"the plan was made on {cores} core(s), here are {here}"
+        why = f"the plan was made on {cores} core(s); this machine has {here}"
         news.append(Decision("load", "machine", applied=True, why=why))
     return news
 

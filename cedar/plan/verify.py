@@ -41,35 +41,37 @@ class _Stages:
                     fix=_FIX,
                 )
         if len(deals) != 1 or self.stages[-1].kind != "task" or self._real(self.stages[-1].out) != self._real(-1):
-            raise PlanError("the plan does not end in what the pipeline gives, assigned to ranks once", fix=_FIX)
+            raise PlanError(
+                "the plan must end in the pipeline's output and divide it over ranks exactly once", fix=_FIX
+            )
 
     def _why(self, stage: Stage) -> str | None:
         """Return what is wrong with a stage, or None."""
         if not all(0 <= i < len(self.works) for i in (stage.out, *stage.operators)):
-            return "does the work of an operator that is not there"
+            return "refers to an operator that does not exist"
         if stage.kind in ("read", "stream"):
             return self._why_read(stage) if stage.kind == "read" else self._why_stream(stage)
         if len(stage.inputs) != 1 or stage.segments:
             return "draws from one stage, and reads nothing itself"
         at = self.stages[stage.inputs[0]].out
         if stage.kind == "window":
-            return None if stage.windows >= 0 and not stage.operators else "marks windows that nothing asks for"
+            return None if stage.windows >= 0 and not stage.operators else "marks windows that no operator uses"
         for i in stage.operators:
             if not isinstance(self.nodes[i].operator, RowOperator):
-                return f"{self.works[i].label} needs order or state, which no task has"
+                return f"{self.works[i].label} needs order or state, which tasks do not have"
             if (group_size(self.nodes[i]) is not None) != (stage.kind == "group"):
-                return f"{self.works[i].label} sees rows in groups in its own stage, and there alone"
+                return f"{self.works[i].label} must run in a stage of groups, and only there"
             if self._real(self.works[i].inputs[0]) != self._real(at):
                 return f"{self.works[i].label} does not draw from {self.works[at].label}"
             at = i
         if self._real(stage.out) != self._real(at):
-            return f"gives what {self.works[stage.out].label} gives, and does not do its work"
+            return f"should deliver the rows of {self.works[stage.out].label}, but its operators do not"
         if stage.kind == "group" and len(stage.operators) != 1:
             return "is of one operator"
         if places := {self.works[i].place for i in stage.operators} - {*HERE, stage.place}:
             return f"runs in {stage.place or 'the place of the run'} what belongs in {', '.join(sorted(places))}"
         keeps = all(self.works[i].keeps_slots for i in stage.operators)
-        return None if stage.keeps_units == keeps else "counts rows in another way than its operators do"
+        return None if stage.keeps_units == keeps else "does not count rows as its operators do"
 
     def _why_stream(self, stage: Stage) -> str | None:
         operator, work = self.nodes[stage.out].operator, self.works[stage.out]
@@ -79,7 +81,7 @@ class _Stages:
         if given != [self._real(i) for i in work.inputs]:
             return f"{work.label} does not draw from what it is written above"
         if operator.windowed and not all(self._marked(i, stage.out) for i in stage.inputs):
-            return f"{work.label} works window by window, and nothing tells where they end"
+            return f"{work.label} works window by window, but no stage marks where windows end"
         return None
 
     def _marked(self, number: int, by: int) -> bool:
@@ -102,7 +104,7 @@ class _Stages:
         links = {i for each in stage.segments for i in (each.source, *each.links) if isinstance(i, int)}
         fills = any(self.works[each.source].refills for each in stage.segments)
         keeps = all(self.works[i].keeps_slots for i in links) and not fills
-        return None if stage.keeps_units == keeps else "counts rows in another way than its operators do"
+        return None if stage.keeps_units == keeps else "does not count rows as its operators do"
 
     def _why_segment(self, segment: Segment, stage: Stage) -> str | None:
         if not isinstance(self.nodes[segment.source].operator, Read):
@@ -112,21 +114,21 @@ class _Stages:
             if isinstance(link, Branch):
                 inputs = self.works[link.concat].inputs
                 if not self._is_concat(link.concat) or not 0 <= link.input < len(inputs) or inputs[link.input] != at:
-                    return f"{self.works[at].label} is no such input of a concat"
+                    return f"{self.works[at].label} is not that input of the concat"
                 at = link.concat
                 continue
             operator = self.nodes[link].operator
             if not isinstance(operator, RowOperator) or group_size(self.nodes[link]) is not None:
-                return f"{self.works[link].label} needs order or state, which no task has"
+                return f"{self.works[link].label} needs order or state, which tasks do not have"
             if self.works[link].inputs != (at,):
                 return f"{self.works[link].label} does not draw from {self.works[at].label}"
             if place < segment.kept and self.nodes[link].effects.random:
                 return f"keeps what {self.works[link].label} drew"
             at = link
         if segment.kept and self.nodes[segment.cache].operator.storage is None:
-            return "keeps rows that nothing asked to keep"
+            return "caches rows without a cache() in the pipeline"
         if at != stage.out or segment.links[len(segment.links) - len(stage.operators) :] != stage.operators:
-            return f"gives what {self.works[stage.out].label} gives, and does not do its work"
+            return f"should deliver the rows of {self.works[stage.out].label}, but its operators do not"
         return None
 
     def _leaves(self, number: int) -> int:

@@ -19,7 +19,7 @@ def test_explode_limit_columns_and_frames() -> None:
     assert rows.map(lambda row: row | {"n": 1}).columns == ["u", "l", "n"]
     assert rows.select("u").to_pandas()["u"].tolist() == [1, 2, 3]
     assert rows.filter(col("u") > 5).select("u").to_polars().schema == {"u": pl.Int64}
-    with pytest.raises(cedar.PipelineError, match="without end"):
+    with pytest.raises(cedar.PipelineError, match="needs a pipeline that ends"):
         rows.repeat().to_polars()
 
 

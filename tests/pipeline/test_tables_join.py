@@ -238,7 +238,7 @@ def test_errors_that_a_run_meets() -> None:
         list(rows.with_columns(x_right=col("x")).join(ITEMS, on="item"))
     with pytest.raises(cedar.PipelineError, match="LazyFrame"):
         rows.join(ITEMS.lazy(), on="item")
-    with pytest.raises(cedar.PipelineError, match="without end"):
+    with pytest.raises(cedar.PipelineError, match="needs a pipeline that ends"):
         list(rows.join(cedar.from_polars(ITEMS).repeat(), on="item"))
     with pytest.raises(cedar.PipelineError, match="gives batches"):
         rows.batch(2).join(ITEMS, on="item")

@@ -63,5 +63,5 @@ def test_values_that_have_no_figures_are_counted():
 
 def test_nothing_to_describe():
     assert cedar.from_items([{"x": 1}]).filter(col("x") > 1).describe().rows == 0
-    with pytest.raises(cedar.PipelineError, match="without end"):
+    with pytest.raises(cedar.PipelineError, match="needs a pipeline that ends"):
         cedar.from_items([{"x": 1}]).repeat().describe()

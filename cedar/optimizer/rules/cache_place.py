@@ -79,10 +79,14 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCo
         )
     now = min(chain.index(hint) - 1, fixed)
     if gains[best] <= 0:
-        why = "no room to keep rows" if not room else _format_loss(places[now], keeping)
+        why = "no memory to store rows" if not room else _format_loss(places[now], keeping)
         return Change(Cache(None), facts.label(hint), f"dropped: {why}")
     if gains[best] < _MIN_RATIO * gains[now] or best == now:
-        return Refusal(f"best where it is: {_format_saving(places[now], rows)}", label) if _as_written(hint, facts) else None
+        return (
+            Refusal(f"best where it is: {_format_saving(places[now], rows)}", label)
+            if _as_written(hint, facts)
+            else None
+        )
     return _moved(chain, work, hint, best, facts, _format_saving(places[best], rows))
 
 
@@ -144,4 +148,4 @@ def _format_saving(place: _CachePoint, rows: int) -> str:
 
 def _format_loss(place: _CachePoint, keeping: CacheCosts) -> str:
     loading = place.bytes * keeping.seconds_per_byte(_AUTO)
-    return f"to read a row back takes {loading * 1e6:.3g} us, to make it {place.saved * 1e6:.3g} us"
+    return f"reading a row back takes {loading * 1e6:.3g} us, computing it {place.saved * 1e6:.3g} us"

@@ -18,7 +18,7 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
     if not names:
         writes, alone = node.effects.writes, isinstance(operator, RowOperator) and node.effects.rows != "1:n"
         if alone and writes and not live & writes and operator.calls_functions:
-            return Refusal("nothing reads its result, but a function may do more than return one")
+            return Refusal("no operator reads its result, but the function may have side effects")
         return None
     types = facts.schemas[id(node.inputs[0])]
     dead = [number for number, name in enumerate(names) if name not in {None, *live}]

@@ -70,10 +70,10 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
     if not passed or passed != _run(node, len(passed)):
         return None
     if facts.profile is None:
-        return Refusal("whether it is cheaper further down must be measured")
+        return Refusal("it needs measurements to decide whether moving it down pays off")
     best, least = 0, _cost([*reversed(passed), node], facts)
     if least is None:
-        return Refusal("nothing was measured of what is below it")
+        return Refusal("the operators below it were not measured")
     limit = least * _GAIN
     for count in range(1, len(passed) + 1):
         if passed[count - 1].operator.condition is not None:
@@ -82,7 +82,7 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
         cost = _cost(order, facts)
         if cost is not None and cost < limit:
             best, limit = count, cost
-    return _moved(node, passed[:best], facts) if best else Refusal("it costs more than it saves further down")
+    return _moved(node, passed[:best], facts) if best else Refusal("moving it down costs more than it saves")
 
 
 def _run(node: Node, length: int) -> list[Node]:

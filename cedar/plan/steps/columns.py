@@ -35,11 +35,11 @@ class Keep(Step):
                 continue
             schema = facts.schemas[id(child)]
             if schema is None or needed is None or not set(names) < set(schema):
-                return Refusal("which columns there are is not known, or all are kept")
+                return Refusal("its columns are unknown, or all are kept")
             if lost := sorted(needed.intersection(schema) - set(names)):
                 return Refusal(f"column {lost[0]!r} is read")
             if list(names) != [name for name in schema if name in names]:
-                return Refusal("they are in another order than they come in")
+                return Refusal("their order differs from the input's")
         if alike(graph.operator) and len({frozenset(names) for names in self.columns}) > 1:
             return Refusal("its inputs have the same columns")
         return None
@@ -87,7 +87,7 @@ class DropResults(Step):
             if not graph.operator.never_fails(i, facts.schemas[id(graph.inputs[0])]):
                 return Refusal(f"nothing reads {name}, but they may fail on some row")
         fewer = graph.operator.without(self.results)
-        return Refusal("nothing would be left to do") if fewer is not None and not fewer.results else None
+        return Refusal("no result would be left") if fewer is not None and not fewer.results else None
 
     def apply(self, graph: Node, facts: Facts) -> Node:
         fewer = graph.operator.without(self.results)

@@ -56,13 +56,13 @@ class Cross(Step):
     def _check_down(self, node: Node, facts: Facts) -> Refusal | None:
         below = node.inputs[0] if len(node.inputs) == 1 else None
         if below is None or not isinstance(below.operator, StreamOperator):
-            return Refusal("it does not stand on a stream operator")
+            return Refusal("its input is not a stream operator")
         if node.operator.condition is not None:
             why = filter_stays(node, below, facts)
         elif not movable(node, facts) or len(below.inputs) != 1:
             why = "it does not give a row for each row of one input"
         elif not moves_rows(below) or batch_rows(below) is not None or over_ranks(below):
-            why = f"{facts.label(below)} does more than to put rows into another order"
+            why = f"{facts.label(below)} does more than reorder rows"
         else:
             why = stays(node, below, facts) or shared(below, facts)
         return None if why is None else Refusal(why, facts.label(node))
@@ -70,7 +70,7 @@ class Cross(Step):
     def _check_up(self, top: Node, facts: Facts) -> Refusal | None:
         run = run_below(top, self.streams + self.operators)
         if run is None or not run[0].inputs or self.operators < 1 or self.streams < 1:
-            return Refusal("there is no such run of operators")
+            return Refusal("the graph has no such run of operators")
         moving, streams = run[: self.operators], run[self.operators :]
         for node in run[:-1]:
             if (why := shared(node, facts)) is not None:
@@ -87,7 +87,7 @@ def _lift(node: Node, stream: Node, facts: Facts) -> str | None:
     if not movable(node, facts) and not is_inserted(node, facts):
         return f"{facts.label(node)} does not give a row for each row"
     if not moves_rows(stream):
-        return f"{facts.label(stream)} does more than to put rows into another order"
+        return f"{facts.label(stream)} does more than reorder rows"
     return stays(node, stream, facts)
 
 
@@ -107,12 +107,12 @@ def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
     if operator.windowed:
         counts = _counted(below.inputs)
         if counts is not None:
-            return f"{label} has windows of the rows of {facts.label(counts)}"
+            return f"{label} takes its windows from the rows of {facts.label(counts)}"
     elif any(facts.streams(source) for source in graphs.sources(below)):
         return "inputs are read from their beginning, and a shuffle above would count their rows"
     above = _windowed_above(node, facts)
     if above is not None and (operator.windowed or _counted(below.inputs) is not None):
-        return f"{facts.label(above)} has windows of the rows of {label}"
+        return f"{facts.label(above)} takes its windows from the rows of {label}"
     return None
 
 
@@ -160,7 +160,7 @@ def held(moving: Node, stream: Node, facts: Facts) -> str | None:
 def fixed(stream: Node, facts: Facts) -> str | None:
     """Return why no operator may pass ``stream``."""
     if pads(stream):
-        return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
+        return f"{facts.label(stream)} pads batches, and the operator would see the padding"
     if batch_rows(stream) is not None:
         skipping = next((n for n in graphs.walk(stream) if n.inputs and may_skip(n, facts)), None)
         if skipping is not None or any(facts.skips(source) for source in graphs.sources(stream)):
@@ -172,7 +172,7 @@ def under_limit(below: Node, facts: Facts) -> str | None:
     """Return why ``take`` may not move below an operator."""
     label = facts.label(below)
     if not is_row_operator(below) or below.operator.storage is not None:
-        return f"{label} does more than to work on each row"
+        return f"{label} does more than process each row"
     if pads(below):
         return f"{label} would see the padding of ranks that have fewer batches"
     if below.effects.rows != "1:1":
@@ -202,7 +202,7 @@ class Group(Step):
             return Refusal("it finds no equal rows")
         run = run_below(graph, self.below + 1)
         if run is None or self.below < 1 or not run[0].inputs:
-            return Refusal("there is no such run of operators")
+            return Refusal("the graph has no such run of operators")
         grouped = features(graph.operator)
         for node in run[-2::-1]:
             if len(facts.consumers[id(node)]) > 1 or not passes_groups(node, grouped):

@@ -32,10 +32,10 @@ class Reorder(Step):
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         found = self._run(graph, facts)
         if found is None or sorted(self.order) != list(range(len(self.order))):
-            return Refusal("there is no such run of operators")
+            return Refusal("the graph has no such run of operators")
         run, between, _ = found
         if self.order == tuple(range(len(run))) and len(between) < len(run):
-            return Refusal("the operators stand in this order already")
+            return Refusal("the operators are already in this order")
         for node in between:
             if (why := shared(node, facts)) is not None:
                 return Refusal(why, facts.label(graph))

@@ -91,7 +91,7 @@ class Loosen(Step):
         if any(shared(node, facts) for node in run[:-1]):
             return Refusal("others draw from it, too")
         tolerance = chain[0].transform.tolerance([link.transform for link in chain[1:]])
-        return None if tolerance else Refusal("what is above it needs all of it")
+        return None if tolerance else Refusal("the operators above need the exact result")
 
     def apply(self, graph: Node, facts: Facts) -> Node:
         run = run_below(graph, self.below + 1)
@@ -136,12 +136,12 @@ class Replace(Step):
             if may_skip(node, facts):
                 return Refusal(f"{facts.label(node)} may skip rows")
             if facts.ordinal(node) is None:
-                return Refusal(f"{node.operator.label()} was put in by the optimizer")
+                return Refusal(f"{node.operator.label()} was inserted by the optimizer")
         if graph.operator is not graph.logical.operator and len(run) == 1:
-            return Refusal(f"{graph.operator.label()} was put in place of another operator")
+            return Refusal(f"{graph.operator.label()} already replaces another operator")
         before, after = facts.schemas[id(graph)], self.operator.schema(facts.schemas[id(run[0].inputs[0])])
         if before is not None and after is not None and before != after:
-            return Refusal("other columns would come out")
+            return Refusal("the output columns would differ")
         return None
 
     def apply(self, graph: Node, facts: Facts) -> Node:
@@ -180,13 +180,13 @@ class Cache(Step):
         if any(node.operator.storage != "auto" for node in hints) or len(hints) > 1:
             return Refusal("the pipeline says where rows are kept")
         if self.above is None:
-            return None if hints else Refusal("there is no cache to leave out")
+            return None if hints else Refusal("there is no cache to remove")
         if facts.streams(source):
             return Refusal(f"of {facts.label(source)}, it cannot be split")
         if not 0 <= self.above <= len(work) or any(node.effects.random for node in work[: self.above]):
             return Refusal("what is below it is not the same in every epoch")
         if hints and above.index(hints[0]) == self.above:
-            return Refusal("it is there already")
+            return Refusal("it is already there")
         if not hints and kept_above(graph, facts):
             return Refusal("rows are kept further up")
         return None

@@ -72,8 +72,8 @@ def test_rows_that_would_not_fit_are_kept_before_they_grow():
 
 
 GONE = [
-    ("to read a row back takes", CacheCosts(lambda _: 1e-5, 1 << 30)),
-    ("no room to keep rows", CacheCosts(lambda _: 1e-10, 0)),
+    ("reading a row back takes", CacheCosts(lambda _: 1e-5, 1 << 30)),
+    ("no memory to store rows", CacheCosts(lambda _: 1e-10, 0)),
 ]
 
 

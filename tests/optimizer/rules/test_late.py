@@ -50,7 +50,7 @@ def test_rows_are_moved_about_while_they_are_small(make, sizes, expected):
 KEPT = [
     (lambda p: p.map(f, "a").map(f, "a").map(f, "b").batch(1024), SMALL_AGAIN, None),
     (lambda p: p.map(f, "a").shuffle(by="a"), GROWS, "groups rows by what it may write"),
-    (lambda p: p.map(f, "a").batch(1024, last="pad"), GROWS, "fills batches up"),
+    (lambda p: p.map(f, "a").batch(1024, last="pad"), GROWS, "pads batches"),
     (lambda p: p.map(f, "a", on_error=Skip()).shuffle(), GROWS, "may skip rows"),
     (lambda p: p.map(f, "a").filter(lambda a: True, "a", on_error=Skip()).batch(1024), GROWS, None),
     (lambda p: p.flat_map(range, "a").shuffle(), GROWS, None),

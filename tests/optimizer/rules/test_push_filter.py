@@ -70,11 +70,11 @@ REFUSED = [
     (lambda p: p.apply(Sample(n=3)).filter(col("x") > 3), "sample(n=3) counts rows"),
     (lambda p: cedar.mix([(p, 1), (p, 2)]).filter(col("x") > 3), "mix(1, 2) counts rows"),
     (lambda p: p.shuffle(by="x", interleave=2).filter(col("x") > 3), "deals rows out in turns"),
-    (lambda p: p.take(3).shuffle().filter(col("x") > 3), "has windows of the rows of take(3)"),
+    (lambda p: p.take(3).shuffle().filter(col("x") > 3), "takes its windows from the rows of take(3)"),
     (lambda p: p.map_batches(dict, "y", size=2).filter(col("x") > 3), "map_batches(dict) works across rows"),
-    (lambda p: p.map_batches(dict, "y", size=2).shuffle().filter(col("x") > 3), "windows of the rows of map_batches"),
+    (lambda p: p.map_batches(dict, "y", size=2).shuffle().filter(col("x") > 3), "windows from the rows of map_batches"),
     (lambda p: p.cache("memory").filter(col("x") > 3), "would keep other columns"),
-    (lambda p: p.map(f, "x").filter(g, "y"), "must be measured"),
+    (lambda p: p.map(f, "x").filter(g, "y"), "it needs measurements"),
 ]
 
 
