@@ -20,7 +20,7 @@ def test_the_beam_comes_near(made, places):
     precedences = precedences_of(model, facts)
     exact, _ = joint.best(model, precedences)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joint, "MOST_SETS", 0)
+        patch.setattr(joint, "MAX_SETS", 0)
         near, method = joint.best(model, precedences)
     assert method == "beam"
     assert near.slowest <= exact.slowest * 1.1
