@@ -40,7 +40,7 @@ def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None
     lines = [
         _OperatorLine(indent, f"{labels[id(node)]} (shared, see above)", "", blank, "")
         if again
-        else _OperatorLine(indent, labels[id(node)], _format_effects(node), costs.get(id(node), blank), _format_site(node))
+        else _OperatorLine(indent, labels[id(node)], _effects_text(node), costs.get(id(node), blank), _site_text(node))
         for node, indent, again in _sources_first(root, "", set())
     ]
     heads = _COST if costs else ()
@@ -91,7 +91,7 @@ def _join_cells(cells: Sequence[str], widths: Sequence[int]) -> str:
     return (" " * _GAP).join(padded).rstrip()
 
 
-def _format_effects(node: Node) -> str:
+def _effects_text(node: Node) -> str:
     effects = node.effects
     if effects.rows == "stream" or not node.inputs:
         return ""
@@ -102,7 +102,7 @@ def _format_effects(node: Node) -> str:
     return text + (" random" if effects.random else "")
 
 
-def _format_site(node: Node) -> str:
+def _site_text(node: Node) -> str:
     return f"{node.site.file.rsplit('/', 1)[-1]}:{node.site.line}" if node.site else ""
 
 
