@@ -83,7 +83,7 @@ def agreed(units: Sequence[int], step: float, slow: float = 1.0, model: Board | 
             clock.sleep(seconds)
             barrier.wait()
             steps[rank] += 1
-        left[rank] = agreement.left
+        left[rank] = agreement.undelivered
 
     with _place(clock, model or Board()) as place:
         seconds = clock.run([partial(rank_runs, rank) for rank in range(world)])
