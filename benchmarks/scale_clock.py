@@ -155,7 +155,7 @@ class Board:
 
 
 class Store:
-    """What ``StoreBoard`` and ``StoreWords`` ask of a store."""
+    """What ``StoreBoard`` and ``TorchKeyValues`` ask of a store."""
 
     def __init__(self, clock: Clock, model: Board) -> None:
         self._clock, self._model = clock, model
@@ -177,7 +177,7 @@ class Store:
 
     def compare_set(self, key: str, expected: str, _desired: str) -> bytes:
         self._request()
-        return bytes(self._kept.get(key, expected.encode()))  # what is expected is never there: see ``StoreWords``
+        return bytes(self._kept.get(key, expected.encode()))  # what is expected is never there: see ``TorchKeyValues``
 
     def add(self, key: str, number: int) -> int:
         self._request()

@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.scale_clock import Barrier, Board, Clock, Store
 from benchmarks.scale_service import Lines, Service
-from cedar.cluster.service.meeting import ServiceBoard, ServiceWords
+from cedar.cluster.service.meeting import ServiceBoard, ServiceKeyValues
 from cedar.engine import agree, meet
-from cedar.engine.words import StoreWords, Words
+from cedar.engine.words import KeyValueStore, TorchKeyValues
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def _board(place: Store | Lines, rank: int, world: int) -> agree.Board:
     return (agree.StoreBoard if isinstance(place, Store) else ServiceBoard)(place, "run", rank, world)
 
 
-def _words(place: Store | Lines) -> Words:
-    return StoreWords(place) if isinstance(place, Store) else ServiceWords(place)
+def _words(place: Store | Lines) -> KeyValueStore:
+    return TorchKeyValues(place) if isinstance(place, Store) else ServiceKeyValues(place)
 
 
 def agreed(units: Sequence[int], step: float, slow: float = 1.0, model: Board | Service | None = None) -> Agreed:

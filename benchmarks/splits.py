@@ -125,7 +125,7 @@ def apart(function: str, argument: Any) -> dict[str, float]:
     return found
 
 
-def of_splits(count: int, rounds: int) -> list[Figure]:
+def from_splits(count: int, rounds: int) -> list[Figure]:
     """A source of so many splits."""
     found = [apart("first_batch", count) for _ in range(rounds)]
     seconds, memory = ([each[name] for each in found] for name in ("seconds", "megabytes"))
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Figure]:
     figures = []
     if "splits" in chosen.only:
         for count in chosen.splits or splits:
-            figures += of_splits(count, chosen.rounds or rounds)
+            figures += from_splits(count, chosen.rounds or rounds)
     if "manifest" in chosen.only:
         figures += of_files(chosen.files or files, chosen.rounds or rounds)
     show("splits", figures)

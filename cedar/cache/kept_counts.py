@@ -15,7 +15,7 @@ import pyarrow as pa
 from cedar.datasets.listing import File
 from cedar.store.arrow import table_body, table_of
 from cedar.store.entry import Damaged, Entry
-from cedar.store.keep import load, place_beside, save, user_place
+from cedar.store.keep import load, save, store_next_to, user_place
 from cedar.store.place import Place, name_of
 
 _SCHEMA = pa.schema([("file", pa.large_string()), ("left", pa.large_list(pa.int64()))])
@@ -36,14 +36,14 @@ def file_mark(file: File) -> str | None:
     """Return a digest of a file's identity; None if it has no stamp that would reveal a change."""
     if file.stamp is None:
         return None
-    return hashlib.sha256(json.dumps(file.known_by).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(file.identity_parts).encode()).hexdigest()[:32]
 
 
 def place_of(source: Any, filters: str) -> CountKey | None:
     """Return where the counts of a file source are saved: next to its manifest, else in the user's store."""
     manifest = getattr(source, "manifest", None)
     if manifest is not None and source.storage_options is None:
-        return CountKey(place_beside(f"{manifest}.counts", _BUDGET), name_of("counts", filters))
+        return CountKey(store_next_to(f"{manifest}.counts", _BUDGET), name_of("counts", filters))
     place = user_place()
     return None if place is None else CountKey(place, name_of("counts", [list(source.paths), filters]))
 

@@ -375,14 +375,14 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
     regret = seen.now - seen.since - seen.delivered * before
     showed = seen.seconds / seen.rows if seen.rows else math.inf
     whole = seen.seconds >= _trial_time(seen, settings) and seen.deliveries >= settings.deliveries
-    lost = regret > seen.opening + settings.hopeless * max(_trial_time(seen, settings), state.pace.delivery)
+    lost = regret > seen.opening + settings.max_loss * max(_trial_time(seen, settings), state.pace.delivery)
     if not (whole or lost):
         return state, ()
     later = state.known[state.trial].later and not lost
     if whole and (later or showed <= before * (1 - settings.better)):
         return _accept_trial(state, seen, max(regret, 0.0)), ()
     failed = state.tried[state.trial].failed if state.trial in state.tried else 0
-    tried = {**state.tried, state.trial: PlanTrial(min(showed, before * settings.hopeless), seen.now, failed + 1)}
+    tried = {**state.tried, state.trial: PlanTrial(min(showed, before * settings.max_loss), seen.now, failed + 1)}
     why = "no row in its trial" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
     back = Switch(state.stays, f"{why}: back to the plan before")
     return replace(state, phase="returns", tried=tried, mark=seen), (back,)

@@ -27,7 +27,7 @@ class ControllerSettings:
         changed: factor by which the speed must change, up or down, to make the results of other plans outdated.
         memory: weight of a fresh trial's result relative to the cost model's estimate. It is half as much once the run
             has taken twice as long, since other work may have used the machine during the trial.
-        hopeless: maximum loss of a trial, in trial lengths, and the largest slowdown recorded for a failed plan: it
+        max_loss: maximum loss of a trial, in trial lengths, and the largest slowdown recorded for a failed plan: it
             starts cold, and a plan that is much slower need not be measured longer.
     """
 
@@ -42,4 +42,4 @@ class ControllerSettings:
     clear: float = 0.5
     changed: float = 1.5
     memory: float = 8.0
-    hopeless: float = 3.0
+    max_loss: float = 3.0

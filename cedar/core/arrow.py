@@ -17,7 +17,7 @@ import pyarrow as pa
 NUMBERS = {pa.from_numpy_dtype(each).id: np.dtype(each) for each in "i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
 
 
-def of_numbers(
+def from_numbers(
     values: npt.NDArray[Any], kind: pa.DataType | None = None, missing: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
     """Convert integers or floats to an Arrow array that shares their memory.
@@ -28,9 +28,9 @@ def of_numbers(
         missing: True where the result is null, whatever value is stored.
 
     Examples:
-        >>> of_numbers(np.array([3, 1])).to_pylist()
+        >>> from_numbers(np.array([3, 1])).to_pylist()
         [3, 1]
-        >>> of_numbers(np.array([3, 1]), missing=np.array([False, True])).to_pylist()
+        >>> from_numbers(np.array([3, 1]), missing=np.array([False, True])).to_pylist()
         [3, None]
     """
     kind = pa.int64() if kind is None else kind
@@ -40,11 +40,11 @@ def of_numbers(
     )
 
 
-def of_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
+def from_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
     """Convert booleans to an Arrow array.
 
     Examples:
-        >>> of_flags(np.array([True, False])).to_pylist()
+        >>> from_flags(np.array([True, False])).to_pylist()
         [True, False]
     """
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
@@ -54,26 +54,26 @@ def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
-def of_array(values: npt.NDArray[Any]) -> pa.Array:
+def from_array(values: npt.NDArray[Any]) -> pa.Array:
     """Convert a one-dimensional ndarray to an Arrow array, which shares the memory of numbers.
 
     Examples:
-        >>> of_array(np.array([1.5])).type
+        >>> from_array(np.array([1.5])).type
         DataType(double)
     """
     if type(values) is not np.ndarray or values.dtype.kind not in "biuf" or not values.dtype.isnative:
         return pa.array(values)
-    return of_flags(values) if values.dtype.kind == "b" else of_numbers(values, pa.from_numpy_dtype(values.dtype))
+    return from_flags(values) if values.dtype.kind == "b" else from_numbers(values, pa.from_numpy_dtype(values.dtype))
 
 
-def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.Array:
+def from_strings(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.Array:
     """Convert strings or bytes, without None, to an array of type large_string or large_binary.
 
     Raises:
         UnicodeEncodeError: a string contains an unpaired surrogate.
 
     Examples:
-        >>> of_texts(["a", ""], pa.large_string()).to_pylist()
+        >>> from_strings(["a", ""], pa.large_string()).to_pylist()
         ['a', '']
     """
     parts = [value.encode() if isinstance(value, str) else value for value in values]
@@ -105,7 +105,7 @@ def numbers(array: pa.Array) -> npt.NDArray[Any]:
     """Return the memory of an integer or float array as an ndarray; the values at nulls are undefined.
 
     Examples:
-        >>> numbers(of_numbers(np.array([3, 1]))).tolist()
+        >>> numbers(from_numbers(np.array([3, 1]))).tolist()
         [3, 1]
     """
     kind = NUMBERS[array.type.id]

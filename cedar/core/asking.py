@@ -83,7 +83,7 @@ class RequestOwner:
 _owner: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - it is frozen
 
 
-def asker() -> RequestOwner:
+def request_owner() -> RequestOwner:
     """Return this thread's owner. Code that opens a file keeps it, since libraries may read in their own threads."""
     return _owner.get()
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import numbers, of_array, of_numbers
+from cedar.core.arrow import from_array, from_numbers, numbers
 from cedar.core.errors import CedarError, PipelineError, Site
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def as_column(values: Any) -> Any:
             if values.dtype.kind in "US":
                 return as_column(pa.array(values.tolist()))
             return values
-        return of_array(values)
+        return from_array(values)
     if isinstance(values, pa.ChunkedArray):
         return _join_chunks(values)
     if isinstance(values, pa.Array):
@@ -228,7 +228,7 @@ def _decode_runs(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Decode run-end encoding by looking up the run of each row, since Arrow decodes only some types."""
     ends = array.run_ends.to_numpy()
     places = np.arange(array.offset, array.offset + len(array))
-    return _canonical(array.values, target).take(of_numbers(np.searchsorted(ends, places, side="right")))
+    return _canonical(array.values, target).take(from_numbers(np.searchsorted(ends, places, side="right")))
 
 
 def _convert_struct(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -250,7 +250,7 @@ def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
         items, offsets = _canonical(array.values[:0], target.value_type), np.zeros(rows + 1, dtype=np.int64)
     elif pt.is_list_view(kind) or pt.is_large_list_view(kind):
         places, offsets = _list_view_items(array)
-        items = _canonical(array.values, target.value_type).take(of_numbers(places))
+        items = _canonical(array.values, target.value_type).take(from_numbers(places))
     else:
         offsets = numbers(array.offsets).astype(np.int64) if rows else np.zeros(1, dtype=np.int64)
         entries = array.values  # for a map: a struct of key and value

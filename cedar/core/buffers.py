@@ -63,7 +63,7 @@ class _IdleMemory:
             finally:
                 self._lock.release()
 
-    def let_go(self) -> int:
+    def release_idle(self) -> int:
         """Release all idle memory to the operating system, and return its bytes."""
         with self._lock:
             self._sort_in()
@@ -113,17 +113,17 @@ class _IdleMemory:
 _idle_memory = _IdleMemory()
 
 
-def let_go() -> int:
+def release_idle() -> int:
     """Release all idle memory to the operating system, and return its bytes.
 
     Examples:
         >>> array = empty((1 << 20,), "uint8")
         >>> del array
-        >>> _ = let_go()
+        >>> _ = release_idle()
         >>> idle()
         0
     """
-    return _idle_memory.let_go()
+    return _idle_memory.release_idle()
 
 
 def idle() -> int:

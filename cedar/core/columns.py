@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import buffers
-from cedar.core.arrow import numbers, of_numbers
+from cedar.core.arrow import from_numbers, numbers
 from cedar.core.jagged import JaggedTensor
 
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
@@ -103,7 +103,7 @@ def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
         return [_take_lists(array, index) if i in list_positions else next(rest) for i, array in enumerate(arrays)]
     # One call for all arrays: tables can have thousands of columns.
     batch = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays)) if arrays else None
-    return [] if batch is None else batch.take(of_numbers(index)).columns
+    return [] if batch is None else batch.take(from_numbers(index)).columns
 
 
 def _take_lists(lists: pa.Array, index: Index) -> pa.Array:
@@ -114,7 +114,7 @@ def _take_lists(lists: pa.Array, index: Index) -> pa.Array:
     lengths -= starts
     valid = None
     if lists.null_count:  # a null list may still have items
-        alive = lists.is_valid().take(of_numbers(index))
+        alive = lists.is_valid().take(from_numbers(index))
         lengths[~np.asarray(alive)] = 0
         valid = alive.buffers()[1]
     offsets = np.zeros(len(index) + 1, dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import NUMBERS, floats, numbers, of_numbers
+from cedar.core.arrow import NUMBERS, floats, from_numbers, numbers
 from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
@@ -245,7 +245,7 @@ def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Cal
         values = values.slice(start, stop - start)
     if start:
         bounds = bounds - start
-        offsets = of_numbers(bounds)
+        offsets = from_numbers(bounds)
     if values.type.id in NUMBERS and not values.null_count:
         items = share(values)
     else:
@@ -263,7 +263,7 @@ def _convert_fixed_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, shar
     children = _converter(values.type)(values, inner, leaf, share)
     if hasattr(children, "reshape"):
         return children.reshape(len(array), size, *children.shape[1:])
-    return JaggedTensor(children, share(of_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))
+    return JaggedTensor(children, share(from_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))
 
 
 def _numpy_leaf(array: pa.Array, origin: _ArrayOrigin) -> Any:

@@ -10,7 +10,7 @@ _DONT_NEED = 4  # MADV_DONTNEED on every Linux
 _HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+\s*(.*)$")
 
 
-def let_go(library: str) -> int:
+def release_idle(library: str) -> int:
     """Release the pages of a library's code and constants; the system reads them again if they are needed.
 
     Pages that this process has written to, such as relocated addresses, are kept. Only works on Linux.
@@ -22,7 +22,7 @@ def let_go(library: str) -> int:
         The bytes that were released.
 
     Examples:
-        >>> let_go("libunheard")
+        >>> release_idle("libunheard")
         0
     """
     try:

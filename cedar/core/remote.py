@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cedar.core.asking import RequestOwner, asker
+from cedar.core.asking import RequestOwner, request_owner
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.faults import ShortRead, fault_of
 from cedar.core.redact import StorageOptions, redact_url
@@ -119,7 +119,7 @@ class RemoteFile(io.RawIOBase):
         if size is None:  # some listings leave out sizes that ``info`` returns
             size = remote.call(path, lambda: remote.fs.info(path)).get("size")
         self._remote, self._path, self._size = remote, path, size
-        self._on = asker()
+        self._on = request_owner()
         self._position = 0
         self._buffer, self._start = b"", 0  # fetched bytes, and their position
         self._block = _FIRST_READ_BYTES

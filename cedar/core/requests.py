@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cedar.core.asking import RequestOwner, Stop, Use, asker
+from cedar.core.asking import RequestOwner, Stop, Use, request_owner
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.faults import Fault, fault_of
 from cedar.core.redact import redacted
@@ -105,7 +105,7 @@ class RequestStats:
             SourceError: it failed too often or for too long, or the retry budget is used up.
             Exception: a lasting failure, such as FileNotFoundError, is raised as it is.
         """
-        on = on or asker()
+        on = on or request_owner()
         use = on.use or self.metadata
         began = time.monotonic()
         attempt = 0

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import buffers
-from cedar.core.arrow import NUMBERS, of_array, of_flags, of_numbers, of_texts
+from cedar.core.arrow import NUMBERS, from_array, from_flags, from_numbers, from_strings
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
@@ -249,7 +249,7 @@ def _numbers(values: Sequence[Any], kind: pa.DataType, has_nulls: bool) -> pa.Ar
     """Build a column from numbers of one type; ``some`` says that there are Nones among them."""
     missing = _missing(values) if has_nulls else None
     present = (0 if value is None else value for value in values) if has_nulls else values
-    return of_numbers(np.fromiter(present, NUMBERS[kind.id], len(values)), kind, missing)
+    return from_numbers(np.fromiter(present, NUMBERS[kind.id], len(values)), kind, missing)
 
 
 def _missing(values: Sequence[Any]) -> npt.NDArray[np.bool_]:
@@ -258,7 +258,7 @@ def _missing(values: Sequence[Any]) -> npt.NDArray[np.bool_]:
 
 def _strings(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
-        return of_texts(values, kind)
+        return from_strings(values, kind)
     except UnicodeEncodeError:
         return pa.array(values, kind)  # raises the same error as for other values
 
@@ -302,7 +302,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     else:
         items = _arrow(plain(list(chain.from_iterable(present))), kind.value_type)
     lengths = np.fromiter(map(len, present), dtype=np.int64, count=len(values))
-    mask = None if missing is None else of_flags(missing)
+    mask = None if missing is None else from_flags(missing)
     if width is not None:
         if np.any(lengths != width):
             raise _SomeMismatch(f"a list of {width} items is needed")
@@ -310,8 +310,8 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     offsets = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(of_numbers(offsets.astype(np.int32), pa.int32()), items, type=kind, mask=mask)
-    return pa.LargeListArray.from_arrays(of_numbers(offsets), items, type=kind, mask=mask)
+        return pa.ListArray.from_arrays(from_numbers(offsets.astype(np.int32), pa.int32()), items, type=kind, mask=mask)
+    return pa.LargeListArray.from_arrays(from_numbers(offsets), items, type=kind, mask=mask)
 
 
 def _has_none(values: Sequence[Any]) -> bool:
@@ -327,7 +327,7 @@ def _concat_arrays(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.
     flat = np.concatenate(arrays)
     if flat.dtype.kind not in "biufMm":
         return _arrow(flat.tolist(), kind)
-    array = of_array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
+    array = from_array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
     if array.type == kind:
         return array
     wider = pa.types.is_integer(array.type) and pa.types.is_floating(kind)
@@ -351,7 +351,7 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             raise _SomeMismatch(f"unknown key {next(k for k in value if k not in names)!r}")
     present = [{} if v is None else v for v in values]
     columns = [_arrow(plain([v.get(f.name) for v in present]), f.type) for f in kind]
-    mask = of_flags(_missing(values)) if _has_none(values) else None
+    mask = from_flags(_missing(values)) if _has_none(values) else None
     if not columns:
         return pa.array(list(values), kind)
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)

@@ -42,7 +42,7 @@ class ArrowSource(FileSource):
 
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_arrow"
-    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = (".arrow", ".feather", ".ipc")
 
     @once

@@ -186,7 +186,7 @@ def skippable(error: CedarError) -> None:
 
 def rows_may_fail(source: Any) -> bool:
     """Return whether ``on_error`` may skip rows during reading: bad rows, or the rest of a damaged file."""
-    return hasattr(source, "read_sound") or getattr(source, "tolerant", False)
+    return hasattr(source, "read_valid_rows") or getattr(source, "tolerant", False)
 
 
 def file_ids(source: Any, files: Index) -> Index:

@@ -64,7 +64,7 @@ class CsvSource(FileSource):
     split_bytes: int = SPLIT_BYTES
     reader: ClassVar[str] = "read_csv"
     selections_share: ClassVar[tuple[str, ...]] = ("_names", "_headers", "_stored")
-    leaves_unread: ClassVar[bool] = True
+    can_skip_parsing: ClassVar[bool] = True
 
     # ---- names and types: from the first blocks of the files ---------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.arrow import of_texts
+from cedar.core.arrow import from_strings
 from cedar.core.columns import Column, ColumnType, Index
 from cedar.core.errors import missing_column
 from cedar.datasets.base import Chunk, Split
@@ -35,7 +35,7 @@ class FilesSource(FileSource):
     columns: tuple[str, ...] = ("path", "bytes")
     reader: ClassVar[str] = "read_files"
     apart: ClassVar[bool] = True  # paths are known without reading the contents
-    reread_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
+    second_read_cost_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
 
     def sound_splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
@@ -81,7 +81,7 @@ class FilesSource(FileSource):
         if start < stop:
             yield start, stop
 
-    def rows_left(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
+    def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
         """Return how many rows of each split satisfy the predicate, int64[splits]; None if paths do not decide it."""
         known = {"path": lambda: _paths(self.listing.files)} if "path" in self.columns else {}
         satisfying = satisfied(known, predicate)
@@ -119,7 +119,7 @@ class FilesSource(FileSource):
 
 
 def _paths(files: Sequence[File]) -> Column:
-    return of_texts([file.url for file in files], pa.large_string())
+    return from_strings([file.url for file in files], pa.large_string())
 
 
 def _contents(files: Sequence[File]) -> Column:

@@ -24,7 +24,7 @@ from cedar.datasets.split_table import SplitTable
 _S = TypeVar("_S", bound="FileSource")
 
 
-def asked_outside_tasks(sources: Iterable[Any]) -> Use:
+def requests_outside_tasks(sources: Iterable[Any]) -> Use:
     """Return the storage requests for listings and footers, and for files that can only be streamed."""
     accounts: dict[int, RequestStats] = {}
     for source in sources:
@@ -54,8 +54,8 @@ class FileSource(BaseSource):
     suffixes: ClassVar[tuple[str, ...] | None] = None
     own_code: ClassVar[bool] = False
     selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
-    leaves_unread: ClassVar[bool] = False  # whether the format can skip parsing the columns in ``unread``
-    tolerant = False  # set by ``tolerating``
+    can_skip_parsing: ClassVar[bool] = False  # whether the format can skip parsing the columns in ``unread``
+    tolerant = False  # set by ``skipping_damaged``
     gone: ClassVar[frozenset[int]] = frozenset()  # removed files whose rows are unknown: see ``as_saved``
     saved_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # set from a state when the source is restored from one
 
@@ -89,7 +89,7 @@ class FileSource(BaseSource):
         numbers = len(self.listing) + np.arange(len(self.listing.lost))
         return SplitTable.of(splits) + SplitTable(file=numbers, stop=1, rows=1, bytes=0, part=LOST)
 
-    def tolerating(self) -> Self:
+    def skipping_damaged(self) -> Self:
         """Return the same files for a run that skips damaged ones; a file whose metadata cannot be read counts as lost.
 
         A lost file has one split of one row, and reading it fails. Damage outside the metadata raises during reading.

@@ -102,7 +102,7 @@ class ItemsSource(BaseSource):
         items = self._fetch(split.start, split.stop)
         yield Chunk(build_rows(items, types, self._origin, split.start), length=len(items))
 
-    def read_sound(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
+    def read_valid_rows(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
         """Read as ``read`` does, but return failed items as errors by item number instead of raising."""
         assert split.stop is not None
         failed: dict[int, RowError] = {}

@@ -45,7 +45,7 @@ class JsonlSource(FileSource):
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_jsonl"
     selections_share: ClassVar[tuple[str, ...]] = ("_types",)
-    leaves_unread: ClassVar[bool] = True
+    can_skip_parsing: ClassVar[bool] = True
 
     def sound_splits(self) -> SplitTable:
         return line_splits(self.listing, self.split_bytes)

@@ -73,7 +73,7 @@ class File:
         return self.path if self.remote is None else self.remote.url(self.path)
 
     @property
-    def known_by(self) -> list[Any]:
+    def identity_parts(self) -> list[Any]:
         """Return the file's location, size and time of last change."""
         store = self.remote.store if self.remote is not None else ""
         return [self.url, self.size, portable_stamp(self.stamp), *([store] if store else [])]
@@ -153,7 +153,7 @@ class Listing:
 
     def identity(self) -> str:
         """Return a hash that identifies exactly these files: keys, locations, sizes and change times."""
-        text = json.dumps([f.known_by for f in self.every])
+        text = json.dumps([f.identity_parts for f in self.every])
         return hashlib.sha256(text.encode() + self.ids.tobytes()).hexdigest()[:16]
 
 

@@ -35,7 +35,7 @@ from cedar.datasets.listing import (
 from cedar.datasets.stamps import stamps_differ
 from cedar.store.arrow import PAGE, table_body, table_of
 from cedar.store.entry import Damaged, Entry, opened, sealed
-from cedar.store.keep import alone_at, read_file, storage_of, write_file
+from cedar.store.keep import exclusive_at, read_file, storage_of, write_file
 
 _log = logging.getLogger("cedar")
 _MARK = b"cedarmf2".ljust(PAGE, b"\0")
@@ -118,7 +118,7 @@ def write_manifest(
         2
     """
     given, where, options = as_paths(paths, "write_manifest"), os.fspath(out), as_options(storage_options)
-    with alone_at(where):
+    with exclusive_at(where):
         return _build(given, where, _load(given, where, options), options)[1]
 
 
@@ -130,7 +130,7 @@ def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None
     """
     manifest = _load(paths, where, options, quiet=True)
     if manifest is None:
-        with alone_at(where):
+        with exclusive_at(where):
             manifest = _load(paths, where, options)  # another process may have created it
             if manifest is None:
                 manifest = _build(paths, where, None, options)[0]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from cedar.core.arrow import of_numbers, of_texts
+from cedar.core.arrow import from_numbers, from_strings
 from cedar.core.boundary import as_columns, canonical_type
 from cedar.core.columns import Column, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
@@ -68,7 +68,7 @@ class ParquetSource(FileSource):
     lenient: ClassVar[bool] = False  # if True, a declared column that no file has is null
     apart: ClassVar[bool] = True  # Parquet stores columns separately, so some can be read without the others
     selects_fields: ClassVar[bool] = True  # ``select`` accepts "a.b", a field of a struct column
-    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = SUFFIXES
 
     @once
@@ -264,7 +264,7 @@ class ParquetSource(FileSource):
                 check_unchanged(file)
         return excluded
 
-    def rows_left(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
+    def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
         """Return how many rows of each split satisfy the predicate, int64[splits]; None if it reads other columns."""
         columns = {hive.name: hive.of_files for hive in self._hive if hive.name in self._names}
         satisfying = satisfied(columns, predicate)
@@ -462,7 +462,7 @@ def hive_bounds(column: HiveColumn, file: int, rows: int) -> Bounds:
 
 
 def _bounds_array(low: Any, high: Any, kind: pa.DataType) -> pa.Array:
-    return of_numbers(np.array([low, high], np.dtype(kind.to_pandas_dtype())), kind)
+    return from_numbers(np.array([low, high], np.dtype(kind.to_pandas_dtype())), kind)
 
 
 def _ends(stats: Any, kind: pa.DataType) -> pa.Array | None:
@@ -486,5 +486,5 @@ def _ends(stats: Any, kind: pa.DataType) -> pa.Array | None:
 def _string_ends(stats: Any, kind: pa.DataType) -> pa.Array:
     low, high = (v.encode() if isinstance(v, str) else v for v in (stats.min, stats.max))
     if pt.is_large_binary(kind):
-        return of_texts([low, high + b"\xff" * len(_MAX_SUFFIX)], kind)
-    return of_texts([low.decode(), high.decode() + _MAX_SUFFIX], kind)
+        return from_strings([low, high + b"\xff" * len(_MAX_SUFFIX)], kind)
+    return from_strings([low.decode(), high.decode() + _MAX_SUFFIX], kind)

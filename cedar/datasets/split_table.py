@@ -135,7 +135,7 @@ class SplitTable(Sequence[Split]):
         return _total(self.bytes)
 
     @cached_property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Return the rows of the largest split among those with known rows."""
         return max(0, int(self.rows.max())) if self._length else 0
 

@@ -31,7 +31,7 @@ class TableSource(BaseSource):
     indices: Any = None  # int64 row numbers to read, in this order; None reads all rows
     rows_per_split: int = _ROWS
     own_code: ClassVar[bool] = False
-    reread_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
+    second_read_cost_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
 
     @property
     def _length(self) -> int:

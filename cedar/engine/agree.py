@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from cedar.core.errors import Site, WorkerError
 from cedar.core.extensions import extension
 from cedar.engine.meet import PATIENCE, Polling, Rendezvous, talk
-from cedar.engine.words import FolderWords, StoreWords, Words
+from cedar.engine.words import FolderKeyValues, KeyValueStore, TorchKeyValues
 from cedar.executors.choose import names_cluster
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class _RendezvousBoard(Board):
     after that.
     """
 
-    def __init__(self, words: Words, run: str, rank: int, world: int) -> None:
+    def __init__(self, words: KeyValueStore, run: str, rank: int, world: int) -> None:
         self._words, self._run, self._rank, self._world = words, run, rank, world
         self._session = ""
         self._boards_to_clean = _boards_to_clean.setdefault((run.rsplit("/", 1)[0], rank), [])
@@ -99,7 +99,7 @@ class StoreBoard(_RendezvousBoard):
     """Reports in the store of torch.distributed."""
 
     def __init__(self, store: Any, run: str, rank: int, world: int) -> None:
-        super().__init__(StoreWords(store), run, rank, world)
+        super().__init__(TorchKeyValues(store), run, rank, world)
         self._store, self._last = store, -1
 
     @property
@@ -143,7 +143,7 @@ class FolderBoard(_RendezvousBoard):
     """Reports in a folder that all ranks see: each is an empty file whose name holds the report."""
 
     def __init__(self, folder: str, run: str, rank: int, world: int) -> None:
-        super().__init__(FolderWords(folder), run, rank, world)
+        super().__init__(FolderKeyValues(folder), run, rank, world)
         self._folder = Path(folder, run.rsplit("/", 1)[0].replace("/", "-"))
         self._folder.mkdir(parents=True, exist_ok=True)
         self._reported_blocks: list[int] = []  # blocks whose report files exist

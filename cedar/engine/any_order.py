@@ -51,7 +51,7 @@ def _why(physical: Physical, number: int) -> str:
     stage: Stage = physical.stages[number]
     below = "batch()" if any(work.batched for work in physical.works) else "the loader"
     if stage.small:
-        culprit = next(i for i in reversed(stage.operators) if not physical.works[i].keeps_slots)
+        culprit = next(i for i in reversed(stage.operators) if not physical.works[i].preserves_slots)
         return f"how many rows {_label(physical, culprit)} leaves is known only after it has run"
     return f"no per-row function is directly below {below}"
 

@@ -236,7 +236,7 @@ class Binding:
             further=lambda: (self._for_calls(node, block) for block in self._further(below)),
         )
 
-    def rows_behind(self, node: Node, rows: int) -> Block:
+    def rows_after(self, node: Node, rows: int) -> Block:
         """Return up to ``rows`` sample rows of a node's output; the sample is not cached."""
         block = self._sample(node, rows)
         self._samples = {key: sample for key, sample in self._samples.items() if key[1] != rows}

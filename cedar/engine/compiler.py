@@ -148,7 +148,7 @@ class Compiler:
             if size is not None and not self._below(stage).refills:
                 end = math.inf if below.count is None else below.count
                 runs = [(low * size, min(high * size, end)) for low, high in runs]
-            elif stage.kind != "task" or not stage.keeps_units:
+            elif stage.kind != "task" or not stage.preserves_units:
                 raise PipelineError(
                     f"the weights of a mixture cannot change below {self.physical.works[stage.out].label}: how "
                     "much was drawn from each input cannot be derived from the rows delivered",
@@ -208,7 +208,7 @@ class Compiler:
         def program() -> Program:
             return self._programs.of(stage.operators, first=self._pad_steps(stage), last=last())
 
-        return StageStream(below, program, stage.keeps_units, stage.small, self._tasks_on(stage))
+        return StageStream(below, program, stage.preserves_units, stage.small, self._tasks_on(stage))
 
     def _group(self, stage: Stage, rows: Stream) -> Stream:
         size = group_size(self._node(stage.out)) or 1
@@ -284,7 +284,7 @@ class Compiler:
         tasks = self._tasks_on(stage)
         own: list[KernelStep] = []  # steps that keep only the lane's rows, run in the reading task
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
-        stream = SplitStream(made, window, permute, stage.keeps_units, tasks, lane, windowed=stage.windows >= 0)
+        stream = SplitStream(made, window, permute, stage.preserves_units, tasks, lane, windowed=stage.windows >= 0)
         if lane is None:
             return stream
         by_key = stream.by_key
@@ -377,7 +377,7 @@ class Compiler:
         """Whether units report which splits were begun for them: one source, with only reporting operators above."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
-        tells = stage.kind == "task" or (stage.kind == "stream" and getattr(operator, "tells_begun", False))
+        tells = stage.kind == "task" or (stage.kind == "stream" and getattr(operator, "reports_splits_started", False))
         return stage.kind == "read" or (tells and self._reports_begun(*stage.inputs))
 
     def unshared(self, world: int) -> str:
@@ -474,7 +474,7 @@ def min_run_rows(binding: Binding) -> int:
         splits = binding.splits(source)
         if not splits:
             continue
-        rows, total, size = splits.most_rows, splits.known_rows, splits.known_bytes
+        rows, total, size = splits.max_rows, splits.known_rows, splits.known_bytes
         for mixing in windows:
             if mixing.rows is not None:
                 rows = max(rows, min(mixing.rows, total))
@@ -485,7 +485,7 @@ def min_run_rows(binding: Binding) -> int:
     return math.ceil(_CHUNK_WINDOWS * most)
 
 
-def least_run(binding: Binding) -> int:
+def min_run_units(binding: Binding) -> int:
     """Return ``min_run_rows`` in units of the pipeline; 1 where ranks take turns."""
     if over_ranks(binding.nodes) is not None:
         return 1

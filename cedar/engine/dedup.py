@@ -154,7 +154,7 @@ def wide_sample(binding: Binding, node: Node, names: Iterable[str], session: str
     while _preserves_columns(below, wanted):
         below = below.inputs[0]
     slow = any(n.operator.effects().per_row for n in graph.walk(below))
-    block = binding.rows_behind(below, _SLOW_ROWS if slow else SAMPLED_ROWS)
+    block = binding.rows_after(below, _SLOW_ROWS if slow else SAMPLED_ROWS)
     return block, reach
 
 
@@ -163,7 +163,7 @@ def _preserves_columns(node: Node, wanted: set[str]) -> bool:
     if isinstance(operator, Read) or len(node.inputs) != 1:
         return False
     if not isinstance(operator, RowOperator):
-        return operator.group_aware or (isinstance(operator, StreamOperator) and operator.most_rows is not None)
+        return operator.group_aware or (isinstance(operator, StreamOperator) and operator.max_rows is not None)
     if effects.rows != "1:1" or effects.writes is None:
         return False
     return effects.algebra is not None or not effects.writes & wanted
@@ -183,8 +183,8 @@ def _reach(binding: Binding, node: Node) -> Reach:
     for each in path:
         operator = each.operator
         mixing = operator.mixing if isinstance(operator, StreamOperator) else None
-        if isinstance(operator, StreamOperator) and operator.most_rows is not None:
-            batch = batch or operator.most_rows
+        if isinstance(operator, StreamOperator) and operator.max_rows is not None:
+            batch = batch or operator.max_rows
         elif mixing is not None and batch is None:
             window = max(window or 0.0, _window_rows(binding, mixing))
             by, interleave = mixing.by, mixing.interleave
@@ -198,7 +198,7 @@ def _window_rows(binding: Binding, mixing: Mixing) -> float:
     tables = [binding.splits(source) for source in binding.sources]
     rows = sum(splits.known_rows for splits in tables)
     size = sum(splits.known_bytes for splits in tables)
-    least = max(splits.most_rows for splits in tables)
+    least = max(splits.max_rows for splits in tables)
     if mixing.rows is not None:
         return float(max(least, min(mixing.rows, rows or mixing.rows)))
     if not rows or not size:

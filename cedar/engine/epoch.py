@@ -22,7 +22,7 @@ from cedar.engine.agree import Agreement, board
 from cedar.engine.any_order import describe_order
 from cedar.engine.binding import Binding
 from cedar.engine.compare import compared
-from cedar.engine.compiler import Compiler, Mixing, least_run
+from cedar.engine.compiler import Compiler, Mixing, min_run_units
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_per_unit
@@ -148,7 +148,7 @@ class Job:
         share = Share(
             rank=turn if alone else self.rank.rank,
             world=turns if alone else self.rank.world,
-            chunk=least_run(self.binding),
+            chunk=min_run_units(self.binding),
             last="keep" if alone and last_mode(self.binding.root) is None else last,
             history=tuple(history if lane is None else lane.history),
             may_end_apart=alone or (self._local and last is None),

@@ -24,7 +24,7 @@ from cedar.datasets.base import BaseSource, Chunk, Read, Split
 from cedar.datasets.iterable import IterableSource
 from cedar.engine.binding import SAMPLE_ROWS, Binding
 from cedar.engine.compare import compared
-from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.runner import Runner
@@ -238,7 +238,7 @@ class FewRows(BaseSource):
     selects_fields: ClassVar[bool] = True
     row_bytes: ClassVar[float] = 24.0
     # The cost of a second read: worth paying for the first split, and not for the others (see ``FilterHits``).
-    reread_bytes: ClassVar[float] = 15.0
+    second_read_cost_bytes: ClassVar[float] = 15.0
 
     def splits(self) -> list[Split]:
         ends = [0, self.total] if self.total < _SPLIT else [0, self.total // 2, self.total // 2 + 1, self.total]
@@ -365,7 +365,7 @@ class _FewRowsRun:
                 tasks = Tasks(self._runner, replace(self.binding.check_env, epoch=epoch, sampling=False), metrics)
                 compiler = Compiler(physical, binding, tasks, store)
                 turns = over_ranks(binding.nodes) is not None
-                share = Share(rank, world, least_run(binding), deal_mode(binding.root), turns=turns)
+                share = Share(rank, world, min_run_units(binding), deal_mode(binding.root), turns=turns)
                 runs.append(_units(compiler, share))
         written = self.binding.nodes
         for (kind, ordinals), spent in metrics.time.parts.items():

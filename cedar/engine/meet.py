@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from cedar.core.errors import Site, WorkerError
-from cedar.engine.words import Words
+from cedar.engine.words import KeyValueStore
 
 _PAUSES = (0.0001, 0.02)  # seconds between two polls with up to _FEW_RANKS ranks: at first, and at most
 _FEW_RANKS = 50  # more ranks poll less often, so as not to slow down rank 0, which reads all messages
@@ -37,7 +37,7 @@ class Rendezvous:
     """
 
     def __init__(
-        self, words: Words, name: str, rank: int, world: int, timeout: float | None, site: Site | None,
+        self, words: KeyValueStore, name: str, rank: int, world: int, timeout: float | None, site: Site | None,
         late: Callable[[list[int], float], WorkerError] | None = None, stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._words, self._name, self._rank, self._world, self._site = words, name, rank, world, site

@@ -97,7 +97,7 @@ class MemoryBound:
         self._allowed = allowed(self.limit, total, cached)
         self._cache.limit(self._allowed.cache)
         if not self._allowed.idle:
-            buffers.let_go()
+            buffers.release_idle()
             pa.default_memory_pool().release_unused()
         if total > max(self.peak, self.limit):
             self.parts = named(sizes, cached, self._queued())

@@ -200,7 +200,7 @@ class Metrics:
 def _read_observation(timing: Timing, source: int) -> Observation:
     """Return what a task's reading took; bytes are scaled up to the rows before the scan's filters."""
     rows = timing.rows_read
-    scale = rows / max(timing.rows_left, 1)
+    scale = rows / max(timing.rows_passed, 1)
     columns = {name: int(size * scale) for name, size in timing.read_columns.items()}
     size = sum(columns.values())
     read = [(wall, cpu) for part, wall, cpu in timing.parts if part == ("read", (source,))]

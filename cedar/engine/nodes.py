@@ -69,8 +69,8 @@ def rows_per_unit(node: Node) -> int:
     """Return the size of the nearest ``batch`` at or below a node, or the largest of ``bucket_by_length``; else 1."""
     current = node
     while current.inputs:
-        if isinstance(current.operator, StreamOperator) and current.operator.most_rows is not None:
-            return current.operator.most_rows
+        if isinstance(current.operator, StreamOperator) and current.operator.max_rows is not None:
+            return current.operator.max_rows
         current = current.inputs[0]
     return 1
 
@@ -79,7 +79,7 @@ def last_mode(node: Node) -> str | None:
     """Return how the epoch ends: the ``last`` mode of the nearest batching operator; "keep" if there is none."""
     current = node
     while current.inputs:
-        if isinstance(current.operator, StreamOperator) and current.operator.most_rows is not None:
+        if isinstance(current.operator, StreamOperator) and current.operator.max_rows is not None:
             return current.operator.last
         current = current.inputs[0]
     return "keep"
@@ -93,7 +93,7 @@ def deal_mode(node: Node) -> str | None:
     while last is None and current.inputs:
         operator = current.operator
         if isinstance(operator, StreamOperator) and not operator.over_ranks:
-            return None if operator.most_rows is not None else "drop"
+            return None if operator.max_rows is not None else "drop"
         current = current.inputs[0]
     return last
 

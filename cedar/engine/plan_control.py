@@ -314,7 +314,7 @@ class Plans:
             else:
                 self._known[int(key)] = plan
                 plans.append((key, plan))
-        running = self.planner.foretell(running, profile)  # with the latest measurements
+        running = self.planner.with_prediction(running, profile)  # with the latest measurements
         with self._lock:
             if self._key == runs and not self._settled:
                 self.current = running
@@ -355,7 +355,7 @@ class Plans:
         if self._key_of(sound) == self._key or (sound is not plan and not self.first_rows.rewrites(sound)):
             self._unfit |= {key}
             return
-        self._known[int(key)] = self.planner.foretell(sound, profile)
+        self._known[int(key)] = self.planner.with_prediction(sound, profile)
         if sound.in_processes:
             self._warming.begin(key, sound, self._figures.processes)  # not the thread count, which may differ
         else:
@@ -448,7 +448,7 @@ class Plans:
         if planner is None or self._broken or self._settled or not min(self._calls_seen().values(), default=0):
             return current
         try:
-            return planner.foretell(current, self.profile())
+            return planner.with_prediction(current, self.profile())
         except Exception:  # noqa: BLE001 - a report must not fail because a prediction does
             _log.warning("the optimizer failed to predict the plan", exc_info=True)
             return current

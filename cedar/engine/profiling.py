@@ -13,7 +13,7 @@ from cedar.core.skip import Skip
 from cedar.core.stream import Piece
 from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding
-from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.machine import machine
 from cedar.engine.metrics import CallTimes, Metrics
 from cedar.engine.nodes import deal_mode
@@ -83,7 +83,7 @@ class _ProfilePass:
         choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
         physical = lower(root, choice)
         compiler = Compiler(physical, binding, Tasks(runner, self._env, metrics, watcher), Store())
-        top, assigned = compiler.top(Share(chunk=least_run(binding), last=deal_mode(root)))
+        top, assigned = compiler.top(Share(chunk=min_run_units(binding), last=deal_mode(root)))
         flow = top.open([assigned.start(), 0])
         try:
             while isinstance(flow.pull(True), Piece):

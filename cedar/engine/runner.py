@@ -23,14 +23,23 @@ from cedar.executors.choose import (
     InlineExecutor,
     available_cpus,
     check_executor,
+    executor_after_fork,
     names_cluster,
-    of_fork,
     open_executor,
     own_threads,
 )
-from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, TaskWork, limits_of, refused, rest_at_exit
+from cedar.executors.recovery import (
+    Deaths,
+    Patience,
+    Recovery,
+    Submit,
+    TaskWork,
+    block_daemon_at_exit,
+    refused,
+    time_limits,
+)
 from cedar.executors.recovery.patience import StallTimer
-from cedar.executors.recovery.trial import tried, try_read, try_shipped
+from cedar.executors.recovery.trial import read_trial_task, run_trial_task, tried
 from cedar.executors.recovery.waiting import LocalTasks, RunningTask, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
@@ -237,9 +246,9 @@ class Runner:
         code, gathering = self._ship((program,)), Gathering(rows)
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
-            return submit(try_shipped if tried(marks) else run_shipped, code, replace(env, marks=marks), gathering)
+            return submit(run_trial_task if tried(marks) else run_shipped, code, replace(env, marks=marks), gathering)
 
-        return self._record(self._recovery.submit(TaskWork(program, send, limits=limits_of(program))))
+        return self._record(self._recovery.submit(TaskWork(program, send, limits=time_limits(program))))
 
     def read(
         self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
@@ -259,9 +268,9 @@ class Runner:
             own = replace(env, marks=marks)
             keeper: Any = getattr(submit, "__self__", None)  # a cluster, on which jobs may share cached rows
             kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
-            return kept or submit(try_read if tried(marks) else read_shipped, code, own, split, lap, first)
+            return kept or submit(read_trial_task if tried(marks) else read_shipped, code, own, split, lap, first)
 
-        work = TaskWork(program, send, _url(reader, split), limits_of(program, reader))
+        work = TaskWork(program, send, _url(reader, split), time_limits(program, reader))
         return self.reads.notes(self._record(self._recovery.submit(work)))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
@@ -288,7 +297,7 @@ class Runner:
         try:
             return future.result()
         except (BrokenExecutor, CancelledError) as error:
-            rest_at_exit()
+            block_daemon_at_exit()
             raise WorkerError(
                 f"the executor was shut down while it ran {awaited}: {error}",
                 done="the epoch was stopped; the state is that of the last batch received",
@@ -380,7 +389,7 @@ class Runners:
         Raises:
             PlanError: the executor does not exist.
         """
-        place, _ = of_fork(place, None) if place else (place, None)
+        place, _ = executor_after_fork(place, None) if place else (place, None)
         if place in ("", "auto") or (self.default.owned and place == self.default.name):
             return self.default
         if place not in self._others:

@@ -74,7 +74,7 @@ def _culprit(compiler: Compiler) -> tuple[Node, str]:
             node = physical.nodes[i]
             if isinstance(node.operator, Read) and not compiler.binding.splits(node).counted:
                 return node, "its metadata do not include row counts"
-            if not physical.works[i].keeps_slots:
+            if not physical.works[i].preserves_slots:
                 return node, _why(node, compiler.binding)
         return physical.nodes[stage.out], _ONLY_A_RUN
     return physical.root, _ONLY_A_RUN

@@ -12,7 +12,7 @@ from cedar.core.extensions import extension
 from cedar.executors.choose import names_cluster
 
 
-class Words(ABC):
+class KeyValueStore(ABC):
     """A key-value store shared by all ranks."""
 
     @abstractmethod
@@ -28,7 +28,7 @@ class Words(ABC):
         """Delete a key if it exists."""
 
 
-class StoreWords(Words):
+class TorchKeyValues(KeyValueStore):
     """Keys and values in a store of torch.distributed."""
 
     _NONE = "\0"  # stands for a missing value
@@ -48,7 +48,7 @@ class StoreWords(Words):
         self._store.delete_key(name)
 
 
-class FolderWords(Words):
+class FolderKeyValues(KeyValueStore):
     """Keys and values in a folder: one file for each key, written atomically."""
 
     def __init__(self, folder: str) -> None:
@@ -73,12 +73,12 @@ class FolderWords(Words):
         self._path(name).unlink(missing_ok=True)
 
 
-def words_at(place: Any) -> Words:
+def key_value_store_at(place: Any) -> KeyValueStore:
     """Return the key-value store at the given place.
 
     Raises:
         CedarError: the place names a service that is invalid or does not answer.
     """
     if names_cluster(place):
-        return extension("cluster.service.meeting").ServiceWords(place)  # type: ignore[no-any-return]
-    return FolderWords(place) if isinstance(place, str) else StoreWords(place)
+        return extension("cluster.service.meeting").ServiceKeyValues(place)  # type: ignore[no-any-return]
+    return FolderKeyValues(place) if isinstance(place, str) else TorchKeyValues(place)

@@ -61,7 +61,7 @@ def available_cpus() -> int:
     return cores()
 
 
-def of_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
+def executor_after_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
     """Return executor and workers; replace threads by processes if this process was forked after it had used cedar."""
     if forks.lost() and executor in ("auto", "threads", "inline"):
         return "processes", 1 if executor == "inline" else workers

@@ -15,7 +15,7 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import WorkerError, portable
-from cedar.executors.choose import available_cpus, of_fork
+from cedar.executors.choose import available_cpus, executor_after_fork
 from cedar.executors.processes import warm
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, TaskWork, WorkersDied
 from cedar.executors.recovery.trial import Survived, run_trial, tried
@@ -100,11 +100,11 @@ def _numbered_keys(rows: int) -> Keys:
     return Keys(np.arange(rows, dtype=np.int64), source=_NO_SOURCE)
 
 
-def apart_for(
+def isolated_calls_for(
     executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None
 ) -> IsolatedCalls | None:
     """Return how a loader calls functions on samples; None unless its executor is "processes"."""
-    executor, workers = of_fork(executor, workers)
+    executor, workers = executor_after_fork(executor, workers)
     return IsolatedCalls(workers or available_cpus(), deaths, patience) if executor == "processes" else None
 
 

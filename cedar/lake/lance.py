@@ -78,7 +78,7 @@ class LanceSource(BaseSource):
     version: int | str | None = None
     storage_options: StorageOptions | None = None
     own_code: ClassVar[bool] = False
-    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
 
     @once
     def _known(self) -> VersionInfo:

@@ -76,7 +76,7 @@ class VortexSource(FileSource):
     columns: tuple[str, ...] | None = None
     verify: bool | None = None
     reader: ClassVar[str] = "read_vortex"
-    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = (".vortex",)
     apart: ClassVar[bool] = True  # columns are stored separately
 

@@ -29,7 +29,7 @@ from cedar.lake.layouts import describe, merge_nullability, nullable_schema
 from cedar.lake.parts import FILE_BYTES, PartFiles
 from cedar.lake.sinks import group_rows
 from cedar.operators.base import StreamOperator
-from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
+from cedar.pipeline.planning import PlanOptions, choose_plan, skipping_damaged
 from cedar.pipeline.watching import progress_line
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -277,7 +277,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     if rows is not None and not pipeline.node.batched:
         pipeline = pipeline.batch(rows, last="keep")
         encode = _encode(settings, form)
-    node, progress = graph.replace(tolerating(pipeline, settings.on_error), _keep_last_batch), None
+    node, progress = graph.replace(skipping_damaged(pipeline, settings.on_error), _keep_last_batch), None
     if settings.progress is not False:
         progress = progress_line("write", plain=bool(settings.progress))
     planner, _ = choose_plan(

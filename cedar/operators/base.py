@@ -465,14 +465,16 @@ class StreamOperator(Operator):
     paired: ClassVar[bool] = False  # row i of every input makes output row i, so inputs are read in lockstep
     recounts: ClassVar[bool] = False  # output rows have no fixed ratio to input rows
     moves_rows: ClassVar[bool] = False  # buffers and moves single rows, so it should run before rows grow large
-    keeps_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
-    tells_begun: ClassVar[bool] = False  # its pieces report how much of a lane was started, as its input's pieces do
+    preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
+    reports_splits_started: ClassVar[bool] = (
+        False  # its pieces report how much of a lane was started, as its input's pieces do
+    )
     any_order: ClassVar[bool] = False  # takes rows in any order; its position is the end of the last row that it used
     over_ranks: ClassVar[bool] = False  # moves rows between the units that the ranks take at one step
     shares: ClassVar[bool] = False  # the outputs for an epoch's lanes together equal the output for the whole epoch
     batch_rows: int | None = None  # the rows per batch, if the operator makes batches
     last: str | None = "keep"  # at the end of an epoch: "drop", "keep", "pad", or None: equal steps on all ranks
-    most_rows: int | None = None  # the maximum rows of an output unit
+    max_rows: int | None = None  # the maximum rows of an output unit
     first: int | None = None  # the number of leading units that the operator keeps
     cuts: ClassVar[bool] = False  # drops units by their position in its input
     repeats: ClassVar[bool] = False  # reads its input more than once

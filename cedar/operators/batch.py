@@ -37,7 +37,7 @@ class Batch(StreamOperator):
     local: bool = False
     name = "batch"
     shares = True
-    tells_begun = True
+    reports_splits_started = True
     any_order = True
     group_aware = True
     moves_rows = True
@@ -81,7 +81,7 @@ class Batch(StreamOperator):
         return self.size
 
     @property
-    def most_rows(self) -> int:  # type: ignore[override]
+    def max_rows(self) -> int:  # type: ignore[override]
         return self.size
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:

@@ -198,7 +198,9 @@ def _reset_after_fork() -> None:
     _compile_queue = _CompileQueue()
 
 
-in_turn = forks.Lock()  # held by the slow implementations: one thread at a time, so that the compiler gets a core
+slow_path_lock = (
+    forks.Lock()
+)  # held by the slow implementations: one thread at a time, so that the compiler gets a core
 _lock = forks.Lock()
 _compile_queue = _CompileQueue()
 os.register_at_fork(after_in_child=_reset_after_fork)

@@ -97,7 +97,7 @@ class BucketByLength(StreamOperator):
         return True
 
     @property
-    def most_rows(self) -> int:  # type: ignore[override]
+    def max_rows(self) -> int:  # type: ignore[override]
         return max(self.batch_sizes)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.asking import CancellableArguments, asker
+from cedar.core.asking import CancellableArguments, request_owner
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, raised, warn_user
@@ -168,7 +168,7 @@ class Call:
                 except raised() as failed:  # will be reported with its row
                     error = failed
                 else:
-                    asker().check()
+                    request_owner().check()
                     if len(results) >= n:
                         return results, failures
                     error = RuntimeError("the function raised StopIteration")  # else `map` would not have ended

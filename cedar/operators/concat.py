@@ -34,7 +34,7 @@ class Concat(StreamOperator):
     shares = True
     inputs: ClassVar[int | None] = None
     alike = True
-    keeps_windows = True
+    preserves_windows = True
     counts_rows = None
 
     def effects(self) -> Effects:

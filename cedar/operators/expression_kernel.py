@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core import columns as _columns
-from cedar.core.arrow import of_numbers
+from cedar.core.arrow import from_numbers
 from cedar.core.block import Block
 from cedar.core.boundary import columns_named, first_line, from_series, polars_errors, to_frame
 from cedar.core.columns import UNKNOWN, Column, Index, blank
@@ -144,7 +144,7 @@ def run(program: ExpressionProgram, block: Block) -> Block:
     if wanted:
         entering = {name: plain(block.columns[name]) for name in program.enters}
         if program.numbered:
-            entering[program.row] = of_numbers(np.arange(len(block)), pa.uint32())
+            entering[program.row] = from_numbers(np.arange(len(block)), pa.uint32())
         data = to_frame(entering)
         done = _run_one_row(program, data) if data.height == 1 else _run_queries(program, data)
         if done.height == 2 and (len(block) == 1 or (program.filters and done[program.row].n_unique() == 1)):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cedar.core.asking import asker
+from cedar.core.asking import request_owner
 from cedar.core.errors import raised
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, ErrorContext, Failure
@@ -52,7 +52,7 @@ class AsyncRows:
         import asyncio
 
         results: list[Any] = [None] * n
-        run = asker()
+        run = request_owner()
         failures: dict[int, Failure] = {}
         rows = enumerate(zip(*arguments, strict=True))
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.core.library_pages import let_go
+from cedar.core.library_pages import release_idle
 from cedar.store.entry import Entry
 from cedar.store.folder import Folder
 from cedar.store.keep import load as load_entry
@@ -61,7 +61,7 @@ def load(module: str) -> Any:
     if codes is None:
         return None
     found = SimpleNamespace(**{name: _linked(name, code) for name, code in codes.items()})
-    threading.Thread(target=let_go, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
+    threading.Thread(target=release_idle, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
     return found
 
 

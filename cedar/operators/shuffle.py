@@ -41,7 +41,7 @@ class Shuffle(StreamOperator):
     name = "shuffle"
     shuffles = True
     shares = True
-    tells_begun = True
+    reports_splits_started = True
     windowed = True
     group_aware = True
     moves_rows = True

@@ -16,7 +16,7 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.merging import by_content
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
-from cedar.operators.value_hashes import by_first_bits
+from cedar.operators.value_hashes import sort_by_first_bits
 
 Keep: TypeAlias = Literal["first", "last", "any", "none"]
 
@@ -39,7 +39,7 @@ class Repeats:
         dropped = self.dropped.numbers("key")
         if not len(dropped):
             return np.zeros(len(hashes), dtype=bool)
-        order, _ = by_first_bits(hashes)  # in hash order, lookups touch neighboring memory pages
+        order, _ = sort_by_first_bits(hashes)  # in hash order, lookups touch neighboring memory pages
         asked = hashes[order]
         found = np.zeros(len(hashes), dtype=bool)
         found[order] = dropped[np.minimum(np.searchsorted(dropped, asked), len(dropped) - 1)] == asked

@@ -41,14 +41,14 @@ def value_hashes(column: Column, seed: int) -> Hashes:
     return found
 
 
-def by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
+def sort_by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
     """Return the rows sorted by the first bits of their hashes (ties in row order), int64, and these bits, uint64.
 
     Each number that is sorted holds the first bits of a hash and, in place of its last bits, the row. Sorting these
     numbers takes a tenth of the time of sorting rows by hash.
 
     Examples:
-        >>> by_first_bits(np.array([1 << 60, 7, 1 << 50, 2], dtype=np.uint64))[0].tolist()
+        >>> sort_by_first_bits(np.array([1 << 60, 7, 1 << 50, 2], dtype=np.uint64))[0].tolist()
         [3, 1, 2, 0]
     """
     low = np.uint64((1 << max(len(hashes) - 1, 0).bit_length()) - 1)

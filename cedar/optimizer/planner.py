@@ -143,7 +143,7 @@ class AutoPlanner:
         facts, workers = self._facts(current.root, profile), current.workers or self.workers
         return predict_lowered(current.root, facts, self.budget, executors, workers, self._lowering, cluster, more)
 
-    def foretell(self, plan: Plan, profile: Profile) -> Plan:
+    def with_prediction(self, plan: Plan, profile: Profile) -> Plan:
         """Return the same plan with a prediction from a new profile."""
         return plan if self._broken else replace(plan, prediction=self._predicted(plan, profile), profile=profile)
 

@@ -10,7 +10,7 @@ from cedar.core.errors import CedarError
 from cedar.core.printable import printable
 from cedar.core.stream import Count
 from cedar.engine.binding import Binding
-from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.dedup import found_groups
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
@@ -158,7 +158,7 @@ def _describe_ranks(compiler: Compiler) -> str:
     if over_ranks(compiler.binding.nodes) is not None:
         return "in turns; a step has the same rows at the same number of ranks, and who gets which follows their costs"
     if compiler.counted:
-        least = least_run(compiler.binding)
+        least = min_run_units(compiler.binding)
         end = " up to the last step" if deal_mode(compiler.binding.root) is None else ""
         return f"contiguous runs of at least {least:,} units, the same at any number of ranks{end}"
     if why := compiler.unshared(2):

@@ -11,7 +11,7 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.take import whole
 from cedar.pipeline.explain import explain
-from cedar.pipeline.planning import PlanOptions, choose_plan, plan_of
+from cedar.pipeline.planning import PlanOptions, choose_plan, initial_plan
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,7 +45,7 @@ class LookMethods:
             return extension("watch.picture").chart(node)  # type: ignore[no-any-return]
         if format not in ("text", "html"):
             raise PipelineError(f"explain(format={format!r})", site=user_site(), fix='"text", "mermaid" or "html"')
-        text = explain(node, plan_of(node))
+        text = explain(node, initial_plan(node))
         return text if format == "text" else extension("watch.picture").html(node, text)
 
     def _repr_html_(self) -> str:

@@ -213,7 +213,7 @@ def _note_other_machine(plan: Plan, profile: Profile) -> Plan:
     return replace(plan, decisions=(*plan.decisions, Decision("profile", "of another machine", applied=True, why=why)))
 
 
-def plan_of(node: Node) -> Plan:
+def initial_plan(node: Node) -> Plan:
     """Return the plan that a run starts with, before anything is measured."""
     return planner_for(node, Budget(), "auto", None, None, exact=True).begin()
 
@@ -248,7 +248,7 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
     return skips
 
 
-def tolerating(pipeline: Pipeline, on_error: Skip | None) -> Node:
+def skipping_damaged(pipeline: Pipeline, on_error: Skip | None) -> Node:
     """Return the root to run, with sources that skip unreadable parts of damaged files if the policy says so."""
     if not isinstance(on_error, Skip) or not on_error.files:  # the loader rejects other types
         return pipeline.node
@@ -257,6 +257,6 @@ def tolerating(pipeline: Pipeline, on_error: Skip | None) -> Node:
         if not isinstance(node.operator, Read) or not isinstance(node.operator.source, FileSource):
             return None
         with graph.at_site(node):
-            return replace(node, operator=Read(node.operator.source.tolerating()))
+            return replace(node, operator=Read(node.operator.source.skipping_damaged()))
 
     return leave_unread(graph.replace(pipeline.given, tolerant))

@@ -23,7 +23,7 @@ from cedar.core.libraries import library
 from cedar.core.packages import version_of
 from cedar.core.skip import Skip
 from cedar.operators.unique import Keep, Repeats
-from cedar.operators.value_hashes import by_first_bits
+from cedar.operators.value_hashes import sort_by_first_bits
 from cedar.pipeline.surveying import survey
 from cedar.plan.graph import Node
 from cedar.store.ownership import remove_tree, temporary_folder
@@ -221,7 +221,7 @@ def _split_by_keep(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hash
 
 def _by_value(a: Hashes, b: Hashes) -> tuple[Index, npt.NDArray[np.bool_]]:
     """Return an order of rows that groups equal values, earlier rows first, and which rows start a new value."""
-    order, bits = by_first_bits(a)
+    order, bits = sort_by_first_bits(a)
     begins = np.append(True, bits[1:] != bits[:-1])[: len(a)]
     later = np.flatnonzero(~begins)
     if not len(wrong := later[_differ(a, b, order, later)]):

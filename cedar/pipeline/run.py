@@ -18,7 +18,7 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
 from cedar.pipeline.explain_words import as_written
-from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, tolerating
+from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, skipping_damaged
 from cedar.pipeline.typed import ExecutorLike, LoaderOptions
 from cedar.pipeline.watching import observers, progress_line
 from cedar.plan.steps.live import leave_unread
@@ -139,7 +139,7 @@ class RunMethods:
             >>> len(loader), [batch["x"].sum() for batch in loader]
             (2, [np.int64(1), np.int64(5)])
         """
-        node = tolerating(cast("Pipeline", self), on_error)
+        node = skipping_damaged(cast("Pipeline", self), on_error)
         where = cast("Any", executor)  # strings are open here: the address of a scheduler is one
         asked = PlanOptions.of(rules, without, budget)
         plans = functools.partial(

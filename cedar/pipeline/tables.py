@@ -14,7 +14,7 @@ from cedar.core.skip import Skip
 from cedar.operators.base import RowOperator
 from cedar.operators.explode import Explode
 from cedar.operators.join import How
-from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, bounds_of
+from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, hash_bounds
 from cedar.operators.surveys import Survey
 from cedar.operators.unique import Keep, Unique
 from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
@@ -73,7 +73,7 @@ class TableMethods:
 
             To split by time, filter by expressions: ``p.filter(col("day") < cut)`` and ``p.filter(col("day") >= cut)``.
         """
-        bounds, pipeline = bounds_of(parts), self._pipeline
+        bounds, pipeline = hash_bounds(parts), self._pipeline
         require_rows(pipeline, "split")
         rule = SplitRule(bounds, by, seed)
 

@@ -107,7 +107,7 @@ def at_site(node: Node) -> Iterator[None]:
         yield
     except CedarError as error:
         error.site = error.site or node.site
-        if isinstance(error, RowError) and hasattr(getattr(node.operator, "source", None), "tolerating"):
+        if isinstance(error, RowError) and hasattr(getattr(node.operator, "source", None), "skipping_damaged"):
             skippable(error)
         raise
 

@@ -277,7 +277,7 @@ class _Lowering:
             tuple(inputs),
             tuple(operators),
             place=_requested_place(nodes) if tasks else "",
-            keeps_units=not tasks or all(self.works[i].keeps_slots for i in operators),
+            preserves_units=not tasks or all(self.works[i].preserves_slots for i in operators),
             small=kind == "task" and self.per_row(operators),
         )
         self.stages.append(stage)
@@ -288,7 +288,7 @@ class _Lowering:
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
-        if in_rows or self.is_source(base) or not all(self.works[i].keeps_slots for i in chain):
+        if in_rows or self.is_source(base) or not all(self.works[i].preserves_slots for i in chain):
             chain, base = [], root
         deal = self.add("deal", base, [self.build(base)])
         self.above(deal, base, chain, gathers=True)
@@ -340,7 +340,7 @@ class _Lowering:
 
     def starts_stage(self, chain: Sequence[int], k: int) -> bool:
         """Return whether to start a stage whose rows come as they finish, because all its operators keep units."""
-        keeps = [self.works[i].keeps_slots for i in chain[max(k - 1, 0) :]]
+        keeps = [self.works[i].preserves_slots for i in chain[max(k - 1, 0) :]]
         return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
 
     def base(self, i: int) -> int:
@@ -380,7 +380,7 @@ class _Lowering:
         if self.is_row(i):
             below = self.segments(self.inputs[i][0])
             return below and (below[0], below[1], [*below[2], i])
-        if not isinstance(operator, StreamOperator) or not operator.keeps_windows:
+        if not isinstance(operator, StreamOperator) or not operator.preserves_windows:
             return None
         joined: list[Segment] = []
         for number, child in enumerate(self.inputs[i]):
@@ -401,7 +401,7 @@ class _Lowering:
         shared = above[:cut]
         made = tuple(self.with_cache(replace(each, links=(*each.links, *shared)), streaming) for each in segments)
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
-        keeps = all(self.works[i].keeps_slots for i in links) and not any(
+        keeps = all(self.works[i].preserves_slots for i in links) and not any(
             self.works[each.source].refills for each in made
         )
         place = _requested_place([self.nodes[each.source] for each in made])
@@ -413,7 +413,7 @@ class _Lowering:
                 segments=made,
                 place=place,
                 windows=windows,
-                keeps_units=keeps,
+                preserves_units=keeps,
             )
         )
         return self.above(len(self.stages) - 1, first, above[cut:])

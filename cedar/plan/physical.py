@@ -41,7 +41,7 @@ class Work:
         place: the executor it was assigned to; "" means its input's. Stages say where it actually runs.
         detail: what a plan changed about it, such as the columns that a scan reads.
         batched: it delivers batches.
-        keeps_slots: it delivers one output position per input position, even if the row is skipped.
+        preserves_slots: it delivers one output position per input position, even if the row is skipped.
         refills: the next row may take the position of a row that failed.
         schema: the output columns, as far as they are known without running.
     """
@@ -52,7 +52,7 @@ class Work:
     place: str = field(default="", compare=False)
     detail: tuple[object, ...] = ()
     batched: bool = False
-    keeps_slots: bool = True
+    preserves_slots: bool = True
     refills: bool = False
     schema: Schema = field(default=None, repr=False, compare=False)
 
@@ -88,7 +88,7 @@ class Stage:
         place: the executor of its tasks, if it differs from the run's.
         windows: the operator above that works window by window; -1 if none does.
         pads: the ``batch`` whose batches are padded first; -1 for none.
-        keeps_units: it delivers exactly the units that it receives.
+        preserves_units: it delivers exactly the units that it receives.
         small: Python runs once per row, so tasks are sized by measured time.
     """
 
@@ -100,7 +100,7 @@ class Stage:
     place: str = ""
     windows: int = -1
     pads: int = -1
-    keeps_units: bool = True
+    preserves_units: bool = True
     small: bool = False
 
 

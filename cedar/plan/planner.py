@@ -46,6 +46,6 @@ class Planner(Protocol):
         """
         ...
 
-    def foretell(self, plan: Plan, profile: Profile) -> Plan:
+    def with_prediction(self, plan: Plan, profile: Profile) -> Plan:
         """Return the same plan with a prediction from a new profile; nothing is run."""
         ...

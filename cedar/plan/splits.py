@@ -141,11 +141,11 @@ class Splits:
         """Return the rows of each split that all of these filters keep; None if metadata do not tell."""
         if _by_keys(filters[0]):
             return _left_by_keys(source.operator.source, splits, filters, self._on_error)  # type: ignore[attr-defined]
-        rows_left = getattr(source.operator.source, "rows_left", None)  # type: ignore[attr-defined]
+        count_matching_rows = getattr(source.operator.source, "count_matching_rows", None)  # type: ignore[attr-defined]
         conditions = [each.operator.condition for each in filters]
-        if rows_left is None or any(each is None for each in conditions):
+        if count_matching_rows is None or any(each is None for each in conditions):
             return None
-        left: Numbers | None = rows_left(splits, functools.reduce(and_, conditions))
+        left: Numbers | None = count_matching_rows(splits, functools.reduce(and_, conditions))
         return left
 
     def _only_above(self, node: Node) -> Node | None:

@@ -70,8 +70,8 @@ class _Stages:
             return "is of one operator"
         if places := {self.works[i].place for i in stage.operators} - {*HERE, stage.place}:
             return f"runs in {stage.place or 'the place of the run'} what belongs in {', '.join(sorted(places))}"
-        keeps = all(self.works[i].keeps_slots for i in stage.operators)
-        return None if stage.keeps_units == keeps else "does not count rows as its operators do"
+        keeps = all(self.works[i].preserves_slots for i in stage.operators)
+        return None if stage.preserves_units == keeps else "does not count rows as its operators do"
 
     def _why_stream(self, stage: Stage) -> str | None:
         operator, work = self.nodes[stage.out].operator, self.works[stage.out]
@@ -103,8 +103,8 @@ class _Stages:
             return "reads other sources than those it is written above, or in another order"
         links = {i for each in stage.segments for i in (each.source, *each.links) if isinstance(i, int)}
         fills = any(self.works[each.source].refills for each in stage.segments)
-        keeps = all(self.works[i].keeps_slots for i in links) and not fills
-        return None if stage.keeps_units == keeps else "does not count rows as its operators do"
+        keeps = all(self.works[i].preserves_slots for i in links) and not fills
+        return None if stage.preserves_units == keeps else "does not count rows as its operators do"
 
     def _why_segment(self, segment: Segment, stage: Stage) -> str | None:
         if not isinstance(self.nodes[segment.source].operator, Read):
@@ -148,4 +148,4 @@ class _Stages:
     def _is_concat(self, number: int) -> bool:
         """Return whether the node delivers one input after the other."""
         operator = self.nodes[number].operator
-        return isinstance(operator, StreamOperator) and operator.keeps_windows
+        return isinstance(operator, StreamOperator) and operator.preserves_windows

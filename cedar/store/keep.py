@@ -35,7 +35,7 @@ def _folder(path: str) -> Folder:
     return Folder(path, least=_MIN_ENTRY_BYTES)
 
 
-def place_beside(where: str, limit: int) -> Place:
+def store_next_to(where: str, limit: int) -> Place:
     """Return a store next to data, at a path or URL; everyone who may write the data shares it."""
     if is_remote(where):
         remote, path = Remote.at(where, None)
@@ -98,7 +98,7 @@ def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> 
 # ---- files that the user names ---------------------------------------------------------------------------------------
 
 
-def alone_at(where: str) -> contextlib.AbstractContextManager[None]:
+def exclusive_at(where: str) -> contextlib.AbstractContextManager[None]:
     """Let one process at a time create a local file, while others that share its folder wait."""
     return contextlib.nullcontext() if is_remote(where) else alone(local_path(where))
 

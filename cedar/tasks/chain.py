@@ -103,7 +103,7 @@ class Timing(TaskTime):
     """How long a task took and what it read, summed over its blocks. It is returned with the task's result.
 
     Args:
-        rows_read, rows_left: rows decoded, and rows that passed the scan's filters.
+        rows_read, rows_passed: rows decoded, and rows that passed the scan's filters.
         rows_kept, rows_cached: rows read from a cache, and rows written to one.
         read_columns: decoded bytes of the rows that passed, by column.
         seen: measurements by operator; only for tasks that measure operators.
@@ -114,7 +114,7 @@ class Timing(TaskTime):
     rows_read: int = 0
     rows_kept: int = 0
     rows_cached: int = 0
-    rows_left: int = 0
+    rows_passed: int = 0
     read_columns: dict[str, int] = field(default_factory=dict)
     seen: dict[int, Observation] = field(default_factory=dict)
     fell_back: int = 0
@@ -136,7 +136,7 @@ class Timing(TaskTime):
     def take(self, other: Timing) -> None:
         """Add the figures of a part of the task that was timed separately."""
         self.parts += other.parts
-        for name in ("rows_read", "rows_left", "rows_kept", "rows_cached", "fell_back"):
+        for name in ("rows_read", "rows_passed", "rows_kept", "rows_cached", "fell_back"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seen.update(other.seen)
         self.read_columns.update(other.read_columns)

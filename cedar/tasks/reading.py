@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cedar.control.timeline import Part
-from cedar.core.asking import asker, counting
+from cedar.core.asking import counting, request_owner
 from cedar.core.block import TAKEN_OUT, Block, Skipped
 from cedar.core.boundary import as_columns
 from cedar.core.columns import blank, nbytes
@@ -52,7 +52,7 @@ class Reader:
             raise
 
     def _blocks(self, split: Any, lap: int) -> Iterator[Block]:
-        sound = getattr(self.source, "read_sound", None)
+        sound = getattr(self.source, "read_valid_rows", None)
         if self.on_error is not None and sound is not None and getattr(split, "part", 0) > GONE:
             for chunk, failed in guarded(self.source, split, sound):
                 yield self._with_failed_rows(chunk, failed, split, lap)
@@ -169,7 +169,7 @@ def _read(
     blocks = []
     inside = clocks.Reading(0.0, 0.0)  # time in the steps
     for block in marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
-        timing.rows_left += block.slots if reads else 0
+        timing.rows_passed += block.slots if reads else 0
         if env.watch in ("detail", "whole") and reads:
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
@@ -181,7 +181,7 @@ def _read(
         take(sum(map(nbytes, arrays)), "its rows")
         inside = inside.plus(clocks.now().since(entered))
         on_block(blocks)
-    scanning.rows_read = scanning.rows_read if scans else timing.rows_left
+    scanning.rows_read = scanning.rows_read if scans else timing.rows_passed
     for _, wall, cpu in scanning.parts:
         inside = inside.plus(clocks.Reading(wall, cpu))
     timing.take(scanning)
@@ -226,7 +226,7 @@ def from_row(block: Block, first: int) -> Block:
 
 def guarded(source: Any, split: Any, read: Any = None) -> Any:
     """Yield the chunks of a split. Errors of the reader are raised as a SourceError that names the file."""
-    run = asker()
+    run = request_owner()
     try:
         for chunk in (read or source.read)(split):
             run.check()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.arrow import of_numbers
+from cedar.core.arrow import from_numbers
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import UNKNOWN, Column, Index, blank, take
 from cedar.core.cursor import Keys, no_keys
@@ -136,7 +136,7 @@ class ScanReader:
             return None
         rows = getattr(split, "rows", None)
         size = None if rows is None or self.rest_bytes is None else rows * self.rest_bytes
-        return self.rest if self.selectivity.worth(size, self.source.reread_bytes) else None
+        return self.rest if self.selectivity.worth(size, self.source.second_read_cost_bytes) else None
 
     def _pruned(self, split: Any) -> bool:
         prune = getattr(self.source, "prune", None)
@@ -273,7 +273,7 @@ def scan_reader(
     rest = [path for path in wanted if path not in first]
     everything = [*wanted, *(path for path in first if path not in wanted)]
     narrow = reader if columns is None else _selected(reader, everything)
-    if not first or not rest or not hasattr(source, "reread_bytes"):
+    if not first or not rest or not hasattr(source, "second_read_cost_bytes"):
         return ScanReader(reader, narrow, fused, predicate, names, reads or None)
     names = tuple(schema) if names is None else names
     others = _selected(reader, rest)
@@ -315,7 +315,7 @@ def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def _gather(columns: Mapping[str, Column], rows: Index) -> dict[str, Column]:
-    index = of_numbers(rows)
+    index = from_numbers(rows)
     return {
         name: column.take(index) if isinstance(column, pa.Array) else take(column, rows)
         for name, column in columns.items()

@@ -60,7 +60,7 @@ class _InspectPass:
 
     def sheet(self, rows: int) -> Sheet:
         source, path, notes = self._path()
-        block = self.binding.rows_behind(source, rows)
+        block = self.binding.rows_after(source, rows)
         if block.slots < rows:
             notes.append(f"the source has only {block.slots:,} row{'' if block.slots == 1 else 's'}")
         rows_shown = tuple(self._row(block.slice(i, i + 1), path) for i in range(block.slots))

@@ -50,9 +50,9 @@ def test_what_answers_and_is_no_run_is_an_error(answer, said, capsys):
 
 
 def answered(server, answer):
-    with server.accept()[0] as asker:
-        asker.recv(4096)
-        asker.sendall(answer)
+    with server.accept()[0] as request_owner:
+        request_owner.recv(4096)
+        request_owner.sendall(answer)
 
 
 @pytest.mark.parametrize("command", ["top", "trace"])

@@ -103,7 +103,7 @@ def test_a_plan_that_delivers_nothing_is_left_before_its_slot_is_over(opening: f
         run.seen = replace(run.seen, now=run.seen.now + 0.01)
         run.step()
     assert run.switches == ["a", "first"]
-    assert opening < run.seen.now - waited < opening + SETTINGS.hopeless * SETTINGS.slot + 0.1
+    assert opening < run.seen.now - waited < opening + SETTINGS.max_loss * SETTINGS.slot + 0.1
 
 
 def test_a_plan_that_is_faster_by_far_is_tried_after_two_deliveries() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.arrow import of_array, of_flags, of_numbers
+from cedar.core.arrow import from_array, from_flags, from_numbers
 from cedar.core.values import build_column
 
 NUMBERS = st.lists(st.none() | st.integers(-100, 100), max_size=20)
@@ -39,13 +39,13 @@ def test_lists_and_nones(values: list[Any], kind: pa.DataType) -> None:
 def test_arrays(kind: str) -> None:
     array = np.arange(9).astype(kind)
     for each in (array, array[:0], array[::2], array[3:]):
-        same(of_array(each), pa.array(each))
+        same(from_array(each), pa.array(each))
 
 
 def test_flags_and_what_is_missing() -> None:
     flags = np.arange(11) % 3 == 0
-    same(of_flags(flags), pa.array(flags))
-    same(of_numbers(np.arange(11), missing=flags), pa.array(np.arange(11), mask=flags))
+    same(from_flags(flags), pa.array(flags))
+    same(from_numbers(np.arange(11), missing=flags), pa.array(np.arange(11), mask=flags))
 
 
 def same(made: pa.Array, wanted: pa.Array) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cedar.core.library_pages import let_go
+from cedar.core.library_pages import release_idle
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 nb = pytest.importorskip("numba")
@@ -15,14 +15,14 @@ nb = pytest.importorskip("numba")
 LOADED = """
 import threading
 import numpy as np
-from cedar.core.library_pages import let_go
+from cedar.core.library_pages import release_idle
 from cedar.operators import beside, image
 image.gaussian_blur(3, sigma=1.0)(np.zeros((9, 9, 3), np.uint8))
 assert beside._loaded
 for thread in threading.enumerate():
     if thread.name == "cedar-pages":
         thread.join()
-print(let_go("libllvmlite"))
+print(release_idle("libllvmlite"))
 """
 
 
@@ -32,10 +32,10 @@ def compile_something(number):
 
 def test_what_is_let_go_is_read_again():
     compile_something(2)
-    assert let_go("libllvmlite") > 10 << 20
-    assert let_go("libllvmlite") < 1 << 20
+    assert release_idle("libllvmlite") > 10 << 20
+    assert release_idle("libllvmlite") < 1 << 20
     compile_something(3)
-    assert let_go("libllvmlite") > 5 << 20
+    assert release_idle("libllvmlite") > 5 << 20
 
 
 @pytest.mark.heavy
@@ -50,12 +50,12 @@ def test_while_another_thread_compiles():
     thread = threading.Thread(target=compile_some, daemon=True)
     thread.start()
     while not done.wait(0.01):
-        let_go("libllvmlite")
+        release_idle("libllvmlite")
     thread.join(60)
 
 
 def test_a_library_that_is_not_there():
-    assert let_go("libunheard") == 0
+    assert release_idle("libunheard") == 0
 
 
 def test_once_kernels_are_loaded_the_linker_is_let_go():

@@ -49,7 +49,7 @@ def test_what_is_known_of_all_is_what_the_splits_say(splits: list[Split]) -> Non
         assert table.counted == all(s.rows is not None for s in splits)
         assert table.known_rows == sum(s.rows or 0 for s in splits)
         assert table.known_bytes == sum(s.bytes or 0 for s in splits)
-        assert table.most_rows == max((s.rows or 0 for s in splits), default=0)
+        assert table.max_rows == max((s.rows or 0 for s in splits), default=0)
         assert table.measured() == ((sum(s.rows or 0 for s in both), sum(s.bytes or 0 for s in both)) if both else None)
         for file in {s.file for s in splits}:
             assert list(table.of_file(file)) == [s for s in splits if s.file == file]

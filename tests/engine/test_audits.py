@@ -18,7 +18,7 @@ from cedar.operators.expressions import WithColumns
 from cedar.optimizer import rules
 from cedar.optimizer.facts import Change
 from cedar.optimizer.planner import AutoPlanner
-from cedar.pipeline.planning import plan_of
+from cedar.pipeline.planning import initial_plan
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, walk
@@ -124,7 +124,7 @@ def test_where_no_one_rule_is_to_blame_the_pipeline_runs_as_written(path: str, m
 
 def test_a_plan_that_is_given_is_checked_too(path: str) -> None:
     p = pipeline(path)
-    good = plan_of(p.node)
+    good = initial_plan(p.node)
     scan = next(n for n in walk(good.root) if isinstance(n.operator, Scan))
     bad = graph.replace(good.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)
     assert scan.operator.where  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
     """The plan has lost a filter: run in whatever order, what it has gives the wrong rows."""
     monkeypatch.setattr("cedar.engine.binding.verify", lambda plan: None)  # nor does anyone else see it
     p = cedar.read_parquet(path).filter(col("x").is_not_null()).shuffle(window=50).select("id", "z").batch(8)
-    plan = plan_of(p.node)
+    plan = initial_plan(p.node)
     bad = graph.replace(plan.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)
     wanted = outcome(p.loader(plan="off", executor="inline", format=format))
     loader = p.loader(plan=Plan(p.node, bad, method="loaded"), executor=executor, workers=2, format=format)
@@ -167,7 +167,7 @@ def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
 
 def test_audits_take_their_share_of_the_time_and_find_a_good_plan_good(path: str) -> None:
     p = pipeline(path)
-    loader = p.loader(plan=plan_of(p.node), executor="inline", format="torch")
+    loader = p.loader(plan=initial_plan(p.node), executor="inline", format="torch")
     audited(loader)
     assert outcome(loader) == outcome(p.loader(plan="off", executor="inline", format="torch"))
     assert loader._metrics.audited
@@ -176,7 +176,7 @@ def test_audits_take_their_share_of_the_time_and_find_a_good_plan_good(path: str
 
 def test_audits_take_their_share_of_the_time(path: str) -> None:
     p = pipeline(path)
-    plans = p.loader(plan=plan_of(p.node), executor="inline")._plans
+    plans = p.loader(plan=initial_plan(p.node), executor="inline")._plans
     plans._opened = time.perf_counter() - 1000.0  # 30 s for audits
     assert plans.audit_due(29.0)
     assert not plans.audit_due(40.0), "the first rows took as long"

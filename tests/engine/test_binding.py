@@ -17,7 +17,7 @@ from cedar import col
 from cedar.core.skip import Skip
 from cedar.engine.binding import SAMPLE_ROWS, Binding
 from cedar.operators.base import Env
-from cedar.pipeline.planning import plan_of
+from cedar.pipeline.planning import initial_plan
 from cedar.plan.graph import walk
 from cedar.plan.lower import content, lower
 from cedar.plan.scan import Scan
@@ -40,7 +40,7 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_plan_that_is_made_anew_is_lowered_once(p, lowered):
-    first, second = (Binding(p.node, None, Env()).lowered(plan_of(p.node).root) for _ in range(2))
+    first, second = (Binding(p.node, None, Env()).lowered(initial_plan(p.node).root) for _ in range(2))
     assert first == second
     assert first.root is not second.root
     assert len(lowered) == 1
@@ -48,12 +48,12 @@ def test_a_plan_that_is_made_anew_is_lowered_once(p, lowered):
 
 @pytest.mark.parametrize("change", ["policy", "order", "executor", "counts"])
 def test_a_run_of_another_kind_lowers_it_anew(p, lowered, change):
-    Binding(p.node, None, Env()).lowered(plan_of(p.node).root)
+    Binding(p.node, None, Env()).lowered(initial_plan(p.node).root)
     on_error = Skip(refill=True) if change == "policy" else None
     counts = (lambda _source, splits, _filters: np.zeros(len(splits), dtype=np.int64)) if change == "counts" else None
     other = Binding(p.node, on_error, Env(), counts=counts)
     other.any_order = change == "order"
-    other.lowered(plan_of(p.node).root, "dask" if change == "executor" else "")
+    other.lowered(initial_plan(p.node).root, "dask" if change == "executor" else "")
     assert len(lowered) == 2
 
 
@@ -64,7 +64,7 @@ def test_a_plan_that_fails_the_check_fails_it_each_time(p, monkeypatch):
     monkeypatch.setattr("cedar.engine.binding.verify", wrong)
     for _ in range(2):
         with pytest.raises(cedar.PlanError, match="stage 1"):
-            Binding(p.node, None, Env()).lowered(plan_of(p.node).root)
+            Binding(p.node, None, Env()).lowered(initial_plan(p.node).root)
 
 
 def describe(p: cedar.Pipeline, **changes: Callable[[Any], Any]) -> Any:

@@ -14,7 +14,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler
 from cedar.engine.first_rows import FirstRows
 from cedar.operators.base import Env
-from cedar.pipeline.planning import plan_of
+from cedar.pipeline.planning import initial_plan
 from cedar.plan.lower import lower
 
 
@@ -49,7 +49,7 @@ def test_a_plan_is_lowered_once_for_all_epochs(plan: Any, monkeypatch: pytest.Mo
 
 def test_a_plan_is_compared_in_the_stages_in_which_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     p = pipeline()
-    plan, binding = plan_of(p.node), Binding(p.node, None, Env())
+    plan, binding = initial_plan(p.node), Binding(p.node, None, Env())
     seen: list[Any] = []
     made = Compiler.top
 
@@ -75,7 +75,7 @@ def test_a_plan_that_cannot_be_compiled_runs_as_written(monkeypatch: pytest.Monk
 
     with p.loader(executor="inline", plan="off", seed=1) as loader:
         written = [batch["x"].tolist() for batch in loader]
-    plan = plan_of(p.node)
+    plan = initial_plan(p.node)
     assert plan.root is not p.node
     monkeypatch.setattr(FirstRows, "difference", lambda *_: None)
     monkeypatch.setattr(Compiler, "__init__", compiled)

@@ -20,7 +20,7 @@ from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows
 from cedar.operators.base import Env
-from cedar.pipeline.planning import plan_of
+from cedar.pipeline.planning import initial_plan
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
@@ -118,14 +118,14 @@ def test_expensive_functions_are_called_on_few_rows(source: cedar.Pipeline, monk
     asked = first_rows(p)
     monkeypatch.setattr("cedar.engine.first_rows._SECONDS", 0.0)
     called.clear()
-    assert asked.difference(plan_of(p.node)) is None
+    assert asked.difference(initial_plan(p.node)) is None
     assert 0 < len(called) <= 2 * 2
 
 
 def test_functions_are_called_on_64_rows_at_most(source: cedar.Pipeline) -> None:
     p = source.map(seen, "y", into="z", dtype=int).filter(col("x") > 2)
     called.clear()
-    assert first_rows(p).difference(plan_of(p.node)) is None
+    assert first_rows(p).difference(initial_plan(p.node)) is None
     assert len(called) <= 2 * (2 + 15 + 63 + 64), "some of them again, as nothing knows before how long they take"
 
 
@@ -134,7 +134,7 @@ def test_only_columns_that_matter_are_read(tmp_path: Any, monkeypatch: pytest.Mo
     pq.write_table(table, tmp_path / "t.parquet")
     p = cedar.read_parquet(str(tmp_path / "t.parquet")).filter(col("b") > 2).select("a").batch(4)
     asked = first_rows(p)
-    assert asked.difference(plan_of(p.node)) is None
+    assert asked.difference(initial_plan(p.node)) is None
     (rows,) = asked._rows.values()
     assert sorted(rows.columns) == ["a", "b"]
 
@@ -142,7 +142,7 @@ def test_only_columns_that_matter_are_read(tmp_path: Any, monkeypatch: pytest.Mo
 def test_all_columns_are_read_where_a_function_sees_whole_rows(source: cedar.Pipeline) -> None:
     p = source.map(lambda row: {"n": len(row)}).filter(col("n") == 2)
     asked = first_rows(p)
-    assert asked.difference(plan_of(p.node)) is None
+    assert asked.difference(initial_plan(p.node)) is None
     bad = without_the_top(p.node)
     assert asked.difference(replace(bad, root=graph.replace(bad.root, narrow))) is not None
 
@@ -174,7 +174,7 @@ def shaped(p: cedar.Pipeline, shape: str) -> cedar.Pipeline:
 @pytest.mark.parametrize("shape", ["rows", "shuffle", "large batches", "functions"])
 def test_wrong_rows_are_not_delivered(shape: str, executor: str, order: Any, source: cedar.Pipeline) -> None:
     p = shaped(source, shape)
-    bad = Plan(p.node, graph.replace(plan_of(p.node).root, no_filter), method="loaded")
+    bad = Plan(p.node, graph.replace(initial_plan(p.node).root, no_filter), method="loaded")
     wanted = [row for unit in p.loader(plan="off", executor="inline") for row in np.atleast_1d(unit["x"]).tolist()]
     with p.loader(plan=bad, executor=executor, workers=2, order=order) as loader:
         found = [row for unit in loader for row in np.atleast_1d(unit["x"]).tolist()]
@@ -201,7 +201,7 @@ def test_the_rows_of_an_iterator_are_compared_and_then_delivered(makes: str, ord
         return cedar.from_iterable(make, dtypes={"x": int, "y": int}).map(seen, "x", into="z", dtype=int)
 
     p = pipeline().filter(col("y") > 2).batch(8, last="keep")
-    good = plan_of(p.node)
+    good = initial_plan(p.node)
     bad = replace(good, root=graph.replace(good.root, without_filter))
     assert bad.root is not good.root
     wanted = [row["x"] for row in rows if row["y"] > 2]
@@ -229,13 +229,13 @@ def test_a_function_that_needs_full_batches_is_given_what_there_is(tmp_path: Any
         .batch(48, last="keep")
         .map(halves, "x", dtype=int)
     )
-    assert first_rows(p).difference(plan_of(p.node)) is None
+    assert first_rows(p).difference(initial_plan(p.node)) is None
 
 
 @pytest.mark.parametrize("draw", [lambda: next(COUNT), lambda: float(GENERATOR.random())], ids=["counter", "generator"])
 def test_a_function_that_is_not_deterministic_is_named_so(draw: Callable[[], Any], source: cedar.Pipeline) -> None:
     p = source.map(lambda y: draw(), "y", into="r", dtype=type(draw())).filter(col("x") > 9).batch(4)
-    found = first_rows(p).difference(plan_of(p.node))
+    found = first_rows(p).difference(initial_plan(p.node))
     assert found is not None
     assert "not deterministic" in found.what
 

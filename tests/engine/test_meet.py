@@ -11,10 +11,10 @@ import pytest
 
 import cedar
 from cedar.engine.meet import Rendezvous, talk
-from cedar.engine.words import FolderWords, Words
+from cedar.engine.words import FolderKeyValues, KeyValueStore
 
 
-def meet(words: Words, said: list[Any]) -> list[Any]:
+def meet(words: KeyValueStore, said: list[Any]) -> list[Any]:
     """What each rank gets of a meeting to which it says this."""
 
     def one(rank: int) -> Any:
@@ -26,7 +26,7 @@ def meet(words: Words, said: list[Any]) -> list[Any]:
 
 
 def test_all_get_what_was_made_of_what_all_said(tmp_path: Path) -> None:
-    words = FolderWords(str(tmp_path))
+    words = FolderKeyValues(str(tmp_path))
     first = meet(words, ["a", {"b": 1}, None])
     assert [made for _, made in first] == [[None, ["a", {"b": 1}, None]]] * 3
     second = meet(words, [1, 2])  # of the words of another meeting, none answers
@@ -39,7 +39,7 @@ def test_a_rank_that_is_slow_to_look_is_not_taken_into_the_next_meeting(tmp_path
     """Rank 0 is at its next meeting, and asks for who said hello to the first, before rank 1 has looked again."""
     next_begun = threading.Event()
 
-    class SlowWords(FolderWords):
+    class SlowWords(FolderKeyValues):
         here = False
 
         def set(self, name: str, word: str) -> None:
@@ -53,7 +53,7 @@ def test_a_rank_that_is_slow_to_look_is_not_taken_into_the_next_meeting(tmp_path
                 return word
             return super().get(name)
 
-    class FirstWords(FolderWords):
+    class FirstWords(FolderKeyValues):
         asked = 0
 
         def set(self, name: str, word: str) -> None:
@@ -76,7 +76,7 @@ def test_a_rank_that_is_slow_to_look_is_not_taken_into_the_next_meeting(tmp_path
 
 @pytest.mark.parametrize(("rank", "missing"), [(0, 1), (1, 0)])
 def test_who_does_not_come_is_named(tmp_path: Path, rank: int, missing: int) -> None:
-    meeting = Rendezvous(FolderWords(str(tmp_path)), "toy", rank, 2, 0.005, None)
+    meeting = Rendezvous(FolderKeyValues(str(tmp_path)), "toy", rank, 2, 0.005, None)
     with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {missing} of 2 did not call .* within 0.005 s"):
         meeting.outcome(None, lambda said, _: said)
 
@@ -84,4 +84,4 @@ def test_who_does_not_come_is_named(tmp_path: Path, rank: int, missing: int) -> 
 def test_a_place_that_is_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(cedar.WorkerError, match="cannot communicate with the others"), talk(None):
-        FolderWords(str(tmp_path / "file")).set("a", "b")
+        FolderKeyValues(str(tmp_path / "file")).set("a", "b")

@@ -118,7 +118,7 @@ class Stubborn:
     def checked(self, plan: Plan, *_: Any) -> Plan:
         return plan
 
-    def foretell(self, plan: Plan, _: Profile) -> Plan:
+    def with_prediction(self, plan: Plan, _: Profile) -> Plan:
         return plan
 
 

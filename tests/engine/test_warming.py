@@ -37,7 +37,7 @@ def settled(plan: Plan) -> tuple[set[str], set[str]]:
     return found
 
 
-def plan_of(pipeline: cedar.Pipeline) -> Plan:
+def initial_plan(pipeline: cedar.Pipeline) -> Plan:
     return Plan.as_written(pipeline.node)
 
 
@@ -50,14 +50,14 @@ def test_modules_of_functions_are_imported_in_the_workers(tmp_path: Path, monkey
     (tmp_path / "imported").unlink()
     processes.close()
     p = cedar.from_items([{"x": 1}]).map(slow_to_import.double, "x", dtype=int).batch(1)
-    assert settled(plan_of(p)) == ({"1"}, set())
+    assert settled(initial_plan(p)) == ({"1"}, set())
     assert (tmp_path / "imported").exists()
 
 
 def test_a_plan_whose_functions_cannot_be_sent_is_unfit() -> None:
     lock = threading.Lock()
     p = cedar.from_items([{"x": 1}]).map(lambda x: (lock, x)[1], "x", dtype=int).batch(1)
-    assert settled(plan_of(p)) == (set(), {"1"})
+    assert settled(initial_plan(p)) == (set(), {"1"})
 
 
 def test_a_plan_whose_functions_no_worker_can_load_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,4 +65,4 @@ def test_a_plan_whose_functions_no_worker_can_load_is_unfit(monkeypatch: pytest.
     exec("def double(x): return 2 * x", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
     p = cedar.from_items([{"x": 1}]).map(module.double, "x", dtype=int).batch(1)
-    assert settled(plan_of(p)) == (set(), {"1"})
+    assert settled(initial_plan(p)) == (set(), {"1"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cedar.engine.words import FolderWords, StoreWords, Words, words_at
+from cedar.engine.words import FolderKeyValues, KeyValueStore, TorchKeyValues, key_value_store_at
 
 
 def store() -> Any:
@@ -21,11 +21,11 @@ def store() -> Any:
 
 
 @pytest.fixture(params=["folder", "store"])
-def words(request: pytest.FixtureRequest, tmp_path: Path) -> Words:
-    return words_at(str(tmp_path / "new") if request.param == "folder" else store())
+def words(request: pytest.FixtureRequest, tmp_path: Path) -> KeyValueStore:
+    return key_value_store_at(str(tmp_path / "new") if request.param == "folder" else store())
 
 
-def test_the_last_word_of_a_name_counts_until_it_is_dropped(words: Words) -> None:
+def test_the_last_word_of_a_name_counts_until_it_is_dropped(words: KeyValueStore) -> None:
     assert words.get("job/hello/1") is None
     words.set("job/hello/1", "one")
     words.set("job/hello/1", "another, ü")
@@ -36,7 +36,7 @@ def test_the_last_word_of_a_name_counts_until_it_is_dropped(words: Words) -> Non
     assert words.get("job/hello/1") is None
 
 
-def test_a_word_that_is_dropped_at_the_same_time_is_waited_for_by_nobody(words: Words) -> None:
+def test_a_word_that_is_dropped_at_the_same_time_is_waited_for_by_nobody(words: KeyValueStore) -> None:
     over = threading.Event()
 
     def drop() -> None:
@@ -54,11 +54,11 @@ def test_a_word_that_is_dropped_at_the_same_time_is_waited_for_by_nobody(words: 
 
 
 def test_a_word_in_a_folder_is_there_for_whoever_looks_and_nothing_else_is(tmp_path: Path) -> None:
-    FolderWords(str(tmp_path)).set("a/b", "word")
-    assert FolderWords(str(tmp_path)).get("a/b") == "word"
+    FolderKeyValues(str(tmp_path)).set("a/b", "word")
+    assert FolderKeyValues(str(tmp_path)).get("a/b") == "word"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["word"]
 
 
 def test_the_place_says_which_words_there_are(tmp_path: Path) -> None:
     places: list[Any] = [str(tmp_path), store()]
-    assert [type(words_at(place)) for place in places] == [FolderWords, StoreWords]
+    assert [type(key_value_store_at(place)) for place in places] == [FolderKeyValues, TorchKeyValues]

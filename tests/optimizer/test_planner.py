@@ -45,7 +45,7 @@ def test_there_is_a_candidate_for_each_kind_of_place():
         (True, False),
     ]
     assert not any(plan.prediction.more for plan in found)
-    assert "one more core" in made.foretell(found[2], known).prediction.more  # once it is told of
+    assert "one more core" in made.with_prediction(found[2], known).prediction.more  # once it is told of
     made.most_workers = None  # their number is the user's
     assert len(made.candidates(known)) == 2
 
@@ -62,4 +62,4 @@ def test_a_plan_is_predicted_as_it_is_after_all_rules(tmp_path):
     assert next(getattr(n.operator, "columns", None) for n in graph.walk(plan.root)) == ("a",)
     assert plan.prediction.operators[0] == pytest.approx(1e-3 * 8 / 112)  # a part of what reading both takes
     assert plan.prediction.use["cores"] * drawn.machine.cores < 1e-4
-    assert plan.prediction == made.foretell(plan, drawn).prediction
+    assert plan.prediction == made.with_prediction(plan, drawn).prediction

@@ -24,7 +24,7 @@ from cedar.core.stream import Piece
 from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
 from cedar.engine.compare import compared
-from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.runner import Runner
@@ -104,9 +104,9 @@ def check_effects(binding: Binding, plan: Plan, world: int = 1, *, strict: bool 
     runs = came = 0
     made: list[_Rows] = [_made_up(binding, rows, nulls) for nulls in (True, False) for rows in _ROWS]
     made.append(partial(_read, binding))
-    hopeless: int | None = None
+    max_loss: int | None = None
     for number, rows in enumerate(made):
-        if number == hopeless:
+        if number == max_loss:
             continue
         if (came and number >= len(_ROWS)) or (runs and number == len(made) - 1):
             break  # rows without nulls say less, and nothing is read for better ones
@@ -119,7 +119,7 @@ def check_effects(binding: Binding, plan: Plan, world: int = 1, *, strict: bool 
                 written = check.sound()
             finally:
                 if number % len(_ROWS) == 0 and check.left * _ROWS[1] < _ENOUGH * _ROWS[0]:
-                    hopeless = number + 1  # nearly all failed, and so would more of the kind, one by one
+                    max_loss = number + 1  # nearly all failed, and so would more of the kind, one by one
         except NoStandIn as error:
             raise Unclear(f"nothing is known of {error}") from error
         except Exception as error:  # noqa: BLE001 - other rows may do
@@ -324,7 +324,7 @@ class _Check:
                 tasks = Tasks(self._runner, dataclasses.replace(self._env, epoch=epoch), metrics)
                 compiler = Compiler(physical, binding, tasks, store)
                 turns = over_ranks(binding.nodes) is not None
-                share = Share(rank, world, least_run(binding), deal_mode(binding.root), turns=turns)
+                share = Share(rank, world, min_run_units(binding), deal_mode(binding.root), turns=turns)
                 runs.append(_units(compiler, share, most))
         return runs, metrics.fell_back
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.core.arrow import of_numbers, of_texts
+from cedar.core.arrow import from_numbers, from_strings
 from cedar.core.columns import OBJECT, UNKNOWN, Column, Index, TensorType, cut, take
 from cedar.core.cursor import hash_array
 from cedar.core.errors import CedarError, PipelineError
@@ -127,7 +127,7 @@ def _prune(self: SampleRows, split: Split, predicate: pl.Expr) -> bool:
         column = self.rows.get(path[0])
         if not isinstance(column, pa.Array) or len(path) > 1:
             return None
-        values = column.take(of_numbers(index))
+        values = column.take(from_numbers(index))
         return Bounds(len(values), values.null_count, _ends(values))
 
     return excludes(predicate, bounds, {name: _type(column) or UNKNOWN for name, column in self.rows.items()})
@@ -144,7 +144,7 @@ def _ends(values: pa.Array) -> pa.Array | None:
     if not ends["min"].is_valid:
         return None
     both = [ends["min"].as_py(), ends["max"].as_py()]
-    return of_texts(both, kind) if pa.types.is_large_string(kind) else of_numbers(np.array(both), kind)
+    return from_strings(both, kind) if pa.types.is_large_string(kind) else from_numbers(np.array(both), kind)
 
 
 def _read_sound(self: SampleRows, split: Split) -> Iterator[tuple[Chunk, dict[int, CedarError]]]:
@@ -161,9 +161,9 @@ def _read_sound(self: SampleRows, split: Split) -> Iterator[tuple[Chunk, dict[in
 _OFFERED: dict[str, Any] = {
     "select": _select,
     "prune": _prune,
-    "read_sound": _read_sound,
+    "read_valid_rows": _read_sound,
     "selects_fields": property(lambda _: True),
-    "reread_bytes": property(lambda _: _PRICE),
+    "second_read_cost_bytes": property(lambda _: _PRICE),
     "per_row": property(lambda _: False),
 }
 
@@ -226,13 +226,13 @@ def values_of(kind: pa.DataType, draws: Index, named: Sequence[Any] = ()) -> pa.
         offsets = np.concatenate([[0], np.cumsum(draws % 4)])
         items = values_of(kind.value_type, np.repeat(draws // 5, draws % 4) + np.arange(offsets[-1]), named)
         large = pa.types.is_large_list(kind)
-        cuts = of_numbers(offsets, pa.int64() if large else pa.int32())
+        cuts = from_numbers(offsets, pa.int64() if large else pa.int32())
         return (pa.LargeListArray if large else pa.ListArray).from_arrays(cuts, items, type=kind)
     if pa.types.is_fixed_size_list(kind):
         items = np.repeat(draws // 5, kind.list_size) + np.tile(np.arange(kind.list_size), len(draws))
         return pa.FixedSizeListArray.from_arrays(values_of(kind.value_type, items, named), type=kind)
     pool = _pool(kind, named)
-    return pool.take(of_numbers(draws % len(pool)))
+    return pool.take(from_numbers(draws % len(pool)))
 
 
 def _indices(index: Index, valid: Any) -> pa.Array:
@@ -252,15 +252,15 @@ def _pool(kind: pa.DataType, named: Sequence[Any]) -> pa.Array:
         high = (1 << kind.bit_width) + low - 1
         near = [int(v) + d for v in numbers for d in (-1, 0, 1)]
         pool = dict.fromkeys([*near, 0, 1, 3, max(low, -1), 12] if near else range(max(low, -1), 31))
-        return of_numbers(np.array([v for v in pool if low <= v <= high]), kind)
+        return from_numbers(np.array([v for v in pool if low <= v <= high]), kind)
     if types.is_floating(kind):
         floats = [float(v) + d for v in numbers for d in (-0.5, 0.0, 0.5)]
-        return of_numbers(np.array([*floats, 0.0, -0.0, 2.5, -1.0, float("nan")]), kind)
+        return from_numbers(np.array([*floats, 0.0, -0.0, 2.5, -1.0, float("nan")]), kind)
     if types.is_large_string(kind):
         texts = [v for v in named if isinstance(v, str)]
-        return of_texts([*dict.fromkeys([*texts, *(f"{text}x" for text in texts), "", "B c", "7", "12"])], kind)
+        return from_strings([*dict.fromkeys([*texts, *(f"{text}x" for text in texts), "", "B c", "7", "12"])], kind)
     if types.is_large_binary(kind):
-        return of_texts([b"", b"a", b"bc"], kind)
+        return from_strings([b"", b"a", b"bc"], kind)
     if types.is_temporal(kind) and not types.is_interval(kind):
         days = np.array([0, 1, 59, 60, 365, 10_957])  # where years and months begin
         per_day = 1 if kind.bit_width == 32 else 3_600_000

@@ -17,7 +17,7 @@ from cedar.engine.binding import Binding
 from cedar.operators import recsys
 from cedar.operators.algebra import length_changing, per_value
 from cedar.operators.base import Env
-from cedar.pipeline.planning import plan_of
+from cedar.pipeline.planning import initial_plan
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, walk
 from tests.oracle.check import Unclear, check, check_effects
@@ -49,7 +49,7 @@ def test_the_first_check_calls_no_function(path: str) -> None:
 
     p = cedar.read_parquet(path).map(seen, "y", dtype=int).filter(lambda y: seen(y) > 3, "y").filter(col("x") > 2)
     p = p.take(50).select("id").batch(4)
-    assert check_effects(Binding(p.node, None, Env()), plan_of(p.node)) is None
+    assert check_effects(Binding(p.node, None, Env()), initial_plan(p.node)) is None
     assert not calls
 
 
@@ -57,7 +57,7 @@ def test_a_changed_order_is_checked_with_the_functions_on_rows_of_the_source(pat
     """What functions do next to what they declare shows on real rows alone."""
     count = iter(range(10**6))
     p = cedar.read_parquet(path).map(lambda y: next(count), "y", dtype=int).filter(col("u") > 9).batch(4)
-    plan = plan_of(p.node)
+    plan = initial_plan(p.node)
     assert check_effects(Binding(p.node, None, Env()), plan) is None
     found = check(Binding(p.node, None, Env()), plan, 64)
     assert found is not None

@@ -92,7 +92,7 @@ def windows_lost(physical: Physical) -> Iterator[Physical]:
 
 def rows_counted_wrongly(physical: Physical) -> Iterator[Physical]:
     for i, stage in each(physical, "read", "task", "group"):
-        yield replaced(physical, i, keeps_units=not stage.keeps_units)
+        yield replaced(physical, i, preserves_units=not stage.preserves_units)
 
 
 def a_stage_passed_by(physical: Physical) -> Iterator[Physical]:

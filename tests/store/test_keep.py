@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from cedar.store.keep import alone_at, load, once, place_beside, read_file, save, user_place, write_file
+from cedar.store.keep import exclusive_at, load, once, read_file, save, store_next_to, user_place, write_file
 from cedar.store.place import INSIDE, name_of
 
 NAME = name_of("kind", 1)
@@ -26,7 +26,7 @@ def test_values_are_kept_for_this_user_alone(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_not_what_it_should_be_is_removed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    place = place_beside(str(tmp_path / "a"), 1 << 20)
+    place = store_next_to(str(tmp_path / "a"), 1 << 20)
     save(place, NAME, lambda _: {"x": 1})
     assert load(place, NAME, lambda entry: entry.about["y"]) is None
     assert "cannot be used and will be recomputed" in caplog.text
@@ -34,7 +34,7 @@ def test_what_is_not_what_it_should_be_is_removed_and_said(tmp_path: Path, caplo
 
 
 def test_other_versions_are_replaced_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    place = place_beside(str(tmp_path / "a"), 1 << 20)
+    place = store_next_to(str(tmp_path / "a"), 1 << 20)
     save(place, NAME, lambda _: {"x": 1}, {"code": "1"})
     assert load(place, NAME, lambda entry: entry.about["x"], {"code": "2"}) is None
     assert caplog.text == ""
@@ -42,7 +42,7 @@ def test_other_versions_are_replaced_without_a_word(tmp_path: Path, caplog: pyte
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a").write_text("mine")
-    place = place_beside(str(tmp_path / "a"), 1 << 20)
+    place = store_next_to(str(tmp_path / "a"), 1 << 20)
     assert not any(save(place, NAME, lambda _: {}) for _ in range(3))
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
     assert "entries cannot be saved in" in record.getMessage()
@@ -71,19 +71,19 @@ def test_json_is_made_once(tmp_path: Path) -> None:
         made.append(1)
         return {"x": len(made)}
 
-    place = place_beside(str(tmp_path / "a"), 1 << 20)
+    place = store_next_to(str(tmp_path / "a"), 1 << 20)
     threads = [threading.Thread(target=once, args=(place, NAME, make)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert once(place_beside(str(tmp_path / "a"), 1 << 20), NAME, make) == {"x": 1}
+    assert once(store_next_to(str(tmp_path / "a"), 1 << 20), NAME, make) == {"x": 1}
     assert once(None, NAME, make) == {"x": 2}
 
 
 def test_a_place_beside_data_may_be_a_url() -> None:
-    save(place_beside("memory://beside/a", 1 << 20), NAME, lambda _: {"x": 1})
-    assert load(place_beside("memory://beside/a", 1 << 20), NAME, lambda entry: entry.about) == {"x": 1}
+    save(store_next_to("memory://beside/a", 1 << 20), NAME, lambda _: {"x": 1})
+    assert load(store_next_to("memory://beside/a", 1 << 20), NAME, lambda entry: entry.about) == {"x": 1}
 
 
 def test_a_named_file_is_written_whole_here_and_elsewhere(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_named_file_is_written_whole_here_and_elsewhere(tmp_path: Path) -> Non
     for where in (str(tmp_path / "a"), "memory://kepttest/a"):
         assert read_file(where) is None
         for content in (b"first, and longer", b"second"):
-            with alone_at(where):
+            with exclusive_at(where):
                 write_file(where, content)
             assert read_file(where) == content
     assert os.listdir(tmp_path) == ["a"]

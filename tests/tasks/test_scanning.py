@@ -50,7 +50,7 @@ class Cut:
     inner: object
     columns: tuple[str, ...] | None = None
     asked: list = field(default_factory=list)
-    reread_bytes = 1 << 19
+    second_read_cost_bytes = 1 << 19
 
     def splits(self):
         return [Split(0, i, i + 250, 250, part=i) for i in range(0, ROWS, 250)]

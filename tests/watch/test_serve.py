@@ -109,9 +109,9 @@ def test_a_run_that_is_served_has_a_page_and_gives_traces(tmp_path, capsys):
             served(loader.url, "/trace", seconds=61)
         assert refused.value.code == 400
         got = {}
-        asker = Thread(target=lambda: got.update(trace=served(loader.url, "/trace", seconds=1)[0]))
-        asker.start()
-        while asker.is_alive():
+        request_owner = Thread(target=lambda: got.update(trace=served(loader.url, "/trace", seconds=1)[0]))
+        request_owner.start()
+        while request_owner.is_alive():
             next(batches)
         found = json.loads(got["trace"])
         assert sum(event["name"] == "map(add_one)" for event in found["traceEvents"]) > 0

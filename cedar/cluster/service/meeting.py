@@ -9,10 +9,10 @@ from cedar.cluster.dask.signals import job_of_ranks
 from cedar.cluster.service.line import ServiceLine
 from cedar.core.errors import Site
 from cedar.engine.agree import Board
-from cedar.engine.words import Words
+from cedar.engine.words import KeyValueStore
 
 
-class ServiceWords(Words):
+class ServiceKeyValues(KeyValueStore):
     """A key-value store on a service, which evicts the least recently used values when it is full."""
 
     def __init__(self, service: Any) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import numbers, of_numbers
+from cedar.core.arrow import from_numbers, numbers
 from cedar.core.columns import Column, ColumnType, Index, concat, cut, nbytes, take, take_arrays
 from cedar.core.groups.encode import distinct_rows, firsts, list_offsets, renumber, repeated
 from cedar.core.groups.gather import gather
@@ -150,10 +150,10 @@ def take_lists(values: pa.Array, index: npt.NDArray[Any] | slice) -> pa.Array:
     kind = values.type
     number = pt.is_large_list(kind) and (pt.is_integer(kind.value_type) or pt.is_floating(kind.value_type))
     if not number or not len(values) or values.null_count:
-        return values.take(of_numbers(index))
+        return values.take(from_numbers(index))
     items = values.values
     if items.null_count:
-        return values.take(of_numbers(index))
+        return values.take(from_numbers(index))
     picked, offsets = gather(numbers(items), list_offsets(values), index)
     child = pa.Array.from_buffers(kind.value_type, len(picked), [None, pa.py_buffer(picked)])
     return pa.Array.from_buffers(kind, len(index), [None, pa.py_buffer(offsets)], children=[child])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import of_numbers
+from cedar.core.arrow import from_numbers
 from cedar.core.boundary import canonical_type
 
 Codes = npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     views = [_without_nulls(_comparable(column)) for column in columns]
     changed = _changed_rows(views)
     if changed is not None:
-        index = of_numbers(changed)
+        index = from_numbers(changed)
         views = [view.take(index) for view in views]
     codes, count, dictionaries = _number_rows(views)
     first = firsts(codes, count)
@@ -127,7 +127,7 @@ def _refine(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Ar
     if count <= 1:
         return more, others, encoded.dictionary
     if count != others or not np.array_equal(codes, more):  # the view splits rows that were equal before
-        codes, count = _dictionary_numbers(of_numbers(codes * others + more))
+        codes, count = _dictionary_numbers(from_numbers(codes * others + more))
     return codes, count, encoded.dictionary
 
 

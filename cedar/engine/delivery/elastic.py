@@ -16,7 +16,7 @@ from typing import Any
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
 from cedar.engine.delivery.state import merge, part_of, validated
 from cedar.engine.meet import Rendezvous, talk
-from cedar.engine.words import Words, words_at
+from cedar.engine.words import KeyValueStore, key_value_store_at
 
 State = dict[str, Any]
 _NO_MEETING = "0"
@@ -68,12 +68,12 @@ class Elastic:
         self._changes = 0  # number of changes that this rank took part in
         self.meeting = ""  # name of the last change
 
-    def _words(self, rank: int, world: int, site: Site | None) -> Words | None:
+    def _words(self, rank: int, world: int, site: Site | None) -> KeyValueStore | None:
         place = self._place(rank, world)
         if place is None:
             return None
         with talk(site):
-            return words_at(place)
+            return key_value_store_at(place)
 
     def _key(self, kind: str, rank: int, meeting: str | None = None) -> str:
         meeting = self.meeting if meeting is None else meeting
@@ -145,7 +145,9 @@ class Elastic:
         self._changes, self.meeting = made["deals"], meeting
         return made["state"]  # type: ignore[no-any-return]
 
-    def _merged(self, words: Words, said: Sequence[State], keep_alive: Callable[[], None], site: Site | None) -> State:
+    def _merged(
+        self, words: KeyValueStore, said: Sequence[State], keep_alive: Callable[[], None], site: Site | None
+    ) -> State:
         """Rank 0: merge the states of all ranks."""
         deals = max(each["deals"] for each in said)
         if all(each["state"] is None for each in said):
@@ -172,7 +174,7 @@ class Elastic:
         return {"state": state, "deals": deals + 1}
 
     def _lost_state(
-        self, words: Words, meeting: str, other: State, rank: int, tells: bool, keep_alive: Callable[[], None],
+        self, words: KeyValueStore, meeting: str, other: State, rank: int, tells: bool, keep_alive: Callable[[], None],
         site: Site | None,
     ) -> State:  # fmt: skip
         """Return the state of a lost rank, after as many steps as ``other`` had."""
@@ -189,7 +191,7 @@ class Elastic:
         state = other | begun | {"rank": rank, "begun": begun, "skipped": {}, "seen": 0}
         return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), keep_alive)
 
-    def _lost_beginning(self, words: Words, meeting: str, other: State, rank: int, tells: bool) -> State:
+    def _lost_beginning(self, words: KeyValueStore, meeting: str, other: State, rank: int, tells: bool) -> State:
         """Return where a lost rank began this epoch."""
         shared = words.get(f"{self._name}/{meeting}/outcome") if meeting else None
         state = None if shared is None else json.loads(shared)["state"]

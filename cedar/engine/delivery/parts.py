@@ -31,8 +31,8 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, Runners, UntakenResults
-from cedar.executors.choose import available_cpus, check_executor, of_fork
-from cedar.executors.isolated import apart_for
+from cedar.executors.choose import available_cpus, check_executor, executor_after_fork
+from cedar.executors.isolated import isolated_calls_for
 from cedar.executors.recovery import Patience
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
@@ -60,7 +60,7 @@ class Parts(DataLoaderLike):
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
         instances = Instances()
         self._metrics = Metrics()
-        apart = apart_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
+        apart = isolated_calls_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
         self._saved_numeric: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
         env = Env(options.seed, options.epoch, instances, numeric=self._environment(), unsteady={})
         self._counting = Counting(options)
@@ -140,7 +140,7 @@ class Parts(DataLoaderLike):
     def _new_runner(self) -> tuple[Runner, Runners]:
         """Create the runner of an iteration, and the runners of other places for its plans."""
         runner = self._runner = Runner(
-            *of_fork(self._options.executor, self._options.workers),
+            *executor_after_fork(self._options.executor, self._options.workers),
             self._metrics.deaths,
             Patience(self._options.timeout),
             watched=True,

@@ -19,7 +19,7 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
-from cedar.executors.choose import of_fork
+from cedar.executors.choose import executor_after_fork
 from cedar.executors.recovery import Patience
 from cedar.plan.data import Plan
 
@@ -211,7 +211,7 @@ class Replays:
         return current
 
     def _runner(self) -> Runner:
-        executor, workers = of_fork(self._options.executor, self._options.workers)
+        executor, workers = executor_after_fork(self._options.executor, self._options.workers)
         here = executor in ("auto", "inline", "threads") or isinstance(executor, ThreadPoolExecutor)
         return (
             Runner("inline", 1)

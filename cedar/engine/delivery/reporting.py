@@ -12,7 +12,7 @@ from cedar.core.errors import CedarError
 from cedar.core.extensions import extension
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read
-from cedar.datasets.filesource import asked_outside_tasks
+from cedar.datasets.filesource import requests_outside_tasks
 from cedar.engine.delivery.standing import LoaderPosition
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import pictured
@@ -85,7 +85,7 @@ class Reporting(LoaderPosition):
         """Report on the run so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
         made: Report = extension("watch.report").make_report(
-            self._metrics, asked_outside_tasks(tables), inline=self._executor_name == "inline", rank=self.rank.rank,
+            self._metrics, requests_outside_tasks(tables), inline=self._executor_name == "inline", rank=self.rank.rank,
             world=self.rank.world, rank_from=self.rank.origin, executor=self._executor_name, workers=self._workers,
             epoch=self.epoch, step=self._step, plan=self._plans.current.method, graph=self._graph(),
             plan_changes=len(self._plans.history),

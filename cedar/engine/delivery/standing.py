@@ -15,7 +15,7 @@ from cedar.core.ranks import Rank
 from cedar.datasets.as_saved import Saved, as_saved
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.engine.compiler import least_run
+from cedar.engine.compiler import min_run_units
 from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
@@ -342,14 +342,14 @@ class LoaderPosition(Parts):
                 )
 
     def _chunk(self) -> int:
-        return least_run(self._binding)
+        return min_run_units(self._binding)
 
 
 def _in_order(root: Node) -> bool:
     """Whether rows are delivered in order, batched only at the end, and each block comes from one split."""
     nodes = [node for node in graph.walk(root) if node.inputs]
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
-    holding = [each for each in streams if not (each.keeps_windows or each.repeats or each.cuts)]
+    holding = [each for each in streams if not (each.preserves_windows or each.repeats or each.cuts)]
     alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
     return alone and (not holding or (streams[-1].batch_rows is not None and holding == [streams[-1]]))
 

@@ -277,7 +277,7 @@ class _ChunkReader:
             self._drop -= dropped
             if dropped < block.slots:
                 block = block.slice(dropped, block.slots)
-                timing.rows_read = timing.rows_left = block.slots
+                timing.rows_read = timing.rows_passed = block.slots
                 if measures:
                     timing.read_columns = {name: nbytes(column) for name, column in block.columns.items()}
                 wall = time.perf_counter() - timing.began

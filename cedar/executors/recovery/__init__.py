@@ -4,10 +4,10 @@ Kernels are pure and random draws are keyed by the row, so retries are safe. The
 """
 
 from cedar.executors.recovery.deaths import Death, Deaths
-from cedar.executors.recovery.lost import is_lost, rest_at_exit
+from cedar.executors.recovery.lost import block_daemon_at_exit, is_lost
 from cedar.executors.recovery.patience import Patience
 from cedar.executors.recovery.recovery import Recovery, WorkersDied, refused
-from cedar.executors.recovery.task import Submit, TaskWork, limits_of
+from cedar.executors.recovery.task import Submit, TaskWork, time_limits
 
 __all__ = [
     "Death",
@@ -17,8 +17,8 @@ __all__ = [
     "Submit",
     "TaskWork",
     "WorkersDied",
+    "block_daemon_at_exit",
     "is_lost",
-    "limits_of",
     "refused",
-    "rest_at_exit",
+    "time_limits",
 ]

@@ -23,7 +23,7 @@ def is_lost(error: BaseException) -> bool:
     return any(kind.__name__ in _LOST and kind.__module__.startswith("distributed") for kind in type(error).__mro__)
 
 
-def rest_at_exit() -> None:
+def block_daemon_at_exit() -> None:
     """Block a daemon thread while the interpreter shuts down, so that it ends without a traceback."""
     ends = pools._shutdown or not threading.main_thread().is_alive()  # pools reject tasks slightly earlier
     if threading.current_thread().daemon and ends:

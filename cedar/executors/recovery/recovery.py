@@ -17,7 +17,7 @@ from cedar.core.errors import CedarError, RowRef, SourceError, WorkerError
 from cedar.executors.processes import fresh, warm
 from cedar.executors.recovery.board import process_board
 from cedar.executors.recovery.deaths import AfterDeath, Death, Deaths
-from cedar.executors.recovery.lost import is_lost, rest_at_exit
+from cedar.executors.recovery.lost import block_daemon_at_exit, is_lost
 from cedar.executors.recovery.patience import Patience
 from cedar.executors.recovery.task import SupervisedTask, TaskWork
 from cedar.executors.recovery.trial import Survived
@@ -286,14 +286,14 @@ class Recovery:
                 done=_STOPPED,
                 fix="run python -c 'import cedar' in a shell: the error there, or a lack of memory, is the cause",
             )
-        if task.hopeless and mark is not None and mark.operator == READING:
+        if task.max_loss and mark is not None and mark.operator == READING:
             return SourceError(
                 f"reading {task.work.reads or 'a split'} crashed the worker {task.deaths} times: {how}",
                 row=mark.ref,
                 done=_STOPPED,
                 fix="check whether the file is damaged, or too large for the memory; leave it out to continue",
             )
-        if task.hopeless or task.deaths >= _MAX_DEATHS_OF_TASK or self._deaths.in_a_row >= _MAX_DEATHS_IN_A_ROW:
+        if task.max_loss or task.deaths >= _MAX_DEATHS_OF_TASK or self._deaths.in_a_row >= _MAX_DEATHS_IN_A_ROW:
             times = f"{task.deaths} times" if task.deaths > 1 else f"{self._deaths.in_a_row + 1} times in a row"
             return WorkersDied(
                 f"workers died {times} while running {task.work.named(mark)}, and no single row is to blame: {how}",
@@ -331,7 +331,7 @@ def how_it_ended(error: BaseException) -> str:
 
 def refused(error: BaseException) -> WorkerError:
     """Return the error for an executor that accepts no more tasks."""
-    rest_at_exit()
+    block_daemon_at_exit()
     if isinstance(error, BrokenExecutor):
         return WorkerError(
             f"a worker died, and the executor takes no more tasks: {error}",

@@ -183,7 +183,7 @@ class SupervisedTask(Future[Result]):
         return bad
 
     @property
-    def hopeless(self) -> bool:
+    def max_loss(self) -> bool:
         """Whether to give up: too many bad rows, repeated deaths without a suspect row, or trials that find nothing."""
         many = self.work.most is not None and len(self._bad) > self.work.most
         return many or self._same_mark >= _MAX_SAME_DEATHS or self.fruitless_trials >= _MAX_TRIALS
@@ -194,7 +194,7 @@ class SupervisedTask(Future[Result]):
         return self._unmarked
 
 
-def limits_of(program: Program, reader: Any = None) -> tuple[float, ...]:
+def time_limits(program: Program, reader: Any = None) -> tuple[float, ...]:
     """Return the time limits of a program's functions, and of those that a reader runs."""
     programs = [program, *([reader.program] if hasattr(reader, "program") else [])]
     steps = [step for each in programs for step in (*each.steps, *(each.written or ()))]

@@ -30,13 +30,13 @@ def tried(marks: Marks | None) -> bool:
     return marks is not None and marks.trial is not None
 
 
-def try_shipped(code: Code, env: Env, block: Block) -> Survived:
+def run_trial_task(code: Code, env: Env, block: Block) -> Survived:
     """Run a trial instead of ``run_shipped``."""
     (program,) = code.load()
     return run_trial(program.steps, [block], code.env(env))
 
 
-def try_read(code: Code, env: Env, split: Any, lap: int, first: int) -> Survived:
+def read_trial_task(code: Code, env: Env, split: Any, lap: int, first: int) -> Survived:
     """Run a trial instead of ``read_shipped``, without reading or writing a cache."""
     program, reader = code.load()
     plain, steps = _source_and_steps(reader)

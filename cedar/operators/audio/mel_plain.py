@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.operators.audio.fft_plan import C51, C52, HALF, S3, S51, S52
-from cedar.operators.beside import in_turn
+from cedar.operators.beside import slow_path_lock
 
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]  # real and imaginary parts
@@ -35,7 +35,7 @@ def mel_spectrogram(  # noqa: PLR0913 - the same arguments as the compiled funct
     n = len(window)
     sounding = _count_frames(clip, begin, hop, n, out.shape[1])
     out[:, sounding:] = 0
-    with in_turn, np.errstate(over="ignore", invalid="ignore"):
+    with slow_path_lock, np.errstate(over="ignore", invalid="ignore"):
         for first in range(0, sounding, _FRAMES_PER_PASS):
             starting = begin + np.arange(first, min(first + _FRAMES_PER_PASS, sounding)) * hop
             framed = _windowed_frames(clip, starting, window)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.arrow import numbers, of_numbers
+from cedar.core.arrow import from_numbers, numbers
 from cedar.core.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, objects
 from cedar.operators.transform import Transform
 
@@ -90,14 +90,14 @@ def boxes_to_column(rows: Sequence[Boxes], like: ColumnType) -> Column:
         return np.stack(rows).astype(like.dtype) if len(rows) else np.zeros((0, *like.shape), dtype=like.dtype)
     if not isinstance(like, pa.DataType):
         return objects(rows)
-    offsets = of_numbers(_offsets([len(r) for r in rows]))
+    offsets = from_numbers(_offsets([len(r) for r in rows]))
     flat = np.concatenate([np.zeros((0, 4), dtype=np.float32), *rows]).reshape(-1)
     four = like.value_type
-    entries = of_numbers(flat, pa.float32()).cast(four.value_type, safe=False)
+    entries = from_numbers(flat, pa.float32()).cast(four.value_type, safe=False)
     if pa.types.is_fixed_size_list(four):
         inner = pa.FixedSizeListArray.from_arrays(entries, 4)
     else:
-        inner = pa.LargeListArray.from_arrays(of_numbers(np.arange(0, len(flat) + 1, 4)), entries)
+        inner = pa.LargeListArray.from_arrays(from_numbers(np.arange(0, len(flat) + 1, 4)), entries)
     return pa.LargeListArray.from_arrays(offsets, inner).cast(like)
 
 
@@ -140,5 +140,5 @@ def _keep_list_entries(column: Column, kept: Sequence[Mask | None]) -> pa.Array 
     masks = [np.ones(count, bool) if mask is None else mask for mask, count in zip(kept, counts.tolist(), strict=True)]
     mask_of_all = np.concatenate([np.zeros(0, bool), *masks])
     offsets = np.concatenate([[0], np.cumsum(mask_of_all, dtype=np.int64)])[ends - ends[0]]
-    values = column.values.slice(int(ends[0]), len(mask_of_all)).take(of_numbers(np.flatnonzero(mask_of_all)))
-    return pa.LargeListArray.from_arrays(of_numbers(offsets), values, type=column.type)
+    values = column.values.slice(int(ends[0]), len(mask_of_all)).take(from_numbers(np.flatnonzero(mask_of_all)))
+    return pa.LargeListArray.from_arrays(from_numbers(offsets), values, type=column.type)

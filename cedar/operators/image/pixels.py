@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core import buffers, limits
-from cedar.operators.beside import in_turn
+from cedar.operators.beside import slow_path_lock
 from cedar.operators.draws import Draws
 from cedar.operators.image import pixels_plain, pixels_steps
 from cedar.operators.image.color import PixelTransform
@@ -160,7 +160,7 @@ class PreparedPass:
         """Do the work of the kernels in NumPy."""
         tables = [table[:length] for table, length in zip(self._weights, self._lengths.tolist(), strict=True)]
         codes, numbers = self._codes[row], self._numbers[row]
-        with in_turn:
+        with slow_path_lock:
             pixels_plain.apply(image, out, codes, numbers, tables, self._norms, self.program.channels_first)
 
     def _check(self, out: Image, size: Sequence[int]) -> None:

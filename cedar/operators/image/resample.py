@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cedar.operators.beside import in_turn
+from cedar.operators.beside import slow_path_lock
 from cedar.operators.image import resample_plain
 from cedar.operators.image.kernels import compiled
 
@@ -59,7 +59,7 @@ def resize_into(
     stop, end = np.float32(top + tall), np.float32(left + wide)  # Pillow stores the box as float32, too
     kernels = compiled("resample")
     if kernels is None:
-        with in_turn:
+        with slow_path_lock:
             resample_plain.resize(source, (np.float32(top), stop, np.float32(left), end), out, antialias, flip)
         return
     stride, across, along = source.strides

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Words = npt.NDArray[np.uint64]
+KeyValueStore = npt.NDArray[np.uint64]
 
 _MULTIPLIER = np.uint64(0x9DDFEA08EB382D69)
 
 
-def twang_mix64(values: npt.NDArray[Any]) -> Words:
+def twang_mix64(values: npt.NDArray[Any]) -> KeyValueStore:
     """Thomas Wang's 64-bit mix, as in Folly's ``hash/Hash.h``. It is a bijection, so different ids never collide.
 
     Args:
@@ -25,7 +25,7 @@ def twang_mix64(values: npt.NDArray[Any]) -> Words:
     """
     key = values.astype(np.int64, copy=False).view(np.uint64) if values.dtype != np.uint64 else values
     # Sums of shifted keys are computed as one multiplication, in place, as allocating memory would cost more time.
-    mixed: Words = key * np.uint64((1 << 21) - 1)
+    mixed: KeyValueStore = key * np.uint64((1 << 21) - 1)
     mixed -= np.uint64(1)  # now equal to ~key + (key << 21)
     buffer = mixed >> np.uint64(24)
     mixed ^= buffer
@@ -37,9 +37,9 @@ def twang_mix64(values: npt.NDArray[Any]) -> Words:
     return mixed
 
 
-def hash_combine(first: Words | np.uint64, second: Words) -> Words:
+def hash_combine(first: KeyValueStore | np.uint64, second: KeyValueStore) -> KeyValueStore:
     """Combine two hashes as Folly's ``hash_combine`` does (CityHash's Hash128to64). The order matters."""
-    mixed: Words = second ^ first
+    mixed: KeyValueStore = second ^ first
     mixed *= _MULTIPLIER
     buffer = mixed >> np.uint64(47)
     mixed ^= buffer

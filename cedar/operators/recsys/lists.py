@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import of_numbers
+from cedar.core.arrow import from_numbers
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.groups.gather import stretches
@@ -65,7 +65,7 @@ class Lists:
         """Return a column with a part of each list. ``starts`` are indices into ``items``."""
         item_indices, offsets = stretches(starts, lengths)
         plain = is_numbers(self.items.type) and not self.items.null_count
-        items = values_of(self.items)[item_indices] if plain else self.items.take(of_numbers(item_indices))
+        items = values_of(self.items)[item_indices] if plain else self.items.take(from_numbers(item_indices))
         return lists_from(items, offsets, self.missing)
 
     def numbers(self, name: str) -> Array:
@@ -86,8 +86,8 @@ def lists_from(items: pa.Array | Array, offsets: Array, *missing: Mask | None) -
     """Return a column of lists from items and offsets. Rows in any of the masks ``missing`` are null."""
     masks = [mask for mask in missing if mask is not None]
     null = pa.array(np.logical_or.reduce(masks)) if masks else None
-    items = items if isinstance(items, pa.Array) else of_numbers(items, pa.from_numpy_dtype(items.dtype))
-    return pa.LargeListArray.from_arrays(of_numbers(offsets), items, mask=null)
+    items = items if isinstance(items, pa.Array) else from_numbers(items, pa.from_numpy_dtype(items.dtype))
+    return pa.LargeListArray.from_arrays(from_numbers(offsets), items, mask=null)
 
 
 def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow.compute as pc
 
-from cedar.core.arrow import numbers, of_numbers
+from cedar.core.arrow import from_numbers, numbers
 from cedar.core.columns import Index
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
@@ -54,7 +54,7 @@ def _encode_unblocked(encoder: Encoder, strings: StringColumn, special: bool, lo
 
 
 def _rows(strings: StringColumn, rows: Index) -> StringColumn:
-    return StringColumn.of(strings.array().take(of_numbers(rows)))
+    return StringColumn.of(strings.array().take(from_numbers(rows)))
 
 
 @contextmanager

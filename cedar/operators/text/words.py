@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.arrow import numbers, of_numbers
+from cedar.core.arrow import from_numbers, numbers
 from cedar.core.columns import Index
 from cedar.operators.text.string_column import Bytes
 
@@ -226,7 +226,7 @@ def _take_pieces(data: Bytes, bounds: Index, which: Index) -> pa.Array:
     """Return the pieces at the indices ``which`` as an Arrow array."""
     offsets = pa.py_buffer(np.ascontiguousarray(bounds))
     every = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
-    return every if len(which) == len(bounds) - 1 else every.take(of_numbers(which))
+    return every if len(which) == len(bounds) - 1 else every.take(from_numbers(which))
 
 
 def _concatenated_ranges(starts: Index, lengths: Index) -> Index:

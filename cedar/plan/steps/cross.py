@@ -131,7 +131,7 @@ def _windowed_above(node: Node, facts: Facts) -> Node | None:
 def _counted(inputs: tuple[Node, ...]) -> Node | None:
     """Return an input node that keeps a shuffle from using its sources' windows, so that it counts rows instead."""
     inner = [n for node in inputs for n in graphs.walk(node)]
-    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.keeps_windows)
+    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.preserves_windows)
     return next(streams, None) or next((n for n in inner if n.operator.exact_rows is not None), None)
 
 

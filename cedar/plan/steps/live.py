@@ -33,7 +33,7 @@ def leave_unread(root: Node, out: Names = None) -> Node:
         root: the pipeline's last node.
         out: the output columns that are read; None means all.
     """
-    lazy = [node for node in graph.sources(root) if getattr(node.operator.source, "leaves_unread", False)]  # type: ignore[attr-defined]
+    lazy = [node for node in graph.sources(root) if getattr(node.operator.source, "can_skip_parsing", False)]  # type: ignore[attr-defined]
     if not lazy:
         return root
     schemas = graph.schemas(root)

@@ -335,7 +335,7 @@ def refuse_others(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: 
         )  # fmt: skip
 
 
-def whole_number(value: Any) -> int:
+def as_integer_option(value: Any) -> int:
     """A number of steps that a state tells."""
     if type(value) is not int or not 0 <= value < 1 << 40:
         raise ValueError(f"{value!r} is not a number of steps")

@@ -23,7 +23,7 @@ from cedar.trainers.common.compute import digest
 _all: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
-def let_go() -> None:
+def release_idle() -> None:
     """Leave the process groups to torch.distributed, which ends them with the last reference: of threads that are
     still at work when Python ends, one that looks for it ends the process.
     """

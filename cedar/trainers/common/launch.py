@@ -81,9 +81,9 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
     try:
         yield int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     finally:
-        from cedar.trainers.common.group import let_go
+        from cedar.trainers.common.group import release_idle
 
-        let_go()
+        release_idle()
         dist.destroy_process_group()
 
 

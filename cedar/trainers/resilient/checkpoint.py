@@ -13,11 +13,11 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import (
     NAME,
     BackgroundWriter,
+    as_integer_option,
     path_of,
     read_index,
     rename_whole,
     torn,
-    whole_number,
     write_index,
 )  # fmt: skip
 from cedar.trainers.common.tensors import Part, Reader, write_parts
@@ -70,7 +70,7 @@ class Checkpoints:
         index = read_index(path)
         state = State.initial(self.layout.gather({}))
         with torn(path), Reader(path, index.entries) as reader:
-            step, updates = whole_number(index.state["step"]), whole_number(index.state["updates"])
+            step, updates = as_integer_option(index.state["step"]), as_integer_option(index.state["updates"])
             self._check_data(path, index.state.get("loader"))
             parts = self._parts(state)
             reader.check(parts)

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from cedar.cluster.service import meeting
-from cedar.cluster.service.meeting import ServiceBoard, ServiceWords
+from cedar.cluster.service.meeting import ServiceBoard, ServiceKeyValues
 
 
 class Line:
@@ -36,7 +36,7 @@ def at_a_service(monkeypatch):
 
 
 def test_words_have_the_name_of_the_job(at_a_service):
-    words = ServiceWords("service")
+    words = ServiceKeyValues("service")
     words.set("a", "1")
     words._line.answers = {"got": "1"}
     assert words.get("a") == "1"

@@ -36,7 +36,7 @@ class Shelf:
         self._words[name] = word.encode()
 
     def compare_set(self, name: str, expected: str, _desired: str) -> bytes:
-        return self._words.get(name, expected.encode())  # what is expected is never there: see ``StoreWords``
+        return self._words.get(name, expected.encode())  # what is expected is never there: see ``TorchKeyValues``
 
     def delete_key(self, name: str) -> bool:
         return self._words.pop(name, None) is not None

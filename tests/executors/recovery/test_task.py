@@ -95,7 +95,7 @@ def test_trials_that_never_find_anything_are_hopeless(task: SupervisedTask) -> N
         lost(task, (ROW, OTHER)[number % 2])
         task.survived()
         task.survived()
-    assert task.hopeless
+    assert task.max_loss
 
 
 def test_a_trial_that_leaves_no_mark_begins_again(task: SupervisedTask) -> None:
@@ -126,6 +126,6 @@ def test_a_place_where_nothing_can_be_told_apart_is_hopeless(task: SupervisedTas
     reading = Mark(-2, 0)
     for _ in range(5):
         assert lost(task, reading) is None
-        assert not task.hopeless
+        assert not task.max_loss
     lost(task, reading)
-    assert task.hopeless
+    assert task.max_loss

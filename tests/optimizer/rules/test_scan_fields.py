@@ -9,7 +9,7 @@ import cedar
 from cedar import Plan, col
 from cedar.datasets.parquet import read_parquet
 from cedar.optimizer.rules import RULES, push_filter, scan_columns, scan_filter
-from cedar.pipeline.planning import plan_of
+from cedar.pipeline.planning import initial_plan
 from cedar.plan.scan import Scan
 from tests.optimizer.plan_lines import after, line
 
@@ -152,11 +152,11 @@ def test_a_block_that_runs_as_written_fits_the_others(path):
     p = cedar.read_parquet(path).filter(even, "y").filter(number).shuffle(seed=1).select(s=B, y="y")
     p = p.batch(16, last="keep")
     assert after(p, *RULES).startswith("read[a.b,a.c,y where")
-    assert rows(p, plan_of(p.node)) == rows(p, "off")
+    assert rows(p, initial_plan(p.node)) == rows(p, "off")
 
 
 def test_audits_compare_the_fields_that_are_read(path, caplog):
     p = cedar.read_parquet(path).with_columns(y=col("y") + 1).filter(E > 3).shuffle(seed=1).select(s=B, y="y")
     p = p.batch(16, last="keep")
-    assert rows(p, plan_of(p.node)) == rows(p, "off")
+    assert rows(p, initial_plan(p.node)) == rows(p, "off")
     assert not caplog.records

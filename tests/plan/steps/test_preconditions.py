@@ -96,7 +96,7 @@ class Stub(BaseSource):
 class Failing(Stub):
     """Its rows may fail."""
 
-    def read_sound(self, split: Split) -> Any:
+    def read_valid_rows(self, split: Split) -> Any:
         raise NotImplementedError
 
 
