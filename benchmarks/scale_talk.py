@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.scale_clock import Barrier, Board, Clock, Store
 from benchmarks.scale_service import Lines, Service
 from cedar.cluster.service.meeting import ServiceBoard, ServiceKeyValues
-from cedar.engine import agree, meet
-from cedar.engine.words import KeyValueStore, TorchKeyValues
+from cedar.engine import agree, rendezvous
+from cedar.engine.key_values import KeyValueStore, TorchKeyValues
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _place(clock: Clock, model: Board | Service) -> Iterator[Store | Lines]:
     """Where ranks can talk, in simulated seconds."""
     place = Lines(clock, model) if isinstance(model, Service) else Store(clock, model)
     with (
-        patch.object(meet, "time", clock),
+        patch.object(rendezvous, "time", clock),
         patch("cedar.cluster.service.meeting.ServiceLine", place.line if isinstance(place, Lines) else None),
     ):
         yield place
@@ -97,7 +97,7 @@ def met(world: int, model: Board | Service | None = None) -> tuple[float, int]:
     outcomes: set[tuple[str, int]] = set()
 
     def rank_comes(rank: int) -> None:
-        meeting = meet.Rendezvous(_words(place), "run", rank, world, None, None)
+        meeting = rendezvous.Rendezvous(_words(place), "run", rank, world, None, None)
         outcomes.add(meeting.outcome(rank, lambda said, _: sum(said)))
 
     with _place(clock, model or Board()) as place:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cedar.core.asking import RequestOwner, request_owner
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.faults import ShortRead, fault_of
 from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.request_owner import RequestOwner, request_owner
 from cedar.core.requests import RequestPatience, RequestStats
 
 _T = TypeVar("_T")

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cedar.core.asking import RequestOwner, Stop, Use, request_owner
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.faults import Fault, fault_of
 from cedar.core.redact import redacted
+from cedar.core.request_owner import RequestOwner, Stop, Use, request_owner
 
 _T = TypeVar("_T")
 _jitter = random.Random()  # the global generator belongs to the user

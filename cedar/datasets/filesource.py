@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.asking import Use
 from cedar.core.columns import Index
 from cedar.core.errors import CedarError, RowError, SourceError
 from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.request_owner import Use
 from cedar.core.requests import RequestStats
 from cedar.datasets.base import LOST, BaseSource, Chunk, Split
 from cedar.datasets.files_io import marks_of

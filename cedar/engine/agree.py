@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from cedar.core.errors import Site, WorkerError
 from cedar.core.extensions import extension
-from cedar.engine.meet import PATIENCE, Polling, Rendezvous, talk
-from cedar.engine.words import FolderKeyValues, KeyValueStore, TorchKeyValues
+from cedar.engine.key_values import FolderKeyValues, KeyValueStore, TorchKeyValues
+from cedar.engine.rendezvous import PATIENCE, Polling, Rendezvous, talk
 from cedar.executors.choose import names_cluster
 
 T = TypeVar("T")

@@ -23,11 +23,11 @@ from cedar.engine.any_order import describe_order
 from cedar.engine.binding import Binding
 from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, Mixing, min_run_units
-from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_per_unit
 from cedar.engine.overlap import describe, describe_by_key, overlap
 from cedar.engine.plan_control import Plans
+from cedar.engine.rendezvous import talk
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING, remaining

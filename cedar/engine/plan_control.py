@@ -25,7 +25,7 @@ from cedar.engine.task_context import is_remote
 from cedar.engine.warming import WorkerWarmup
 from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
 from cedar.executors.recovery import Patience
-from cedar.operators import beside as kernels
+from cedar.operators import background_kernels as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
@@ -233,7 +233,7 @@ class Plans:
 
     def _measured_enough(self) -> bool:
         """Whether each operator was measured often enough; operators that no row reaches are awaited for a while."""
-        if kernels.under_way():
+        if kernels.is_compiling():
             self._renew()  # measurements of the substitute kernels do not apply to the operators
             return False
         calls = self._calls_seen()

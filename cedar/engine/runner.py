@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cedar.control.timeline import Part
-from cedar.core.asking import Stop, StopScope
 from cedar.core.errors import WorkerError
+from cedar.core.request_owner import Stop, StopScope
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
-from cedar.engine.meet import PATIENCE
 from cedar.engine.memory import MemoryBound
+from cedar.engine.rendezvous import PATIENCE
 from cedar.executors.choose import (
     InlineExecutor,
     available_cpus,

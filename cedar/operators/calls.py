@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.asking import CancellableArguments, request_owner
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, raised, warn_user
 from cedar.core.numeric import NumericEnvironment
+from cedar.core.request_owner import CancellableArguments, request_owner
 from cedar.operators import unsteady
 from cedar.operators.arguments import key_hashes
 from cedar.operators.base import Bound, Env

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cedar.core.asking import request_owner
 from cedar.core.errors import raised
+from cedar.core.request_owner import request_owner
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 

@@ -1,7 +1,7 @@
 """Compile Python loops to machine code with numba, to run without the GIL.
 
 Runs do not import this module: they load compiled kernels (``cedar.operators.native``). If kernels are missing, another
-process compiles them (``cedar.operators.beside``).
+process compiles them (``cedar.operators.background_kernels``).
 """
 
 from __future__ import annotations

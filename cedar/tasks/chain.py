@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import TypeAlias
 
 from cedar.control.timeline import AROUND, Part, TaskTime
-from cedar.core.asking import Use
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import Column, nbytes
 from cedar.core.errors import CedarError, RowError, RowRef, Site, raised
 from cedar.core.limits import MemoryReservation, Passing
 from cedar.core.observation import Observation
+from cedar.core.request_owner import Use
 from cedar.core.skip import Skip
 from cedar.operators.base import Env, Kernel
 from cedar.operators.failures import ErrorContext

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cedar.control.timeline import Part
-from cedar.core.asking import counting, request_owner
 from cedar.core.block import TAKEN_OUT, Block, Skipped
 from cedar.core.boundary import as_columns
 from cedar.core.columns import blank, nbytes
@@ -18,6 +17,7 @@ from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.core.limits import MemoryReservation, take
 from cedar.core.numeric import arrived
+from cedar.core.request_owner import counting, request_owner
 from cedar.core.skip import Skip
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env

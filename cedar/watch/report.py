@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cedar.control.timeline import Line
-from cedar.core.asking import Use
 from cedar.core.memory import resident
 from cedar.core.printable import printable
+from cedar.core.request_owner import Use
 from cedar.engine.metrics import Metrics, SkippedFile
 
 _DEATHS = 20  # max dead workers that a report lists, one per line

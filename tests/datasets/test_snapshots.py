@@ -82,7 +82,7 @@ def test_a_run_that_resumes_reads_the_version_of_its_state(tmp_path: Path, count
     deltalake.DeltaTable(uri).delete("x < 4")
     with loader() as latest:
         assert sorted(x for batch in latest for x in batch["x"].tolist()) == [4, *[5] * counted, 6, 7, 8, 99]
-        with pytest.raises(cedar.ResumeError, match="of snapshot 2 of source 0, and this loader reads 4") as caught:
+        with pytest.raises(cedar.ResumeError, match="with snapshot 2 of source 0, but this loader reads 4") as caught:
             latest.load_state_dict(state)
         assert "version=2" in (caught.value.fix or "")
     with loader() as resumed:
@@ -95,7 +95,7 @@ def test_a_run_that_resumes_reads_the_version_of_its_state(tmp_path: Path, count
         assert sorted(x for batch in resumed for x in batch["x"].tolist()) == sorted(
             x for batch in whole for x in batch
         )
-    with loader(version=4) as other, pytest.raises(cedar.ResumeError, match="of snapshot 2"):
+    with loader(version=4) as other, pytest.raises(cedar.ResumeError, match="with snapshot 2"):
         other.load_state_dict(state)
 
 

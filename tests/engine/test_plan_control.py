@@ -24,7 +24,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.executors.choose import InlineExecutor
-from cedar.operators import beside as kernels
+from cedar.operators import background_kernels as kernels
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.profile import Machine, Profile
@@ -299,10 +299,10 @@ def test_no_plan_is_made_for_what_is_nearly_over(monkeypatch: pytest.MonkeyPatch
 
 def test_no_plan_is_made_from_what_stands_in_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Driven(monkeypatch)
-    monkeypatch.setattr(kernels, "under_way", lambda: True)
+    monkeypatch.setattr(kernels, "is_compiling", lambda: True)
     run.goes_on(5, 1000)
     assert run.planner.asked == 0
-    monkeypatch.setattr(kernels, "under_way", lambda: False)
+    monkeypatch.setattr(kernels, "is_compiling", lambda: False)
     run.goes_on(5, 1000)
     assert run.planner.asked > 0
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cedar
-from cedar.core.asking import Stop, StopScope
 from cedar.core.errors import PipelineError, RowError
+from cedar.core.request_owner import Stop, StopScope
 from cedar.operators.base import Env
 from cedar.operators.calls import Call, fn_name, is_async, makes_instances
 from cedar.operators.draws import keyed_generator

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from cedar.operators import beside, native
+from cedar.operators import background_kernels, native
 from cedar.operators.image.blur import GaussianBlur
 from cedar.operators.image.kernels import compiled
 from cedar.store.folder import Folder
@@ -36,7 +36,7 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "numba"]
 """
 MAKE = """
 import sys; sys.path[:] = {path!r}
-from cedar.operators.beside import make
+from cedar.operators.background_kernels import make
 make({module!r}, ["put"], {parent})
 """
 
@@ -157,7 +157,7 @@ def test_all_kernels_of_images_and_sound_are_kept():
     assert {name for kind in ("resample", "pixels", "iou") for name in vars(compiled(kind))} == {
         "resize", "resize_all", "apply", "try_parts",
     }  # fmt: skip
-    assert callable(beside.kernels("cedar.operators.audio.mel_kernels", "mel_spectrogram").mel_spectrogram)
+    assert callable(background_kernels.kernels("cedar.operators.audio.mel_kernels", "mel_spectrogram").mel_spectrogram)
 
 
 def _refused(_: Folder) -> None:

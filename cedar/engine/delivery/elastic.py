@@ -15,8 +15,8 @@ from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
 from cedar.engine.delivery.state import merge, part_of, validated
-from cedar.engine.meet import Rendezvous, talk
-from cedar.engine.words import KeyValueStore, key_value_store_at
+from cedar.engine.key_values import KeyValueStore, key_value_store_at
+from cedar.engine.rendezvous import Rendezvous, talk
 
 State = dict[str, Any]
 _NO_MEETING = "0"

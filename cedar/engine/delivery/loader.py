@@ -20,8 +20,8 @@ from cedar.engine.account import ROWS_PER_TIMING, OwnTime
 from cedar.engine.agree import Agreement, next_run
 from cedar.engine.delivery.by_step import ByStep
 from cedar.engine.delivery.device_prefetch import deliver
+from cedar.engine.delivery.loader_position import has_leftovers
 from cedar.engine.delivery.mixtures import Mixtures
-from cedar.engine.delivery.standing import has_leftovers
 from cedar.engine.delivery.units import units_left
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import warn_of_cuts

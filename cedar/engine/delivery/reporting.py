@@ -13,7 +13,7 @@ from cedar.core.extensions import extension
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import requests_outside_tasks
-from cedar.engine.delivery.standing import LoaderPosition
+from cedar.engine.delivery.loader_position import LoaderPosition
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import pictured
 from cedar.engine.runner import Runner

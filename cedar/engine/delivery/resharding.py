@@ -9,9 +9,9 @@ from typing import Any
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.ranks import Rank
 from cedar.engine.delivery.elastic import Elastic, LostRank
+from cedar.engine.delivery.loader_position import LoaderPosition
 from cedar.engine.delivery.options import Options, check_slices
 from cedar.engine.delivery.replay import Replays
-from cedar.engine.delivery.standing import LoaderPosition
 from cedar.engine.delivery.state import part_of
 from cedar.engine.quarantine import Budgets
 from cedar.operators.take import whole

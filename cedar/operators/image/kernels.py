@@ -1,10 +1,10 @@
-"""The compiled image kernels, loaded by module when first needed; see ``cedar.operators.beside``."""
+"""The compiled image kernels, loaded by module when first needed; see ``cedar.operators.background_kernels``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cedar.operators.beside import kernels
+from cedar.operators.background_kernels import kernels
 
 _NAMES = {"resample": ("resize", "resize_all"), "pixels": ("apply",), "iou": ("try_parts",)}
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core import buffers, limits
-from cedar.operators.beside import slow_path_lock
+from cedar.operators.background_kernels import slow_path_lock
 from cedar.operators.draws import Draws
 from cedar.operators.image import pixels_plain, pixels_steps
 from cedar.operators.image.color import PixelTransform

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cedar.operators.beside import slow_path_lock
+from cedar.operators.background_kernels import slow_path_lock
 from cedar.operators.image import resample_plain
 from cedar.operators.image.kernels import compiled
 

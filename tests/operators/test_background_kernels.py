@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("numba")
 
 from cedar.core.errors import PipelineError
-from cedar.operators import beside
+from cedar.operators import background_kernels
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.heavy
@@ -40,10 +40,10 @@ def twice(kernels, x: int) -> int:
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """A module of kernels that no disk has."""
-    monkeypatch.delenv(beside.VARIABLE)
-    monkeypatch.setattr(beside, "_loaded", {})
+    monkeypatch.delenv(background_kernels.VARIABLE)
+    monkeypatch.setattr(background_kernels, "_loaded", {})
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(beside, "_compile_queue", beside._CompileQueue())
+    monkeypatch.setattr(background_kernels, "_compile_queue", background_kernels._CompileQueue())
 
     def write(name: str, before: str = "") -> str:
         (tmp_path / f"{name}.py").write_text(KERNELS.format(before=before))
@@ -53,14 +53,14 @@ def fresh(tmp_path, monkeypatch):
 
 
 def until_there(module: str):
-    assert eventually(lambda: beside.kernels(module, "doubled") is not None), "never compiled"
-    assert eventually(lambda: beside._compile_queue._thread is None)
-    return beside.kernels(module, "doubled")
+    assert eventually(lambda: background_kernels.kernels(module, "doubled") is not None), "never compiled"
+    assert eventually(lambda: background_kernels._compile_queue._thread is None)
+    return background_kernels.kernels(module, "doubled")
 
 
 def test_nobody_waits_for_kernels_and_another_process_compiles_them(fresh, tmp_path):
     name = fresh("kernels_beside", noted(tmp_path))
-    assert beside.kernels(name, "doubled") is None
+    assert background_kernels.kernels(name, "doubled") is None
     assert twice(until_there(name), 21) == 42
     (path,) = tmp_path.glob("pid *")
     assert int(path.name.split()[1]) != os.getpid(), "it is not even imported here"
@@ -73,31 +73,31 @@ def noted(tmp_path: Path) -> str:
 
 def test_it_is_compiled_no_later_than_the_run_gets_on_without(fresh, tmp_path):
     name = fresh("kernels_in_a_hurry", f"import os; open({str(tmp_path / 'nice')!r}, 'w').write(str(os.nice(0)))")
-    assert beside._process(name, ["doubled"]).wait() == 0
+    assert background_kernels._process(name, ["doubled"]).wait() == 0
     assert int((tmp_path / "nice").read_text()) == os.nice(0)
 
 
 def test_it_is_known_while_kernels_are_compiled(fresh):
-    assert not beside.under_way()
+    assert not background_kernels.is_compiling()
     name = fresh("kernels_under_way")
-    beside.kernels(name, "doubled")
-    assert beside.under_way()
+    background_kernels.kernels(name, "doubled")
+    assert background_kernels.is_compiling()
     until_there(name)
-    assert eventually(lambda: not beside.under_way())
+    assert eventually(lambda: not background_kernels.is_compiling())
 
 
 def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path):
     name = fresh("kernels_of_several", noted(tmp_path))
-    processes = [beside._process(name, ["doubled"]) for _ in range(3)]
+    processes = [background_kernels._process(name, ["doubled"]) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert len(list(tmp_path.glob("pid *"))) == 1
 
 
 PARENT = """
 import sys, time
-from cedar.operators import beside
+from cedar.operators import background_kernels
 sys.path.insert(0, sys.argv[1])
-beside._process("kernels_that_take_long", ["doubled"])
+background_kernels._process("kernels_that_take_long", ["doubled"])
 time.sleep(600)
 """
 
@@ -122,33 +122,39 @@ def _cmdline(pid: str) -> bytes:
 
 def test_those_that_are_kept_are_loaded_at_once(fresh):
     name = fresh("kernels_kept")
-    assert beside._process(name, ["doubled"]).wait() == 0
-    assert twice(beside.kernels(name, "doubled"), 2) == 4
-    assert beside._compile_queue._thread is None
+    assert background_kernels._process(name, ["doubled"]).wait() == 0
+    assert twice(background_kernels.kernels(name, "doubled"), 2) == 4
+    assert background_kernels._compile_queue._thread is None
 
 
 def test_who_asks_to_wait_waits(fresh, monkeypatch):
-    monkeypatch.setenv(beside.VARIABLE, "wait")
-    assert twice(beside.kernels(fresh("kernels_waited_for"), "doubled"), 2) == 4
+    monkeypatch.setenv(background_kernels.VARIABLE, "wait")
+    assert twice(background_kernels.kernels(fresh("kernels_waited_for"), "doubled"), 2) == 4
 
 
 def gone_without(name: str, caplog) -> str:
     """The warning of a run that gets no kernels, and continues."""
-    assert eventually(lambda: beside.kernels(name, "doubled") is not None or not beside.under_way())
-    assert not beside.under_way()
-    assert [beside.kernels(name, "doubled") for _ in range(3)] == [None] * 3
+    assert eventually(
+        lambda: background_kernels.kernels(name, "doubled") is not None or not background_kernels.is_compiling()
+    )
+    assert not background_kernels.is_compiling()
+    assert [background_kernels.kernels(name, "doubled") for _ in range(3)] == [None] * 3
     said: str
     (said,) = (text for text in caplog.messages if "compiled kernels are not available" in text)
     return said
 
 
 def test_where_there_can_be_no_other_process_the_run_goes_on_without_and_says_so(fresh, monkeypatch, caplog):
-    monkeypatch.setattr(beside.subprocess, "Popen", lambda *args, **options: (_ for _ in ()).throw(OSError("no room")))
+    monkeypatch.setattr(
+        background_kernels.subprocess, "Popen", lambda *args, **options: (_ for _ in ()).throw(OSError("no room"))
+    )
     assert "no room" in gone_without(fresh("kernels_of_nobody"), caplog)
 
 
 def test_where_no_temporary_file_can_be_written_the_run_goes_on_without(fresh, monkeypatch, caplog):
-    monkeypatch.setattr(beside.tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FileNotFoundError("no folder")))
+    monkeypatch.setattr(
+        background_kernels.tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FileNotFoundError("no folder"))
+    )
     assert "no folder" in gone_without(fresh("kernels_without_a_folder"), caplog)
 
 
@@ -162,37 +168,37 @@ def test_those_that_cannot_be_linked_are_done_without(fresh, monkeypatch, caplog
         raise RuntimeError("no such relocation")
 
     name = fresh("kernels_that_do_not_link")
-    assert beside._process(name, ["doubled"]).wait() == 0
-    monkeypatch.setattr(beside.native, "_linked", refused)
+    assert background_kernels._process(name, ["doubled"]).wait() == 0
+    monkeypatch.setattr(background_kernels.native, "_linked", refused)
     assert "no such relocation" in gone_without(name, caplog)
 
 
 def test_who_waits_for_what_is_not_to_be_had_is_told(fresh, monkeypatch):
-    monkeypatch.setenv(beside.VARIABLE, "wait")
+    monkeypatch.setenv(background_kernels.VARIABLE, "wait")
     name = fresh("kernels_waited_for_in_vain", "raise ValueError('broken')")
     for _ in range(2):
         with pytest.raises(PipelineError, match="ValueError: broken"):
-            beside.kernels(name, "doubled")
+            background_kernels.kernels(name, "doubled")
 
 
 def test_numbas_variables_of_a_user_do_not_get_into_what_is_kept(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
     name = fresh("kernels_for_all", f"import os; open({str(tmp_path / 'names')!r}, 'w').write(' '.join(os.environ))")
-    assert beside._process(name, ["doubled"]).wait() == 0
+    assert background_kernels._process(name, ["doubled"]).wait() == 0
     assert "NUMBA" not in (tmp_path / "names").read_text()
 
 
 def test_without_numba_the_error_names_the_extra(fresh, monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     with pytest.raises(PipelineError, match="numba") as caught:
-        beside.kernels(fresh("kernels_without_numba"), "doubled")
+        background_kernels.kernels(fresh("kernels_without_numba"), "doubled")
     assert "cedar-data[images]" in str(caught.value)
 
 
 def test_a_long_compilation_is_told_once(fresh, monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(beside, "say", said.append)
-    monkeypatch.setattr(beside, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(background_kernels, "say", said.append)
+    monkeypatch.setattr(background_kernels, "_SILENT_SECONDS", 0.0)
     until_there(fresh("kernels_told"))
     assert len(said) == 2
     assert "compiling kernels in the background" in said[0]
@@ -203,12 +209,12 @@ SCRIPT = """
     import subprocess, sys
     import numpy as np
     import cedar
-    from cedar.operators import beside, image, native
+    from cedar.operators import background_kernels, image, native
 
     compiling = []
     if sys.argv[1] == "none are kept":
         native.load = lambda module: None
-        beside._process = lambda *_: compiling.append(subprocess.Popen(["sleep", "600"])) or compiling[-1]
+        background_kernels._process = lambda *_: compiling.append(subprocess.Popen(["sleep", "600"])) or compiling[-1]
 
     rng = np.random.default_rng(0)
     rows = [{"image": rng.integers(0, 256, (60, 70, 3), dtype=np.uint8)} for _ in range(24)]
@@ -221,7 +227,7 @@ SCRIPT = """
     with p.batch(8).loader(seed=1, executor="threads") as loader:
         for number, batch in enumerate(loader):
             if number == 0:
-                print(beside.under_way())
+                print(background_kernels.is_compiling())
             print(batch["image"].astype("f4").tobytes().hex())
     for process in compiling:
         process.kill()
@@ -230,7 +236,7 @@ SCRIPT = """
 
 def test_the_first_images_on_a_machine_do_not_wait_and_are_the_same():
     def run(case: str, variable: str) -> list[str]:
-        environment = {**os.environ, beside.VARIABLE: variable}
+        environment = {**os.environ, background_kernels.VARIABLE: variable}
         command = [sys.executable, "-c", textwrap.dedent(SCRIPT), case]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 

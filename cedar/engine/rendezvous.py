@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from cedar.core.errors import Site, WorkerError
-from cedar.engine.words import KeyValueStore
+from cedar.engine.key_values import KeyValueStore
 
 _PAUSES = (0.0001, 0.02)  # seconds between two polls with up to _FEW_RANKS ranks: at first, and at most
 _FEW_RANKS = 50  # more ranks poll less often, so as not to slow down rank 0, which reads all messages

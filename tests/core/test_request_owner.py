@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from cedar.core.asking import Stop, StopScope, Use, counting
 from cedar.core.errors import SourceError
+from cedar.core.request_owner import Stop, StopScope, Use, counting
 from cedar.core.requests import RequestPatience, RequestStats
 from cedar.testing.storage import StorageFault
 from tests.datasets.failing_storage import failing

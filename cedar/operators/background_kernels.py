@@ -25,7 +25,8 @@ VARIABLE = "CEDAR_KERNELS"  # "wait": operators wait for compiled kernels instea
 _SILENT_SECONDS = 2.0  # seconds of compiling before a message is printed
 _POLL_SECONDS = 0.02
 _COMPILE_SCRIPT = (
-    "import sys; sys.path[:] = {path!r}; from cedar.operators.beside import make; make({module!r}, {names!r}, {parent})"
+    "import sys; sys.path[:] = {path!r}; "
+    "from cedar.operators.background_kernels import make; make({module!r}, {names!r}, {parent})"
 )
 _log = logging.getLogger("cedar")
 _loaded: dict[str, Any] = {}
@@ -56,9 +57,9 @@ def kernels(module: str, *names: str) -> Any:
     return _loaded.get(module)
 
 
-def under_way() -> bool:
+def is_compiling() -> bool:
     """Whether kernels are compiling now, so that operators use the much slower implementation."""
-    return _compile_queue.under_way
+    return _compile_queue.is_compiling
 
 
 def _load(module: str) -> None:
@@ -97,7 +98,7 @@ class _CompileQueue:
             self._thread = thread
 
     @property
-    def under_way(self) -> bool:
+    def is_compiling(self) -> bool:
         return self._thread is not None
 
     def wait(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cedar.engine.words import FolderKeyValues, KeyValueStore, TorchKeyValues, key_value_store_at
+from cedar.engine.key_values import FolderKeyValues, KeyValueStore, TorchKeyValues, key_value_store_at
 
 
 def store() -> Any:

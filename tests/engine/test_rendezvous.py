@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.engine.meet import Rendezvous, talk
-from cedar.engine.words import FolderKeyValues, KeyValueStore
+from cedar.engine.key_values import FolderKeyValues, KeyValueStore
+from cedar.engine.rendezvous import Rendezvous, talk
 
 
 def meet(words: KeyValueStore, said: list[Any]) -> list[Any]:
