@@ -33,7 +33,7 @@ def by(call: Callable[..., Any]) -> None:
     _fresh_process_calls[:] = [call]
 
 
-def elsewhere(fn: Callable[P, T]) -> Callable[P, T]:
+def in_fresh_process_after_fork(fn: Callable[P, T]) -> Callable[P, T]:
     """Wrap a function that uses polars so that it runs in a fresh process if polars cannot work in this one."""
 
     @functools.wraps(fn)

@@ -110,7 +110,7 @@ class ArrowSource(FileSource):
         return selected(self._footers[0].types | self._tensors, self.columns, self.describe())
 
     @property
-    def apart(self) -> bool:
+    def reads_columns_separately(self) -> bool:
         """Return whether columns can be read in separate passes; streams can only be read from the beginning."""
         return all(footer.batches is not None for footer in self._footers)
 

@@ -34,7 +34,7 @@ class FilesSource(FileSource):
 
     columns: tuple[str, ...] = ("path", "bytes")
     reader: ClassVar[str] = "read_files"
-    apart: ClassVar[bool] = True  # paths are known without reading the contents
+    reads_columns_separately: ClassVar[bool] = True  # paths are known without reading the contents
     second_read_cost_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
 
     def sound_splits(self) -> SplitTable:

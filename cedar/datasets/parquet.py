@@ -66,7 +66,7 @@ class ParquetSource(FileSource):
     declared: tuple[tuple[str, pa.DataType], ...] = ()
     reader: ClassVar[str] = "read_parquet"
     lenient: ClassVar[bool] = False  # if True, a declared column that no file has is null
-    apart: ClassVar[bool] = True  # Parquet stores columns separately, so some can be read without the others
+    reads_columns_separately: ClassVar[bool] = True  # Parquet stores each column on its own
     selects_fields: ClassVar[bool] = True  # ``select`` accepts "a.b", a field of a struct column
     second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = SUFFIXES

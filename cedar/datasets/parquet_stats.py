@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cedar.core.columns import UNKNOWN, ColumnType
-from cedar.core.forks import elsewhere
+from cedar.core.forks import in_fresh_process_after_fork
 from cedar.datasets.truth import (
     And,
     CanFailError,
@@ -218,7 +218,7 @@ def _values(node: Json) -> pl.Series:
     return values.explode() if values.dtype == pl.List else values
 
 
-@elsewhere
+@in_fresh_process_after_fork
 def _select(expr: pl.Expr) -> pl.Series:
     """Evaluate an expression without columns."""
     import polars as pl

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.forks import elsewhere
+from cedar.core.forks import in_fresh_process_after_fork
 
 if TYPE_CHECKING:
     import polars as pl
@@ -165,7 +165,7 @@ class Compare:
             raise CanFailError from error
 
 
-@elsewhere
+@in_fresh_process_after_fork
 def _compared(at_most: pl.Expr, at_least: pl.Expr, ends: pa.Array) -> tuple[list[Any], list[Any]]:
     import polars as pl
 

@@ -45,7 +45,7 @@ class Binding:
         on_error: the loader's default skip policy.
         env: seed, instances and numeric environment of the run; instances are shared, so that a model loaded for a
             sample serves the run too.
-        apart: calls functions on samples in another process; None calls them here.
+        call_in_subprocess: calls functions on samples in another process; None calls them here.
         counts: counts the rows that filters leave; see ``Splits``.
     """
 
@@ -54,7 +54,7 @@ class Binding:
         root: Node,
         on_error: Skip | None,
         env: Env,
-        apart: IsolatedCalls | None = None,
+        call_in_subprocess: IsolatedCalls | None = None,
         counts: Counts | None = None,
     ) -> None:
         self.root = root
@@ -64,10 +64,12 @@ class Binding:
         self._source_ordinals = {id(node): i for i, node in enumerate(self.sources)}
         self.labels = graph.labels(root)
         self.on_error = on_error
-        self.apart = apart
+        self.call_in_subprocess = call_in_subprocess
         # Only functions and the user's own sources depend on the numeric environment.
         self.numeric = env.numeric if graph.calls_functions(root) else None
-        self.check_env = replace(env, epoch=0, sampling=True, apart=apart, numeric=self.numeric)
+        self.check_env = replace(
+            env, epoch=0, sampling=True, call_in_subprocess=call_in_subprocess, numeric=self.numeric
+        )
         self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}
@@ -262,8 +264,8 @@ class Binding:
 
     def _for_calls(self, node: Node, block: Block) -> Block:
         """Return the block for a call of the user's function, copied if the function could modify shared arrays."""
-        if self.apart is not None:
-            self.apart.enter(block)  # the call runs in another process
+        if self.call_in_subprocess is not None:
+            self.call_in_subprocess.enter(block)  # the call runs in another process
             return block
         fn = getattr(node.operator, "fn", None)
         return block if fn is None or isinstance(fn, Transform) else plain_copy(block)

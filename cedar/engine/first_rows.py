@@ -436,7 +436,7 @@ class _TwinBinding(Binding):
     """Binding of a copied graph that reuses the kernels of the originals, so that nothing is fitted twice."""
 
     def __init__(self, root: Node, binding: Binding, originals: dict[int, Node]) -> None:
-        super().__init__(root, binding.on_error, binding.check_env, binding.apart)
+        super().__init__(root, binding.on_error, binding.check_env, binding.call_in_subprocess)
         self._binding, self._originals = binding, originals
 
     def kernel(self, node: Node) -> Kernel:

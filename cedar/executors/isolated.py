@@ -67,7 +67,7 @@ class IsolatedCalls:
             return last[2]  # called once to infer types, and again for the rows
         columns = [list(column) for column in arguments]
         rows = Block({}, _numbered_keys(n) if block is None else block.live_keys())
-        outcome = self._outcome(call, replace(env, apart=None), rows, columns, hashes)
+        outcome = self._outcome(call, replace(env, call_in_subprocess=None), rows, columns, hashes)
         if block is not None:
             self._last_outcome = call, block, outcome
         return outcome

@@ -78,7 +78,7 @@ class VortexSource(FileSource):
     reader: ClassVar[str] = "read_vortex"
     second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = (".vortex",)
-    apart: ClassVar[bool] = True  # columns are stored separately
+    reads_columns_separately: ClassVar[bool] = True  # columns are stored separately
 
     @once
     def listing(self) -> Listing:

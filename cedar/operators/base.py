@@ -78,7 +78,7 @@ class Instances:
     that constructors do not disturb the trainer's global random state.
     """
 
-    apart = True  # whether user code in this process may run concurrently with the caller
+    runs_concurrently_with_caller = True  # whether user code in this process may run concurrently with the caller
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: garbage collection may end one iteration during another
@@ -131,7 +131,7 @@ class Instances:
 
     def leave(self) -> None:
         """Record that the caller works on a batch; first wait for any constructor in progress."""
-        if not self.apart:
+        if not self.runs_concurrently_with_caller:
             return
         with self._lock:
             if self._constructing:
@@ -167,7 +167,7 @@ class Env:
     sampling: bool = False  # True during type inference: failing rows are ignored silently
     watch: Literal["", "detail", "whole", "audit"] = ""  # the task measures operators ("whole": all rows) or audits
     marks: Marks | None = None  # where the task records its current operator and row, in case its process dies
-    apart: Callable[..., Any] | None = None  # for samples: runs calls in a process that may crash (see Call.run)
+    call_in_subprocess: Callable[..., Any] | None = None  # for samples: a process that may crash (see Call.run)
     numeric: NumericEnvironment | None = None  # for user functions; None if the pipeline has none
     limits: Limits = DEFAULT  # memory limits of a task
     place: BatchPlace | None = None  # where the task's rows belong in the batch's memory

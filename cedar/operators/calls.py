@@ -77,11 +77,11 @@ class Call:
                 result. Async calls, and calls in another process, do not use it.
         """
         first = bool(n) and env.unsteady is not None and self.blame.index not in env.unsteady
-        if not first and not env.sampling and env.apart is None:
+        if not first and not env.sampling and env.call_in_subprocess is None:
             return self._run(env, arguments, n, hashes, keep)
         columns = [list(column) for column in arguments]
-        if env.apart is not None:
-            outcome: Outcome = env.apart(self, env, columns, n, hashes)
+        if env.call_in_subprocess is not None:
+            outcome: Outcome = env.call_in_subprocess(self, env, columns, n, hashes)
         else:
             before = unsteady.generator_states()
             outcome = self._run(env, columns, n, hashes, keep)

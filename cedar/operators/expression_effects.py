@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cedar.core.forks import elsewhere
+from cedar.core.forks import in_fresh_process_after_fork
 from cedar.operators.elementwise import find, is_constant, node_per_column
 from cedar.operators.expression_kinds import ANY, Groups, Json, groups_of, kind_of, known, name_of
 from cedar.operators.expression_nodes import expression, tree
@@ -220,7 +220,7 @@ _NODES = frozenset(
 )
 
 
-@elsewhere
+@in_fresh_process_after_fork
 def _is_zero(node: Json) -> bool:
     import polars as pl
 

@@ -16,7 +16,7 @@ from cedar.core.block import Block
 from cedar.core.boundary import columns_named, first_line, from_series, polars_errors, to_frame
 from cedar.core.columns import UNKNOWN, Column, Index, blank
 from cedar.core.errors import CedarError, PipelineError
-from cedar.core.forks import Lock, elsewhere
+from cedar.core.forks import Lock, in_fresh_process_after_fork
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
@@ -54,7 +54,7 @@ class ExpressionKernel:
     pooled: ClassVar[bool] = True  # polars does the work in its own threads
     row_wise: ClassVar[bool] = True  # the block may be split
 
-    @elsewhere
+    @in_fresh_process_after_fork
     def __call__(self, block: Block, env: Env) -> Block:
         types: Types = tuple(block.types.items())
         try:

@@ -24,7 +24,7 @@ from cedar.core.boundary import (
 )
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column
-from cedar.core.forks import elsewhere
+from cedar.core.forks import in_fresh_process_after_fork
 from cedar.operators.elementwise import (
     columns_of,
     format_expr,
@@ -419,7 +419,7 @@ def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: Er
         )
 
 
-@elsewhere
+@in_fresh_process_after_fork
 def _error_on_empty_frame(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
     """Return why an expression fails on a frame without rows; None if it succeeds."""
     import polars as pl

@@ -14,7 +14,7 @@ from cedar.core.block import Block
 from cedar.core.boundary import NoColumn, first_line, polars_errors, to_frame
 from cedar.core.columns import UNKNOWN, ColumnType, Index
 from cedar.core.errors import PipelineError, missing_column
-from cedar.core.forks import elsewhere
+from cedar.core.forks import in_fresh_process_after_fork
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.lookup import candidates, key_hashes, take_rows
@@ -165,7 +165,7 @@ class JoinRows:
     pooled: ClassVar[bool] = True  # polars does the work in its own threads
     row_wise: ClassVar[bool] = True  # the block may be split
 
-    @elsewhere
+    @in_fresh_process_after_fork
     def __call__(self, block: Block, env: Env) -> Block:
         operator, types = self.operator, dict(self.operator.types)
         known = block.known_types

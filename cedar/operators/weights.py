@@ -11,7 +11,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import Column
 from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
-from cedar.core.forks import elsewhere
+from cedar.core.forks import in_fresh_process_after_fork
 from cedar.operators.elementwise import columns_of, format_expr
 from cedar.operators.expression_kernel import run
 from cedar.operators.expression_steps import KeepColumns, compile_steps
@@ -78,7 +78,7 @@ def checked_weights(block: Block, values: Weights, site: Site | None, use: tuple
     return values
 
 
-@elsewhere
+@in_fresh_process_after_fork
 def _evaluate(block: Block, weights: Any, site: Site | None, use: tuple[str, str]) -> Column:
     who = f"{use[0]}({use[1]})"
     for name in weight_columns(weights):

@@ -203,7 +203,7 @@ def uncountable(node: Node, source: Node) -> str:
         return "its function is an object, whose state may differ from call to call; give a plain function"
     if getattr(source.operator.source, "tolerant", False):
         return "with Skip(files=True) a file may turn out to be damaged"
-    if not getattr(source.operator.source, "apart", False):
+    if not getattr(source.operator.source, "reads_columns_separately", False):
         return f"{source.operator.label()} cannot read some columns without the others, as Parquet can"
     below, schema = node.inputs[0], source.schema
     while below.inputs:

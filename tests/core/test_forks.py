@@ -49,9 +49,9 @@ def test_a_process_that_lost_polars_has_it_done_elsewhere(monkeypatch: pytest.Mo
 
     def fresh(fn: Any, *args: Any) -> str:
         sent.append((fn.__name__, args))
-        return "elsewhere"
+        return "in_fresh_process_after_fork"
 
-    @forks.elsewhere
+    @forks.in_fresh_process_after_fork
     def double(x: int) -> int:
         return 2 * x
 
@@ -59,4 +59,4 @@ def test_a_process_that_lost_polars_has_it_done_elsewhere(monkeypatch: pytest.Mo
     forks.by(fresh)
     assert (forks.lost(), double(3), sent) == (False, 6, [])
     monkeypatch.setattr(forks, "_polars_lost", True)
-    assert (forks.lost(), double(3), sent) == (True, "elsewhere", [("double", (3,))])
+    assert (forks.lost(), double(3), sent) == (True, "in_fresh_process_after_fork", [("double", (3,))])

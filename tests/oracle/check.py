@@ -253,8 +253,8 @@ class _Check:
         return self._run(self._bound(self._twins().written()))[0]
 
     def _bound(self, root: Node, on_error: Skip | None = None) -> Binding:
-        apart = self.binding.apart if self.functions else None
-        return Binding(root, on_error or self.binding.on_error, self._env, apart)
+        call_in_subprocess = self.binding.call_in_subprocess if self.functions else None
+        return Binding(root, on_error or self.binding.on_error, self._env, call_in_subprocess)
 
     def sound(self) -> list[list[Block]]:
         """The same, without the made-up rows that fail if nothing is to be skipped."""

@@ -105,7 +105,7 @@ class Counting:
         for each in filters:
             root = Node(each.operator, (root,), each.site)
         whole = self.job.binding
-        binding = Binding(root, Skip(), whole.check_env, whole.apart)
+        binding = Binding(root, Skip(), whole.check_env, whole.call_in_subprocess)
         binding.listed.put(read, splits)
         metrics = Metrics()
         job = replace(

@@ -91,7 +91,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         runner, others = self._new_runner()
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
-        instances.apart = numeric is not None
+        instances.runs_concurrently_with_caller = numeric is not None
         self._plans.start(runner)
         clock, batches_before = self._metrics.time, self._metrics.batches
         clock.begin(time.perf_counter(), runner.lanes)

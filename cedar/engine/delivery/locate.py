@@ -103,7 +103,7 @@ class Locator:
             binding.parts = True
             self._replays = Replays(replace(job, binding=binding), options, None)
         if bare is not None:
-            binding = Binding(bare, None, job.binding.check_env, job.binding.apart)
+            binding = Binding(bare, None, job.binding.check_env, job.binding.call_in_subprocess)
             plans = Plans(None, Plan(bare, _without_columns(bare)), binding, Metrics())
             self._replays = Replays(replace(job, binding=binding, finish=()), options, None, plans)
 

@@ -60,12 +60,14 @@ class Parts(DataLoaderLike):
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
         instances = Instances()
         self._metrics = Metrics()
-        apart = isolated_calls_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
+        call_in_subprocess = isolated_calls_for(
+            options.executor, options.workers, self._metrics.deaths, Patience(options.timeout)
+        )
         self._saved_numeric: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
         env = Env(options.seed, options.epoch, instances, numeric=self._environment(), unsteady={})
         self._counting = Counting(options)
         counts = self._counting if options.counts == "exact" else None
-        binding = self._binding = Binding(root, options.on_error, env, apart, counts)
+        binding = self._binding = Binding(root, options.on_error, env, call_in_subprocess, counts)
         binding.any_order = options.order == "any"
         self._untaken = UntakenResults() if binding.any_order else None
         self._batched = binding.batched[id(root)]

@@ -232,5 +232,5 @@ def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
         return False
     if effects.writes is None or effects.rows not in ("1:1", "1:0..1"):
         return False
-    apart = not effects.writes if grouped is None else not effects.writes & grouped
-    return apart or operator.unique_reads is not None
+    independent = not effects.writes if grouped is None else not effects.writes & grouped
+    return independent or operator.unique_reads is not None
