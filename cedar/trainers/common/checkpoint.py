@@ -1,7 +1,7 @@
-"""Checkpoints of one format for all trainers: raw tensors, an index in JSON with a hash of each, nothing pickled.
+"""The checkpoint format of all trainers: raw tensors and a JSON index with a hash of each tensor, without pickles.
 
-A checkpoint is a folder ``step-00000040``: a file of tensors by each rank, and ``index.json``, which is written last
-and holds a digest of itself. The folder is written aside and renamed when all ranks are done: what is there is whole.
+A checkpoint is a folder ``step-00000040``. Each rank writes one file of tensors; rank 0 writes ``index.json`` last,
+with a digest of itself. The folder gets its final name only after all ranks have finished, so it is always complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write
 
 
 class BackgroundWriter:
-    """Writes checkpoints."""
+    """Runs one checkpoint write at a time in a background thread."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class BackgroundWriter:
         self._error: Exception | None = None
 
     def begin(self, work: Callable[[], object], *, here: bool = False) -> None:
-        """Begin it, once what was begun before is done. ``here``: do it at once, in this thread."""
+        """Start ``work`` after the previous write has finished. ``here``: run it in this thread and wait for it."""
         self.wait()
 
         def guarded() -> None:
@@ -52,7 +52,7 @@ class BackgroundWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until what was begun is done."""
+        """Wait until the current write has finished, and raise its error if it failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -66,12 +66,12 @@ class BackgroundWriter:
 
 INDEX, FORMAT = "index.json", "cedar checkpoint 1"
 NAME = re.compile(r"step-(\d{8,12})")
-_FORMER = (".metadata", "state.json")  # what checkpoints were made of that held pickles
+_FORMER = (".metadata", "state.json")  # files of the earlier format, which held pickles
 _TORN = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, RecursionError)
 
 
 class CheckpointedTrainer(Protocol):
-    """A trainer, as checkpoints see it."""
+    """The interface that checkpoints require of a trainer."""
 
     group: Group
     step: int
@@ -79,34 +79,34 @@ class CheckpointedTrainer(Protocol):
 
     @property
     def files(self) -> Mapping[str, str]:
-        """To be copied into each checkpoint, by their names there."""
+        """Files to copy into each checkpoint: path within the checkpoint -> source path."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All but tensors: JSON; all ranks call it."""
+        """Return the trainer's state without tensors, as JSON values. All ranks must call it."""
 
     def parts(self) -> dict[str, Part]:
-        """The tensors of this rank, by names that any rank would give them."""
+        """Return this rank's tensors by name; a tensor has the same name on every rank."""
 
     def check(self, state: Mapping[str, Any], path: str) -> None:
-        """Refuse a state that is of another model, other data or other settings."""
+        """Raise if the state belongs to another model, other data or other settings."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` gave; tensors are read when it has returned."""
+        """Restore the result of ``state_dict``. The tensors are read after this call returns."""
 
     def loaded(self) -> None:
-        """Tensors have been read."""
+        """Called after all tensors have been read."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What ``index.json`` says."""
+    """The parsed content of ``index.json``."""
 
     state: dict[str, Any]
     entries: dict[str, Entry]
 
 
 def steps(folder: str) -> list[int]:
-    """The steps of the checkpoints in a folder, damaged ones among them, oldest first."""
+    """Return the steps of all checkpoints in a folder, including damaged ones, oldest first."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return sorted(int(match[1]) for match in map(NAME.fullmatch, names) if match)
 
@@ -121,7 +121,7 @@ def path_of(folder: str, step: int) -> str:
 
 
 def step_of(path: str) -> int:
-    """The steps that the state of a checkpoint has taken; 0 for no checkpoint.
+    """Return the number of training steps in a checkpoint's name; 0 if the path is not a checkpoint.
 
     Examples:
         >>> step_of("runs/checkpoints/step-00000040")
@@ -132,16 +132,16 @@ def step_of(path: str) -> int:
 
 
 def write_index(path: str, state: Mapping[str, Any], reported: Sequence[Any], name: str = INDEX) -> None:
-    """Write what is left when all ranks have called ``write_parts``, whose results are ``reported``."""
+    """Write the index. ``reported`` holds the results of ``write_parts`` from all ranks."""
     write_sealed(os.path.join(path, name), {"format": FORMAT, "state": dict(state), "tensors": list(reported)})
 
 
 def read_index(path: str, name: str = INDEX) -> Index:
-    """The index of a checkpoint.
+    """Read the index of a checkpoint.
 
     Raises:
-        Damaged: it is not what was written.
-        CedarError: the checkpoint is of the format that earlier versions wrote.
+        Damaged: the index is missing, cut off or altered.
+        CedarError: the checkpoint has the format of earlier versions.
     """
     file = os.path.join(path, name)
     if not os.path.exists(file) and any(os.path.exists(os.path.join(path, former)) for former in _FORMER):
@@ -158,8 +158,8 @@ def read_index(path: str, name: str = INDEX) -> Index:
 
 
 def newest(folder: str, *, thorough: bool = False) -> str:
-    """The newest checkpoint whose index is whole; damaged ones are named on stderr; empty if there is none.
-    ``thorough``: read all tensors, too, and compare their hashes.
+    """Return the path of the newest checkpoint with an intact index, or an empty string. Damaged ones are reported on
+    stderr. ``thorough``: also read all tensors and compare their hashes.
     """
     for step in reversed(steps(folder)):
         path = path_of(folder, step)
@@ -176,12 +176,12 @@ def newest(folder: str, *, thorough: bool = False) -> str:
 
 
 def say_damaged(error: CedarError) -> None:
-    """That a checkpoint is passed over."""
+    """Print on stderr that a damaged checkpoint is skipped."""
     sys.stderr.write(f"{error}\nthe checkpoint before it is taken\n")
 
 
 def rename_whole(aside: str, path: str, keep: int) -> None:
-    """Give a checkpoint that is written wholly its name, and remove all but the newest ``keep``."""
+    """Give a completely written checkpoint its final name, and remove all but the newest ``keep`` checkpoints."""
     folder = os.path.dirname(path)
     shutil.rmtree(path, ignore_errors=True)
     os.rename(aside, path)
@@ -191,19 +191,19 @@ def rename_whole(aside: str, path: str, keep: int) -> None:
 
 
 class Checkpoints:
-    """The checkpoints in a folder that all ranks see, of a trainer whose ranks all do the same. ``keep``: how many;
-    older ones are removed; ``next to``: write in a thread, on a copy of the tensors, while the training continues.
+    """Saves and loads the checkpoints of a data-parallel trainer in a folder that all ranks share. ``keep``: the number
+    of checkpoints to keep; ``beside``: write a copy of the tensors in a thread while training continues.
     """
 
     def __init__(self, folder: str, trainer: CheckpointedTrainer, *, keep: int = 2, beside: bool = False) -> None:
         self.folder, self.trainer, self.group = folder, trainer, trainer.group
         self.keep, self.beside = keep, beside
         os.makedirs(folder, exist_ok=True)
-        self.group.side  # noqa: B018 - all ranks make it here: collectives of a thread must not meet those of the training
+        self.group.side  # noqa: B018 - all ranks create the writer thread's own process group here
         self._writing = BackgroundWriter(folder)
 
     def save(self) -> str:
-        """Save what the trainer holds now; the path of the checkpoint, which is there after ``wait``."""
+        """Start saving the trainer's current state and return the checkpoint's path. The path exists after ``wait``."""
         self.wait()
         path, state = path_of(self.folder, self.trainer.step), self.trainer.state_dict()
         mine = {
@@ -220,12 +220,12 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Until nothing is being written; an error in progress is not hidden behind one of a checkpoint."""
+        """Wait for the current write. An error raised in the block takes precedence over a checkpoint's error."""
         with suppress(CedarError) if kind is not None else nullcontext():
             self.wait()
 
     def wait(self) -> None:
-        """Until the checkpoint that is being written is there."""
+        """Wait until the checkpoint that is being written is complete."""
         self._writing.wait()
 
     def _write(self, path: str, state: dict[str, Any], mine: dict[str, Part]) -> None:
@@ -241,7 +241,7 @@ class Checkpoints:
 
     def _prepare(self, aside: str) -> None:
         for name in os.listdir(self.folder):
-            if name.endswith(".part") and NAME.fullmatch(name.removesuffix(".part")):  # what a killed run left
+            if name.endswith(".part") and NAME.fullmatch(name.removesuffix(".part")):  # left by a killed run
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
         os.makedirs(aside)
         for name, source in self.trainer.files.items():
@@ -249,7 +249,7 @@ class Checkpoints:
             shutil.copyfile(source, os.path.join(aside, name))
 
     def _together(self, work: Callable[[], Any]) -> list[Any]:
-        """What each rank's work gives, JSON; if one fails, all ranks are notified and none waits for it."""
+        """Run ``work`` and return all ranks' results, which must be JSON; if it fails on a rank, all ranks raise."""
         value, error = None, None
         try:
             value = work()
@@ -264,9 +264,9 @@ class Checkpoints:
         return [value for _, value in reported]
 
     def resume(self) -> str:
-        """Load the newest checkpoint that is whole, on as many ranks or on others; empty if there is none.
+        """Load the newest intact checkpoint and return its path, or "" if there is none. The rank count may differ.
 
-        Damaged ones are named on stderr.
+        Damaged checkpoints are reported on stderr and skipped.
         """
         saved_steps = steps(self.folder)
         self.group.agree(
@@ -287,11 +287,11 @@ class Checkpoints:
         return ""
 
     def load(self, path: str) -> None:
-        """Make the trainer what it was when it saved, on as many ranks or on others.
+        """Restore the trainer from a checkpoint, which may have been saved with a different number of ranks.
 
         Raises:
-            Damaged: it is not what was written; nothing was changed.
-            CedarError: it is of another model, other data or settings, or of an earlier format; nothing was changed.
+            Damaged: a file is missing, cut off or altered; nothing was changed.
+            CedarError: it belongs to another model, other data or settings, or an earlier format; nothing was changed.
         """
         problem: CedarError | None = None
         parts = self.trainer.parts()
@@ -319,7 +319,7 @@ class Checkpoints:
 
 
 def refuse_others(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
-    """Compare what a checkpoint was made with, and what is at hand: values of JSON by name, mappings name by name."""
+    """Raise if a checkpoint's settings differ from the current ones. Values are JSON; mappings are compared per key."""
     odd = []
     for key, own in json.loads(json.dumps(here)).items():
         saved = saved_with.get(key)
@@ -335,8 +335,8 @@ def refuse_others(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: 
         )  # fmt: skip
 
 
-def as_integer_option(value: Any) -> int:
-    """A number of steps that a state tells."""
+def whole_number(value: Any) -> int:
+    """Return a number of steps from a saved state, or raise ``ValueError`` if it is not valid."""
     if type(value) is not int or not 0 <= value < 1 << 40:
         raise ValueError(f"{value!r} is not a number of steps")
     return value
@@ -344,7 +344,7 @@ def as_integer_option(value: Any) -> int:
 
 @contextmanager
 def torn(path: str) -> Iterator[None]:
-    """Reports errors inside the block as a checkpoint at ``path`` whose state this version does not write."""
+    """Report errors inside the block as a damaged checkpoint at ``path``."""
     try:
         yield
     except _TORN as error:

@@ -1,4 +1,4 @@
-"""Where and how trainers compute: the device, random numbers by key, AdamW, self-attention."""
+"""Helpers that trainers compute with: device selection, keyed random numbers, AdamW and self-attention."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cedar.core.errors import CedarError
 
 
 def ask_fork(ask: Callable[[], int]) -> int:
-    """What ``ask`` gives in a process that is forked for it; 0 if it fails there.
+    """Return the result of ``ask``, called in a forked process; 0 if it fails there.
 
-    A process that asks CUDA anything, even how many GPUs there are, can fork no processes that use CUDA.
+    Any CUDA query, even the number of GPUs, initializes CUDA, and processes forked afterwards cannot use CUDA.
 
     Examples:
         >>> ask_fork(lambda: 3)
@@ -40,15 +40,15 @@ def ask_fork(ask: Callable[[], int]) -> int:
 
 
 def count_gpus() -> int:
-    """How many GPUs torch sees; does not initialize CUDA in this process."""
+    """Return how many GPUs torch sees, without initializing CUDA in this process."""
     if torch.cuda.is_initialized() or not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return torch.cuda.device_count()
     return ask_fork(torch.cuda.device_count)
 
 
 def device_of(name: str) -> torch.device:
-    """The device that ``run.device`` names: ``auto`` is a GPU where torch sees one, else the CPU. Does not initialize
-    CUDA in this process.
+    """Return the device that ``run.device`` names: ``auto`` selects a GPU if torch sees one, else the CPU. This does
+    not initialize CUDA in the process.
 
     Examples:
         >>> device_of("cpu")
@@ -70,11 +70,11 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-_DRAWING = threading.RLock()  # torch has one generator for all threads
+_DRAWING = threading.RLock()  # all threads share torch's default generator
 
 
 def digest(value: object) -> int:
-    """63 bits that two values share only if their ``repr`` is the same.
+    """Return a 63-bit hash of ``repr(value)``; different values almost never share it.
 
     Examples:
         >>> digest((1, "a")) == digest((1, "a")) != digest((1, "b"))
@@ -84,7 +84,7 @@ def digest(value: object) -> int:
 
 
 def generator(device: torch.device | str, *key: object) -> torch.Generator:
-    """Random numbers that depend on the key alone.
+    """Return a random generator whose numbers depend only on the key.
 
     Examples:
         >>> torch.equal(*(torch.rand(3, generator=generator("cpu", 0, "a")) for _ in range(2)))
@@ -95,7 +95,7 @@ def generator(device: torch.device | str, *key: object) -> torch.Generator:
 
 @contextmanager
 def keyed(device: torch.device | str, *key: object) -> Iterator[None]:
-    """What torch draws inside, in dropout for instance, depends on the key alone; what it draws later does not.
+    """Make torch's random numbers inside the block, such as dropout masks, depend only on the key.
 
     Examples:
         >>> for _ in range(2):
@@ -118,7 +118,7 @@ def adamw(
     weights: torch.Tensor, first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor, *, rate: Factor,
     decay: Factor, betas: Sequence[float], eps: float, step: int,
 ) -> None:  # fmt: skip
-    """The ``step``-th step from 1, in place; rate and decay may be tensors that fit the weights."""
+    """Apply AdamW's ``step``-th update, from 1, in place; tensors ``rate`` and ``decay`` broadcast to the weights."""
     one, two = betas
     first.mul_(one).add_(gradient, alpha=1 - one)
     second.mul_(two).addcmul_(gradient, gradient, value=1 - two)
@@ -128,12 +128,12 @@ def adamw(
 
 
 class Attention(nn.Module):
-    """Every place of a row looks at the others.
+    """Multi-head self-attention over the tokens of a row.
 
     Args:
-        heads: that see it apart; they divide the width.
-        bias: of the map to queries, keys and values, and of the map of what was seen.
-        causal: a place looks at itself and at those before it.
+        heads: number of attention heads; must divide ``width``.
+        bias: whether the query/key/value projection and the output projection have a bias.
+        causal: whether a token attends only to itself and to earlier tokens.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=bias[1])
 
     def forward(self, x: torch.Tensor, runs: Sequence[tuple[int, int]] = ()) -> torch.Tensor:
-        """``[rows, length, width]`` to the same; or ``[places, width]``, the places of rows one after the other, with
-        ``runs``: how many rows of which length follow each other.
+        """Map ``[rows, length, width]`` to the same shape. With ``runs``, ``x`` is ``[tokens, width]`` with rows
+        concatenated, and each run is (number of rows, their length).
         """
         runs, mixed = runs or [(x.shape[0], x.shape[1])], self.mixed(x).flatten(0, -2)
         parts = [

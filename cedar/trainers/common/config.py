@@ -1,4 +1,4 @@
-"""The configuration of a trainer: frozen dataclasses, read from a TOML file, with errors that name file and key."""
+"""Trainer configuration: frozen dataclasses read from a TOML file. Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cedar.core.errors import CedarError
 
 
 def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float = 0.0) -> float:
-    """Linear to ``peak`` over ``warmup`` steps, then half a cosine down to ``least`` at ``steps``, and flat from there.
+    """Return a learning rate: linear warmup to ``peak``, a half cosine down to ``least`` at ``steps``, then constant.
 
-    The curve is that of SGDR (arXiv 1608.03983), without its restarts.
+    The curve is SGDR's (arXiv 1608.03983) without restarts.
 
     Examples:
         >>> [round(cosine(step, peak=1.0, steps=6, warmup=2, least=0.1), 3) for step in range(8)]
@@ -33,7 +33,7 @@ def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float 
 
 
 def constant(step: int, *, peak: float, warmup: int = 0) -> float:
-    """Linear to ``peak`` over ``warmup`` steps, and flat from there.
+    """Return a learning rate: linear warmup to ``peak`` over ``warmup`` steps, then constant.
 
     Examples:
         >>> [constant(step, peak=1.0, warmup=2) for step in range(4)]
@@ -44,12 +44,12 @@ def constant(step: int, *, peak: float, warmup: int = 0) -> float:
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """A GPT-style model."""
+    """Options of a GPT-style model."""
 
-    layers: int = 2  # blocks
-    width: int = 64  # of a token inside the model
-    heads: int = 4  # of attention
-    dropout: float = 0.0  # share of values that a block's outputs lose while training
+    layers: int = 2  # number of transformer blocks
+    width: int = 64  # size of a token's vector inside the model
+    heads: int = 4  # attention heads
+    dropout: float = 0.0  # probability of dropping a value of a block's output in training
 
     def __post_init__(self) -> None:
         positive(self, "layers", "width", "heads")
@@ -61,16 +61,16 @@ class TransformerOptions:
 
 @dataclass(frozen=True)
 class AdamWOptions:
-    """AdamW.
+    """Options of AdamW.
 
     Args:
         rate: the highest learning rate.
-        least: the last learning rate of the cosine.
-        warmup: steps of linear growth.
+        least: the learning rate at the end of the cosine schedule.
+        warmup: number of steps over which the learning rate grows linearly.
         schedule: ``cosine`` or ``constant``.
-        betas: of the two moments.
-        eps: added to the root of the second moment.
-        decay: of weights with two or more dimensions.
+        betas: decay rates of the two moments.
+        eps: added to the square root of the second moment.
+        decay: weight decay of parameters with two or more dimensions.
         clip: the largest norm of all gradients together; 0 for no limit.
     """
 
@@ -89,7 +89,7 @@ class AdamWOptions:
             raise ValueError(f"betas are {self.betas}: give two numbers of 0 or more, less than 1")
 
     def rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of a step of so many."""
+        """Return the learning rate of ``step`` in a run of ``steps`` steps."""
         if self.schedule == "constant":
             return constant(step, peak=self.rate, warmup=self.warmup)
         return cosine(step, peak=self.rate, steps=steps, warmup=self.warmup, least=self.least)
@@ -97,20 +97,20 @@ class AdamWOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """One run.
+    """Options of a run.
 
     Args:
-        folder: checkpoints and metrics go here.
-        steps: how many.
-        seed: of weights, data and random numbers.
-        dtype: of the computation; master weights are float32 at least.
+        folder: where checkpoints and metrics are written.
+        steps: number of training steps.
+        seed: seed of weights, data order and random numbers.
+        dtype: dtype of the computation; master weights are at least float32.
         device: ``cpu``, ``cuda`` or ``auto``.
-        save_every: steps between checkpoints; 0: only at the end.
-        keep: checkpoints to keep.
-        threads: of torch in each process; 0: the cores of the machine over its ranks. Runs are bitwise alike only with
-            as many threads.
-        serve: host and port, such as ``127.0.0.1:0``, for ``loader(serve=)``; each rank says its address. Of dlrm and
-            moe.
+        save_every: steps between checkpoints; 0: save only at the end.
+        keep: number of checkpoints to keep.
+        threads: torch threads per process; 0: the machine's cores divided by its ranks. Two runs are bitwise identical
+            only with the same number.
+        serve: host and port, such as ``127.0.0.1:0``, for ``loader(serve=)``; each rank prints its address. Only dlrm
+            and moe use it.
     """
 
     folder: str
@@ -132,11 +132,11 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Text, as bytes."""
+    """Options of text data, which is read as bytes."""
 
-    paths: str | tuple[str, ...]  # text files: a path, a glob or a URL, or several
-    length: int = 128  # tokens that a row trains on
-    batch: int = 32  # rows of a step, over all ranks or pipelines
+    paths: str | tuple[str, ...]  # one or more paths, globs or URLs of text files
+    length: int = 128  # training tokens per row
+    batch: int = 32  # rows per step, over all ranks or pipelines
 
     def __post_init__(self) -> None:
         positive(self, "length", "batch")
@@ -145,14 +145,14 @@ class TextOptions:
 
 
 def positive(options: object, *names: str) -> None:
-    """Refuse numbers below 1."""
+    """Raise ``ValueError`` if one of the named options is below 1."""
     for name in names:
         if getattr(options, name) < 1:
             raise ValueError(f"{name} is {getattr(options, name)}: give 1 or more")
 
 
 def not_negative(options: object, *names: str) -> None:
-    """Refuse numbers, or tuples of numbers, below 0 or not finite."""
+    """Raise ``ValueError`` if a named option, a number or a tuple of numbers, is negative or not finite."""
     for name in names:
         value = getattr(options, name)
         if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):
@@ -163,15 +163,15 @@ T = TypeVar("T")
 
 
 def load(path: str, cls: type[T], changes: Sequence[str] = ()) -> T:
-    """A configuration from a TOML file; tables of the file are fields that are dataclasses themselves.
+    """Read a configuration from a TOML file. Tables of the file become nested dataclasses.
 
     Args:
-        path: of the file.
-        cls: a dataclass.
-        changes: ``"model.layers=4"``: values of TOML that take the place of those in the file.
+        path: path of the TOML file.
+        cls: the dataclass to build.
+        changes: overrides such as ``"model.layers=4"``, with TOML values.
 
     Raises:
-        CedarError: the file cannot be read, or a setting is unknown, missing or wrong.
+        CedarError: the file cannot be read, or a setting is unknown, missing or invalid.
     """
     try:
         with open(path, "rb") as file:
@@ -188,7 +188,7 @@ def load(path: str, cls: type[T], changes: Sequence[str] = ()) -> T:
 
 
 def parse(values: Mapping[str, Any], cls: type[T], where: str) -> T:
-    """A configuration from a mapping; ``where``: it is from, for errors.
+    """Build a configuration from a mapping. ``where`` names its source in error messages.
 
     Examples:
         >>> from dataclasses import dataclass

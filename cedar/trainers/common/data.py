@@ -1,4 +1,4 @@
-"""Batches without end; and text as rows of tokens, which language models share: a token is a byte."""
+"""An endless iterator over a loader, and byte-level token rows for language models."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ VOCABULARY = 256
 
 
 class Endless:
-    """What a loader gives, epoch after epoch. ``loader``: whose epochs follow each other; ``none``: to be raised where
-    an epoch has no batch.
+    """Iterates over a loader's batches, epoch after epoch. ``none``: the error to raise if an epoch has no batch.
 
-    ``waited`` is how many seconds the last batch was waited for.
+    ``waited`` is how many seconds the last call waited for its batch.
     """
 
     def __init__(self, loader: cedar.Loader, none: CedarError) -> None:
@@ -29,7 +28,7 @@ class Endless:
             sys.stderr.write(f"rank {loader.rank.rank} of {loader.rank.world}: cedar top {loader.url!r}\n")
 
     def __next__(self) -> Any:
-        """The next batch."""
+        """Return the next batch."""
         began = time.perf_counter()
         for _ in range(2):
             if self._batches is None:
@@ -37,26 +36,26 @@ class Endless:
             for batch in self._batches:
                 self.waited = time.perf_counter() - began
                 return batch
-            self._batches = None  # the epoch is over; the loader has moved to the next
+            self._batches = None  # the epoch has ended, and the loader has advanced to the next one
         raise self.none
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch is: JSON, a few hundred bytes."""
+        """Return the position of the next batch: a few hundred bytes of JSON."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
-        """Continue from there."""
+        """Continue from a saved position."""
         self._batches = None
         self.loader.load_state_dict(state)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close the loader."""
         self._batches = None
         self.loader.close()
 
 
 def byte_tokens(text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """A line's bytes, with the end of the line.
+    """Return a line's bytes and a newline as int32 tokens.
 
     Examples:
         >>> byte_tokens("hi").tolist()
@@ -66,9 +65,9 @@ def byte_tokens(text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def token_rows(paths: str | Sequence[str], length: int) -> cedar.Pipeline:
-    """Rows of ``length`` tokens, cut from the lines of text files one after the other: column ``tokens``.
+    """Return rows of ``length`` tokens, cut from the concatenated lines of text files, in the column ``tokens``.
 
-    The last row is filled with zeros, which are trained on as other bytes are.
+    The last row is padded with zeros, which are trained on like other bytes.
     """
     lines = cedar.read_text(paths if isinstance(paths, str) else list(paths)).select("text")
     return lines.map(byte_tokens, "text", into="tokens").select("tokens").pack(length, "tokens").select("tokens")

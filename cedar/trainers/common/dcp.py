@@ -1,4 +1,4 @@
-"""To and from torch.distributed.checkpoint, whose ``.metadata`` is a pickle: who reads one trusts who wrote it."""
+"""Conversion to and from torch.distributed.checkpoint, whose ``.metadata`` is a pickle: only read files you trust."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STATE = "state.json"
 
 
 def export_dcp(checkpoint: str, folder: str) -> None:
-    """Write a checkpoint of ours as one of torch.distributed.checkpoint; hashes are compared on the way.
+    """Convert a cedar checkpoint to torch.distributed.checkpoint. All hashes are verified.
 
-    What reads ``folder`` afterwards unpickles, and so trusts anyone who can write there.
+    Readers of ``folder`` unpickle its files, so they must trust everyone who can write there.
 
     Args:
         checkpoint: a folder ``step-...``.
-        folder: made; all tensors by their names, whole, and the trainer's state as ``state.json``.
+        folder: output folder: all tensors, unsharded, under their names, and the trainer's state as ``state.json``.
 
     Raises:
         CedarError: the checkpoint is damaged.
@@ -37,24 +37,24 @@ def export_dcp(checkpoint: str, folder: str) -> None:
         values = {name: torch.zeros(entry.shape, dtype=entry.dtype) for name, entry in index.entries.items()}
         reader.read({name: Part(value) for name, value in values.items()})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, that there is one process
+        warnings.simplefilter("ignore")  # torch warns that there is only one process
         save(values, checkpoint_id=folder, no_dist=True)
     with open(os.path.join(folder, STATE), "w", encoding="utf-8") as file:
         json.dump(index.state, file)
 
 
 def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
-    """Make a checkpoint of ours from one of torch.distributed.checkpoint, those that earlier versions wrote among them.
+    """Convert a torch.distributed.checkpoint, such as one that an earlier cedar version wrote, to a cedar checkpoint.
 
-    Reading it unpickles ``.metadata``, which may run any code that someone put there.
+    Reading it unpickles ``.metadata``, which may run arbitrary code that the file contains.
 
     Args:
-        folder: of torch.distributed.checkpoint; a ``state.json`` in it becomes the trainer's state.
-        checkpoint: made: a folder ``step-...`` in a run's folder of checkpoints.
-        trust: must be True: only you could write into ``folder``.
+        folder: the torch.distributed.checkpoint; ``state.json`` in it, if present, becomes the trainer's state.
+        checkpoint: output folder ``step-...`` in a run's checkpoints folder.
+        trust: must be True, to confirm that only you could write into ``folder``.
 
     Raises:
-        CedarError: ``trust`` is not True; there is something at ``checkpoint`` already, or nothing to read.
+        CedarError: ``trust`` is not True, ``checkpoint`` already exists, or ``folder`` cannot be read.
     """
     if trust is not True:
         raise CedarError(
@@ -69,7 +69,7 @@ def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-    planner: Any = _EmptyStateDictLoadPlanner  # of torch, without types
+    planner: Any = _EmptyStateDictLoadPlanner  # torch does not type this class
     values: dict[str, Any] = {}
     state: dict[str, Any] = {}
     try:

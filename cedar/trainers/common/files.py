@@ -1,4 +1,4 @@
-"""Files of a run: there wholly or not, JSON with a digest, metrics; and the folder that holds one run alone."""
+"""Files of a run: atomic writes, JSON with a digest, metrics, and the check that a folder holds only one run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _SEALED = re.compile(rb'\{"sha256": "([0-9a-f]{64})", "content": (.*)\}\n?', re.DOTALL)
-_MOST = 1 << 28  # bytes of a file of JSON
+_MOST = 1 << 28  # largest size of a JSON file, in bytes
 
 
 class Damaged(CedarError):
-    """What was read is not what was written."""
+    """A file does not hold what was written to it."""
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """A line of JSON: a digest, and the content that it is of.
+    """Return a line of JSON with the content and its SHA-256 digest.
 
     Examples:
         >>> unseal(seal({"step": 3}), "memory")
@@ -38,10 +38,10 @@ def seal(content: dict[str, Any]) -> bytes:
 
 
 def unseal(line: bytes, where: str) -> dict[str, Any]:
-    """The content; the digest is compared before anything is parsed.
+    """Return the content of a sealed line. The digest is checked before the JSON is parsed.
 
     Raises:
-        Damaged: another digest, no JSON, or no object; ``where`` names it.
+        Damaged: the digest does not match, or the content is not a JSON object; the message contains ``where``.
     """
     match = _SEALED.fullmatch(line)
     if match is None:
@@ -58,19 +58,19 @@ def unseal(line: bytes, where: str) -> dict[str, Any]:
 
 
 def write_sealed(path: str, content: dict[str, Any]) -> None:
-    """Write a file of sealed JSON; it is on the disk afterwards."""
+    """Write a file of sealed JSON atomically and flush it to disk."""
     with replacing(path) as file:
         file.write(seal(content))
 
 
 def read_sealed(path: str) -> dict[str, Any]:
-    """The content of such a file.
+    """Return the content of a file of sealed JSON.
 
     Raises:
-        Damaged: it cannot be read, or is not what was written.
+        Damaged: the file cannot be read, or it is not what was written.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place does not block
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a named pipe must not block
         with open(handle, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST:
@@ -83,8 +83,8 @@ def read_sealed(path: str) -> dict[str, Any]:
 
 @contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
-    """Write a file next to its place; it gets there, on the disk, when all is written, and not at all after an
-    error.
+    """Open a temporary file that replaces ``path`` atomically, synced to disk, when the block succeeds. After an error
+    the temporary file is removed.
     """
     aside = f"{path}.new"
     try:
@@ -101,7 +101,7 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
 
 
 def sync_folder(folder: str) -> None:
-    """What was renamed in a folder is so on the disk, too."""
+    """Flush a folder to disk, so that renames in it survive a crash."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -122,12 +122,12 @@ _OURS = (CHECKPOINTS, "sparse", METRICS, RUN, "report.json")
 
 
 def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
-    """Make the folder where it is not there, and refuse it where it holds another run's files.
+    """Create the folder if it does not exist, and raise if it holds files of another run.
 
     Args:
         folder: ``run.folder``.
-        trainer: the name of the one that wants it.
-        resume: the files that are there are of the run that continues; they must be of the same trainer.
+        trainer: the name of the trainer that will use it.
+        resume: whether existing files are from the run that continues; they must be from the same trainer.
     """
     try:
         os.makedirs(folder, exist_ok=True)
@@ -155,7 +155,7 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
 
 
 def claim_folder(folder: str, trainer: str) -> None:
-    """Say that the folder is this trainer's."""
+    """Record in the folder which trainer uses it."""
     with replacing(os.path.join(folder, RUN)) as file:
         file.write(json.dumps({"trainer": trainer}).encode() + b"\n")
 
@@ -164,12 +164,12 @@ OnMetrics = Callable[[Mapping[str, Any]], None]
 
 
 class MetricsFile:
-    """Records of steps as lines of JSON, written as they come; what is not a finite number is null.
+    """Writes step records as lines of JSON; numbers that are not finite become null.
 
     Args:
-        path: of the file; empty: none is written.
-        after: records of this step and later ones are dropped: they will be written again.
-        on_metrics: is given each record, too, as the line says it.
+        path: path of the file; if empty, no file is written.
+        after: existing records of this step and later are dropped, because the run will write them again.
+        on_metrics: called with each record, as in the file.
     """
 
     def __init__(self, path: str, after: int = 0, on_metrics: OnMetrics | None = None) -> None:
@@ -180,7 +180,7 @@ class MetricsFile:
                 file.writelines(json.dumps(line).encode() + b"\n" for line in kept)
 
     def write(self, record: DataclassInstance) -> None:
-        """Append a record, which has a field ``step``."""
+        """Append a record, which must have a field ``step``."""
         line = finite(asdict(record))
         if self.path:
             with open(self.path, "a", encoding="utf-8") as file:
@@ -190,7 +190,7 @@ class MetricsFile:
 
 
 def finite(value: Any) -> Any:
-    """A value of JSON with None for what is not a finite number.
+    """Return a JSON value with None in place of numbers that are not finite.
 
     Examples:
         >>> finite({"loss": math.nan, "rates": (0.5, math.inf)})
@@ -204,7 +204,7 @@ def finite(value: Any) -> Any:
 
 
 def read_lines(path: str) -> list[dict[str, Any]]:
-    """The lines of a file of JSON; the last one is left out if it was cut off, all if there is no file."""
+    """Parse a file of JSON lines, up to a truncated last line. Returns an empty list if the file does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -220,7 +220,7 @@ def read_lines(path: str) -> list[dict[str, Any]]:
 
 
 def figure(width: float, height: float) -> Any:
-    """An empty picture, in inches."""
+    """Return an empty matplotlib figure; the size is in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The ranks that train together: the few collectives that are used, with their bytes and seconds per phase.
+"""The ranks that train together and their collectives, with bytes sent and seconds spent per phase.
 
-One process without torch.distributed is a group of one: the same calls, nothing sent.
+A process without torch.distributed is a group of one rank, whose collectives send nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cedar.trainers.common.compute import digest
 _all: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
-def release_idle() -> None:
-    """Leave the process groups to torch.distributed, which ends them with the last reference: of threads that are
-    still at work when Python ends, one that looks for it ends the process.
+def let_go() -> None:
+    """Drop all references to process groups, so that torch.distributed destroys them. A thread of a process group that
+    is still running while Python exits can crash the process.
     """
     for group in list(_all):
         group.ranks = group._side = None
@@ -33,7 +33,7 @@ def release_idle() -> None:
 
 @dataclass
 class Meter:
-    """What went from this rank to others, and how long each phase took, since the last ``take``."""
+    """Bytes that this rank sent to other ranks, and seconds, per phase, since the last ``take``."""
 
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -47,7 +47,7 @@ class Meter:
             self.seconds[phase] += time.perf_counter() - began
 
     def take(self) -> tuple[dict[str, int], dict[str, float]]:
-        """Bytes and seconds by phase; counting starts again."""
+        """Return bytes and seconds by phase, and reset the counters."""
         counted = dict(self.sent), dict(self.seconds)
         self.sent.clear()
         self.seconds.clear()
@@ -55,9 +55,9 @@ class Meter:
 
 
 class Group:
-    """This process among those that train together. ``ranks``: a torch process group; None for all of torch.distributed
-    if that is initialized, else this process alone; ``side``: another process group of the same ranks on the CPU, for
-    what threads send next to the training; None: made when it is needed, for which ``ranks`` must be all of
+    """This process's rank among those that train together. ``ranks``: a torch process group; None: all of
+    torch.distributed if initialized, else this process as a single rank. ``side``: a CPU process group of the same
+    ranks, for communication in threads; None: created on first use, which requires ``ranks`` to be all of
     torch.distributed.
     """
 
@@ -72,12 +72,12 @@ class Group:
         _all.add(self)
 
     def __deepcopy__(self, memo: object) -> Group:
-        """This one: a copy of a model is of the same ranks, and process groups cannot be copied."""
+        """Return this object: a copied model has the same ranks, and process groups cannot be copied."""
         return self
 
     @property
     def side(self) -> Any:
-        """The process group for threads; None if there is one rank. All ranks must ask for it at the same place."""
+        """The process group for threads; None with one rank. All ranks must first access it at the same point."""
         if self.size == 1:
             return None
         if self._side is None:
@@ -85,7 +85,7 @@ class Group:
         return self._side
 
     def gather(self, row: torch.Tensor, phase: str) -> torch.Tensor:
-        """The row of every rank, ``[ranks, len(row)]``."""
+        """Return the rows of all ranks, ``[ranks, len(row)]``."""
         if self.size == 1:
             return row[None]
         rows = torch.empty((self.size, *row.shape), dtype=row.dtype, device=row.device)
@@ -95,7 +95,7 @@ class Group:
         return rows
 
     def tell(self, value: Any) -> list[Any]:
-        """A value of JSON from every rank, on all of them; by the group for threads."""
+        """Return the JSON values of all ranks, exchanged over the process group for threads."""
         if self.size == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -108,12 +108,12 @@ class Group:
         return [json.loads(bytes(text[: int(n)].numpy())) for text, n in zip(strings, lengths, strict=True)]
 
     def add(self, values: torch.Tensor, phase: str) -> torch.Tensor:
-        """The sum over ranks, the same bits on all of them: each number is added up in the order of ranks, from rank 0
-        on, in the dtype of ``values``. That is promised, so that a run repeats on as many ranks; a ring's own sum
-        starts at another rank for each part.
+        """Return the sum over ranks, bitwise identical on all of them.
 
-        Each rank adds up one part for all, so that it sends 2 (N - 1) / N times the values; fewer of them than ranks
-        are sent to every worker.
+        Values are added in the order of ranks, starting at rank 0, in the dtype of ``values``, so runs on the same
+        number of ranks are reproducible. A ring all-reduce starts each part at another rank. Each rank sums one part
+        for all ranks and so sends 2 (N - 1) / N times the values. If there are fewer values than ranks, every rank
+        gathers them all.
         """
         if values.numel() < self.size:
             return _in_order_of_ranks(self.gather(values, phase))
@@ -124,12 +124,12 @@ class Group:
         return self.exchange(total.repeat(self.size), own, parts, phase).view(values.shape)
 
     def agree(self, values: Mapping[str, object], fix: str, device: torch.device | None = None) -> None:
-        """Compare what all ranks must hold alike.
+        """Raise unless all ranks have the same values.
 
         Args:
-            values: the same keys on all ranks; values are compared by their ``repr``.
-            fix: what to do where they differ.
-            device: of the tensors that this group exchanges.
+            values: the same keys on all ranks; values are compared by a hash of their ``repr``.
+            fix: what the user should do if they differ.
+            device: device of the tensors that this group exchanges.
         """
         own = torch.tensor([digest(value) for value in values.values()], device=device)
         table = self.gather(own, "agreement").cpu()
@@ -140,13 +140,13 @@ class Group:
             )
 
     def exchange(self, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int], phase: str) -> torch.Tensor:
-        """Rows for each rank out, rows from each rank in, both in the order of ranks.
+        """Send rows to each rank and receive rows from each rank, both in the order of ranks.
 
         Args:
             rows: ``[sum(send), ...]``.
-            send: rows that go to each rank.
-            receive: rows that come from each rank.
-            phase: what the bytes are counted under.
+            send: number of rows for each rank.
+            receive: number of rows from each rank.
+            phase: the phase to count the bytes under.
         """
         if self.size == 1:
             return rows
@@ -181,12 +181,12 @@ def exchange_rows(
     rows: torch.Tensor, group: Group, send: Sequence[int], receive: Sequence[int], phases: tuple[str, str], *,
     anchor: torch.Tensor | None = None, scale: float = 1.0,
 ) -> torch.Tensor:  # fmt: skip
-    """``group.exchange``, whose gradient goes the same way back.
+    """``group.exchange`` with autograd: the backward pass sends gradients back along the same routes.
 
     Args:
-        phases: what the bytes of rows are counted under, and those of gradients.
-        anchor: a tensor that wants a gradient, so that a rank takes part in the way back whose rows want none.
-        scale: what gradients are multiplied with.
+        phases: the phases to count the bytes of rows and of gradients under.
+        anchor: a tensor that requires a gradient, so that this rank joins the backward pass even if its rows need none.
+        scale: factor of the gradients.
     """
     received: torch.Tensor = _Exchange.apply(anchor, rows, group, send, receive, phases, scale)  # type: ignore[no-untyped-call]
     return received
@@ -205,7 +205,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def odd_ranks(values: Sequence[object]) -> list[int]:
-    """The ranks whose value is not that of rank 0.
+    """Return the ranks whose value differs from rank 0's.
 
     Examples:
         >>> odd_ranks([3, 3, 4])
@@ -215,7 +215,7 @@ def odd_ranks(values: Sequence[object]) -> list[int]:
 
 
 def cut(size: int, count: int) -> list[range]:
-    """``count`` runs of ``size``, whose lengths differ by one at most.
+    """Split ``range(size)`` into ``count`` consecutive ranges whose lengths differ by at most one.
 
     Examples:
         >>> cut(5, 2)

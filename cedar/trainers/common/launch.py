@@ -1,4 +1,4 @@
-"""How the processes of a job find each other, by the environment that torchrun and other launchers set."""
+"""Connects the processes of a job through the environment variables that torchrun and other launchers set."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any
 from cedar.core.errors import CedarError
 from cedar.core.ranks import find_rank
 
-_LOCAL = {  # where on its machine a rank is, by what its launcher sets next to the rank
+_LOCAL = {  # variable of the local rank, by the variables of rank and world size
     "RANK and WORLD_SIZE": "LOCAL_RANK",
     "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_RANK",
     "PMI_RANK and PMI_SIZE": "MPI_LOCALRANKID",
     "SLURM_PROCID and SLURM_STEP_NUM_TASKS": "SLURM_LOCALID",
     "SLURM_PROCID and SLURM_NTASKS": "SLURM_LOCALID",
 }
-_LOOK = 0.5  # seconds between two looks for the parent
+_LOOK = 0.5  # seconds between two checks of the parent
 
 
 def end_with(parent: int, *, look: bool = True) -> None:
-    """Let this process get SIGKILL when its parent ends: the parent's thread that started it, on Linux. ``parent``: the
-    process that should be this one's parent; ``look``: start a thread that looks; False if the caller does so.
+    """Make sure that this process gets SIGKILL when its parent ends (on Linux: the thread that started it). ``parent``:
+    the expected parent process id; ``look``: start a thread that polls for it; False if the caller polls.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -46,14 +46,14 @@ def _look_for(parent: int) -> None:
 
 @contextmanager
 def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
-    """torch.distributed among the ranks that a launcher started, as ``find_rank`` has it; alone, if there are none.
+    """Initialize torch.distributed if a launcher started several ranks, as found by ``find_rank``.
 
-    Where torchrun starts ranks again in place, each attempt meets under names of its own, so that no rank finds the
-    addresses of dead ones. ``device``: ``cuda`` uses NCCL for tensors there, and gloo for those on the CPU;
-    ``timeout``: seconds that a rank waits for the others before it gives up.
+    When torchrun restarts ranks, each attempt uses its own key prefix in the store, so ranks do not read addresses of
+    dead ones. ``device``: ``cuda`` uses NCCL for GPU tensors and gloo for CPU tensors; ``timeout``: seconds that a rank
+    waits for the others.
 
     Yields:
-        How many ranks there are on this machine.
+        The number of ranks on this machine.
     """
     found = find_rank(None, None, False, None)
     rank, world = found.rank, found.world
@@ -98,7 +98,7 @@ def _store(rank: int, world: int, limit: dt.timedelta) -> Any:
 
 
 def meeting_place() -> tuple[str, int]:
-    """MASTER_ADDR and MASTER_PORT.
+    """Return MASTER_ADDR and MASTER_PORT.
 
     Raises:
         CedarError: one of them is not set, or the port is not an integer.
@@ -120,11 +120,11 @@ def _told(name: str) -> str:
 
 
 def _take_gpu(local: int) -> None:
-    """A GPU of its own for the rank with this number on this machine."""
+    """Select the GPU of the rank with this local rank number."""
     import torch
 
     gpus = torch.cuda.device_count()
-    one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # any code that started the ranks has assigned them
+    one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # the launcher gave each rank its own GPU
     if local >= gpus and not one_each:
         raise CedarError(
             f"rank {local} of this machine has no GPU: there are {gpus}, and each rank takes one",

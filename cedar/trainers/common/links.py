@@ -1,7 +1,7 @@
-"""Connections between processes of one run: at one address each, to those alone who hold the run's key.
+"""Authenticated connections between the processes of a run, which share a secret key.
 
-Both ends prove that they hold it (HMAC of the other's random number) before a byte of theirs is taken for anything.
-What follows is not encrypted.
+Both ends prove with an HMAC of the other's random number that they hold the key, before either accepts data. The data
+that follows is not encrypted.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from cedar.core.errors import CedarError
 
 KEY = 32  # bytes
 _PROOF = 32
-_HELLO = 10.0  # seconds that a stranger may take to prove itself
-_MOST = 1 << 28  # bytes of a frame
+_HELLO = 10.0  # seconds that an unauthenticated peer has to prove that it holds the key
+_MOST = 1 << 28  # largest frame, in bytes
 
 
 class RefusedConnection(ConnectionError):
-    """The other end does not hold the key."""
+    """The other end did not prove that it holds the key."""
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Listen at this address of this machine, and at no other."""
+    """Listen only at this address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=128)
 
 
 def admit(connection: socket.socket, key: bytes) -> socket.socket:
-    """The connection that was accepted, if the other end holds the key; closed else.
+    """Authenticate an accepted connection and return it; close it on failure.
 
     Raises:
-        RefusedConnection: it does not.
-        OSError: it has gone, or said nothing for some seconds.
+        RefusedConnection: the other end does not hold the key.
+        OSError: the other end closed the connection, or did not answer in time.
     """
     try:
         _ready(connection, _HELLO)
@@ -57,11 +57,11 @@ def admit(connection: socket.socket, key: bytes) -> socket.socket:
 
 
 def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.socket:
-    """A connection to who listens there and holds the key.
+    """Connect to a listening process and authenticate both ends.
 
     Raises:
-        RefusedConnection: either end does not hold the other's key.
-        OSError: nothing listens there.
+        RefusedConnection: the two ends do not hold the same key.
+        OSError: the connection cannot be established.
     """
     connection = socket.create_connection((host, port), timeout=seconds)
     try:
@@ -82,12 +82,12 @@ def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.sock
 
 
 def send_frame(connection: socket.socket, content: bytes) -> None:
-    """Send bytes with their length ahead."""
+    """Send bytes with a length prefix."""
     connection.sendall(struct.pack("<I", len(content)) + content)
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Bytes that ``send_frame`` sent."""
+    """Receive the bytes of one ``send_frame`` call."""
     (length,) = struct.unpack("<I", receive_exactly(connection, 4))
     if length > _MOST:
         raise ConnectionError(f"a message of {length} bytes is none of ours")
@@ -95,14 +95,14 @@ def receive_frame(connection: socket.socket) -> bytes:
 
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    """So many bytes."""
+    """Receive ``count`` bytes."""
     received = bytearray(count)
     receive_into(connection, memoryview(received))
     return bytes(received)
 
 
 def receive_into(connection: socket.socket, buffer: memoryview) -> None:
-    """Fill a buffer."""
+    """Receive bytes until the buffer is full."""
     while buffer:
         count = connection.recv_into(buffer)
         if not count:
@@ -111,14 +111,14 @@ def receive_into(connection: socket.socket, buffer: memoryview) -> None:
 
 
 def shut(connection: socket.socket) -> None:
-    """Close, and end all waits in it."""
+    """Shut down and close a connection, which ends blocked reads and writes."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 
 def write_key(path: str) -> bytes:
-    """A new key, in a file that no other user may read."""
+    """Create a new key and write it to a file that only this user may read."""
     key = secrets.token_bytes(KEY)
     with suppress(FileNotFoundError):
         os.unlink(path)
@@ -128,7 +128,7 @@ def write_key(path: str) -> bytes:
 
 
 def read_key(path: str) -> bytes:
-    """The key in a file."""
+    """Read the key from a file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="ascii") as file:
             status = os.fstat(file.fileno())

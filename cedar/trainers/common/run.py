@@ -1,4 +1,4 @@
-"""A whole run of a trainer whose ranks all do the same: train, evaluate, save, tell."""
+"""A complete run of a data-parallel trainer: train, evaluate, save checkpoints and report progress."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import CHECKPOINTS, METRICS, MetricsFile, OnMetrics, check_folder, claim_folder
 from cedar.trainers.common.group import Group
 
-_LINES = 20  # of a whole run, if nothing watches a bar
+_LINES = 20  # progress lines of a run if stderr is not a terminal
 
 
 @contextmanager
 def progress(title: str, steps: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int, str], None]]:
-    """Gives a function to call after each step with the number of steps done and a few words."""
+    """Yield a function to call after each step with the number of completed steps and a short status text."""
     if quiet:
         yield lambda _done, _text: None
     elif sys.stderr.isatty():
@@ -46,16 +46,16 @@ def progress(title: str, steps: int, done: int = 0, *, quiet: bool = False) -> I
         yield say
 
 
-def list_choices(lines: list[str]) -> None:
-    """What was chosen, before the first step; what happened, between steps."""
+def say_choices(lines: list[str]) -> None:
+    """Print one line for each choice or event."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
 class Trainer:
-    """One rank of a run: a model, its optimizers, its data; trainers fill in what is theirs.
+    """Base class of one rank's trainer, which owns a model, its optimizers and its data.
 
-    ``step`` is the number of steps done, ``notes`` says what was chosen, and why.
+    ``step`` is the number of completed steps; ``notes`` lists what the trainer chose, with reasons.
     """
 
     name = ""
@@ -68,69 +68,69 @@ class Trainer:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Those that checkpoints hold copies of."""
+        """Files to copy into checkpoints."""
         return {}
 
     def train_step(self) -> Any:
-        """One step; a dataclass with ``step``, ``loss`` and ``held_out``."""
+        """Run one step and return a dataclass with ``step``, ``loss`` and ``held_out``."""
         raise NotImplementedError
 
     def evaluate(self) -> Any:
-        """Scores of what is held out, None if nothing is; all ranks call it."""
+        """Return scores of the held-out data, or None if there is none. All ranks must call it."""
 
     def loaded(self) -> None:
-        """A checkpoint's tensors have been read."""
+        """Called after a checkpoint's tensors have been read."""
 
     def close(self) -> None:
-        """Let the data go."""
+        """Close the data source."""
         self.batches.close()
 
-    # ---- what a run does next to the loop
+    # ---- hooks that a run calls around its loop
     # -----------------------------------------------------------------------------
 
     def begin(self, stack: ExitStack) -> None:
-        """Make what is closed at the end of the run."""
+        """Open resources; ``stack`` closes them at the end of the run."""
 
     def steps(self) -> int:
-        """Of the run."""
+        """Return the number of steps of the run."""
         return int(self.options.run.steps)
 
     def resume(self, files: Checkpoints) -> None:
-        """Continue from what the folder holds."""
+        """Continue from the newest checkpoint in the folder."""
         files.resume()
 
     def before_step(self) -> None:
-        """Called ahead of every step."""
+        """Called before every step."""
 
     def describe(self, record: Any, *, last: bool) -> str:
-        """A few words on a step; all ranks call it."""
+        """Return a short text about a step for the progress display. All ranks must call it."""
         return ""
 
     def drawn(self, path: str) -> None:
-        """Draw what the metrics at ``path`` say, on rank 0."""
+        """Plot the metrics at ``path``; called on rank 0."""
 
 
 def run(
     kind: type[Trainer], options: Any, group: Group | None = None, *, resume: bool = False, quiet: bool = False,
     on_metrics: OnMetrics | None = None,
 ) -> str:  # fmt: skip
-    """Train as the options say; every rank calls it.
+    """Train with the given options. Every rank must call it.
 
-    ``run.folder`` holds run.json, metrics.jsonl (a line per step, written as it comes) and checkpoints.
+    ``run.folder`` gets run.json, metrics.jsonl (one line per step, written immediately) and checkpoints.
 
     Args:
-        kind: of trainer, such as ``cedar.trainers.dlrm.trainer.Trainer``.
-        options: with a table ``run``.
-        group: the ranks; None for all of torch.distributed, or this process alone.
-        resume: continue from what the folder holds; from the start where that is nothing.
-        quiet: show no progress, print no choices.
-        on_metrics: is given each line of the metrics on rank 0.
+        kind: the trainer class, such as ``cedar.trainers.dlrm.trainer.Trainer``.
+        options: the trainer's options, with a table ``run``.
+        group: the ranks; None for all of torch.distributed, or this process as a single rank.
+        resume: continue from the newest checkpoint in the folder; start from the beginning if there is none.
+        quiet: show no progress and print no choices.
+        on_metrics: called on rank 0 with each line of the metrics.
 
     Returns:
-        The path of the metrics.
+        The path of the metrics file.
 
     Raises:
-        CedarError: the folder holds another run's files; the trainer's own.
+        CedarError: the folder holds another run's files, or the trainer failed.
     """
     group, chosen = group or Group(), options.run
     folder, first = chosen.folder, group.rank == 0
@@ -145,7 +145,7 @@ def run(
         if resume:
             trainer.resume(files)
         steps = trainer.steps()
-        group.tell(None)  # all have looked at the folder
+        group.tell(None)  # barrier: all ranks have read the folder
         if first:
             claim_folder(folder, kind.name)
             metrics = MetricsFile(path, trainer.step, on_metrics)
@@ -171,7 +171,7 @@ def run(
 
 
 def choices(trainer: Trainer) -> list[str]:
-    """What all trainers choose, and why."""
+    """Return one line for each choice that all trainers make, with its reason."""
     run = trainer.options.run
     why = "as asked" if run.device != "auto" else f"auto: torch sees {torch.cuda.device_count()} GPUs"
     each = "as asked" if run.threads else "the machine's cores over its ranks"

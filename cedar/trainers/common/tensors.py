@@ -1,6 +1,6 @@
-"""Raw tensors in files, each with a hash: parts of tensors that any number of ranks wrote, read as any other parts.
+"""Raw tensors in files, each with a hash. Ranks write parts of tensors; any number of ranks can read other parts.
 
-A file is of the safetensors format: bytes that are parsed by nothing but that library's reader, never by pickle.
+The files have the safetensors format. Only that library parses them; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The part of a tensor that a rank holds."""
+    """A rank's part of a tensor."""
 
-    tensor: torch.Tensor  # the values; written to when the part is read
-    whole: tuple[int, ...] | None = None  # shape of the whole tensor; None: this is all of it
+    tensor: torch.Tensor  # the values; reading a checkpoint overwrites them
+    whole: tuple[int, ...] | None = None  # shape of the whole tensor; None: the part is the whole tensor
     start: tuple[int, ...] | None = None  # where the part begins, in each dimension
-    alike: bool = False  # whether all ranks hold the same: then one of them writes it
+    alike: bool = False  # whether all ranks hold the same values, so that one rank writes them
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """The shape of the whole tensor."""
         return tuple(self.tensor.shape) if self.whole is None else self.whole
 
     @property
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Box:
-    """A range of each dimension of a tensor."""
+    """A rectangular region of a tensor: a start and a length in each dimension."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -60,20 +60,20 @@ class Box:
         return math.prod(self.shape)
 
     def meet(self, other: Box) -> Box:
-        """What both have; of size 0 if that is nothing."""
+        """Return the intersection with another box; its size is 0 if they do not overlap."""
         low = tuple(map(max, self.start, other.start))
         ends = (min(a + n, b + m) for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True))
         return Box(low, tuple(max(0, end - at) for at, end in zip(low, ends, strict=True)))
 
     def of(self, outer: Box) -> tuple[slice, ...]:
-        """Where this is in an array that holds ``outer``."""
+        """Return the slices of this box in an array that holds ``outer``."""
         first = (a - b for a, b in zip(self.start, outer.start, strict=True))
         return tuple(slice(at, at + n) for at, n in zip(first, self.shape, strict=True))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part that was written: in which file, where in the whole, its hash."""
+    """A written part: its file, its region of the whole tensor, and its hash."""
 
     file: str
     box: Box
@@ -82,7 +82,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor as its index tells of it."""
+    """A tensor's description in the index."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -90,7 +90,7 @@ class Entry:
 
 
 def write_parts(folder: str, name: str, parts: Mapping[str, Part]) -> list[dict[str, Any]]:
-    """Write parts into the file ``name``; what an index has to say of them: JSON. It is on the disk afterwards."""
+    """Write parts into the file ``name``, synced to disk, and return their index entries as JSON values."""
     values = {key: _plain(part.tensor) for key, part in parts.items() if part.tensor.numel()}
     path = os.path.join(folder, name)
     save_file(values, f"{path}.new")
@@ -109,10 +109,10 @@ def write_parts(folder: str, name: str, parts: Mapping[str, Part]) -> list[dict[
 
 
 def entries_of(reported: Any, where: str) -> dict[str, Entry]:
-    """What an index says of all tensors, from what ``write_parts`` gave for each rank.
+    """Parse index entries, which are the ``write_parts`` results of all ranks.
 
     Raises:
-        Damaged: it does not say so.
+        Damaged: the entries are invalid or contradict each other.
     """
     entries: dict[str, Entry] = {}
     try:
@@ -137,7 +137,7 @@ def entries_of(reported: Any, where: str) -> dict[str, Entry]:
 
 
 class Reader(ExitStack):
-    """Files of tensors, open; what they give is compared with the index's hashes."""
+    """Reads the tensor files of a checkpoint and compares each piece with its hash in the index."""
 
     def __init__(self, folder: str, entries: Mapping[str, Entry]) -> None:
         super().__init__()
@@ -145,11 +145,11 @@ class Reader(ExitStack):
         self._open: dict[str, Any] = {}
 
     def check(self, parts: Mapping[str, Part]) -> None:
-        """See that all of these can be read, before any is.
+        """Check that the index has the tensors of ``parts`` with matching shapes, and intact pieces for them.
 
         Raises:
-            CedarError: what is there is otherwise than it is asked for.
-            Damaged: a file is not what was written; it names the file and the tensor.
+            CedarError: a tensor is missing, or has another dtype or shape.
+            Damaged: a file is not what was written; the message names the file and the tensor.
         """
         odd = []
         for name, part in parts.items():
@@ -171,10 +171,10 @@ class Reader(ExitStack):
                 raise self._damaged("the index", name, f"has {size} of {part.box.size} values")
 
     def verify_all(self) -> None:
-        """See that everything that the index tells of can be read, and is all of each tensor.
+        """Read everything in the index, and check that the pieces of each tensor are complete.
 
         Raises:
-            Damaged: as of ``check``.
+            Damaged: see ``check``.
         """
         for name, entry in self.entries.items():
             if sum(piece.box.size for piece in entry.pieces) != math.prod(entry.shape):
@@ -182,20 +182,20 @@ class Reader(ExitStack):
         self.verify_pieces()
 
     def verify_pieces(self) -> None:
-        """See that everything that the index tells of can be read.
+        """Read every piece in the index and check its hash.
 
         Raises:
-            Damaged: as of ``check``.
+            Damaged: see ``check``.
         """
         for name, entry in self.entries.items():
             for piece in entry.pieces:
                 self._values(name, piece)
 
     def read(self, parts: Mapping[str, Part]) -> None:
-        """Write what is there into the parts' tensors.
+        """Copy the checkpoint's values into the parts' tensors. Call ``check`` first.
 
         Raises:
-            Damaged: as of ``check``, which comes first.
+            Damaged: see ``check``.
         """
         with torch.no_grad():
             for name, part in parts.items():
@@ -203,7 +203,7 @@ class Reader(ExitStack):
                     part.tensor[common.of(part.box)].copy_(value[common.of(box)])
 
     def _pieces(self, name: str, part: Part) -> Iterator[tuple[torch.Tensor, Box, Box]]:
-        """The values of each piece that holds something of a part, what both have, and where the piece is."""
+        """Yield (values, overlap, piece's box) for each piece that overlaps a part."""
         for piece in self.entries[name].pieces:
             common = piece.box.meet(part.box)
             if common.size:
@@ -233,13 +233,13 @@ class Reader(ExitStack):
 
 
 def hash_of(value: torch.Tensor) -> str:
-    """SHA-256 of a tensor's bytes."""
+    """Return the SHA-256 of a tensor's bytes."""
     plain: Any = value.contiguous().reshape(-1).view(torch.uint8).numpy()
     return hashlib.sha256(plain).hexdigest()
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, with its own storage, as files of tensors want it."""
+    """Return a contiguous CPU tensor with its own storage, as safetensors requires."""
     value = tensor.detach().cpu().contiguous()
     return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 
 def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: int = 2) -> list[range]:
-    """Cut operators, in the order given, into runs, one for each step, so that the largest step is smallest.
+    """Split operators, in the given order, into one range per step so that the largest step is as small as possible.
 
-    A step saves the whole state of its own operators, and of those that come later the weights alone; of those that
-    came before, nothing (MoEvement, arXiv 2412.15411).
+    A step saves the full state of its own operators, only the weights of operators of later steps, and nothing of
+    operators of earlier steps (MoEvement, arXiv 2412.15411).
 
     Args:
-        sizes: values of each operator; experts first, the least popular ahead.
-        steps: of a window; at most as many as operators.
-        state: bytes of a value's master weight and moments.
-        weights: bytes of a value's weight as it is computed with.
+        sizes: number of values of each operator; experts first, starting with the least popular.
+        steps: steps of the window; at most the number of operators.
+        state: bytes per value of its master weight and moments.
+        weights: bytes per value of the weight that the model computes with.
 
     Returns:
-        Positions of the operators of each step.
+        The positions of each step's operators.
 
     Examples:
         >>> plan_window([10] * 6, 3)
@@ -40,19 +40,19 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
 
 
 def choose_window(sizes: Sequence[int], most: int, *, state: int = 12, weights: int = 2) -> int:
-    """The smallest number of steps of a window no step of which saves more than ``most`` bytes; if there is none, as
-    many as operators. See ``plan_window`` for the others.
+    """Return the smallest number of steps with which no step saves more than ``most`` bytes; if none is enough, the
+    number of operators. See ``plan_window`` for the other arguments.
 
     Examples:
         >>> choose_window([10] * 6, 320)
         3
     """
-    steps = range(1, max(len(sizes), 1))  # more steps never make the largest one larger
+    steps = range(1, max(len(sizes), 1))  # the largest step never grows with the number of steps
     return 1 + bisect_left(steps, 1, key=lambda n: int(_cut(sizes, n, most, state, weights) is not None))
 
 
 def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state: int = 12, weights: int = 2) -> int:
-    """Bytes that a step of a window saves: state * own + weights * later.
+    """Return the bytes that step ``at`` of a window saves: state * own + weights * later.
 
     Examples:
         >>> [step_bytes([10] * 6, plan_window([10] * 6, 3), at) for at in range(3)]
@@ -64,7 +64,7 @@ def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state:
 
 
 def _cut(sizes: Sequence[int], steps: int, most: int, state: int, weights: int) -> list[range] | None:
-    """Runs of at most ``most`` bytes a step, None if that is too few; every step has an operator at least."""
+    """Return ranges of at most ``most`` bytes per step, None if impossible; every step has an operator or more."""
     later, start, runs = sum(sizes), 0, []
     for left in range(steps, 0, -1):
         stop, own = start, 0
