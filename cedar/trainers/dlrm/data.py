@@ -1,6 +1,4 @@
-"""The batches of a run, from a cedar pipeline and vocabularies; where to continue after a stop, on any number of
-ranks.
-"""
+"""Training batches of a DLRM run, from a cedar pipeline and vocabularies; resumable on any number of ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
 
 
 def files_of(data: DataOptions) -> list[str]:
-    """The files that ``data.vocabularies`` names: those, and the Parquet files of folders."""
+    """Return the files that ``data.vocabularies`` names. A folder stands for its Parquet files."""
     files = []
     for path in data.vocabularies:
         if not os.path.isdir(path):
@@ -41,7 +39,8 @@ def files_of(data: DataOptions) -> list[str]:
 
 
 def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
-    """The vocabularies that features name, by the column that each was counted in; nothing is read if none does."""
+    """Return the vocabularies that features name, by the column they were counted in; reads no file if none is named.
+    """
     wanted = {feature.vocabulary for feature in options.features if feature.vocabulary}
     if not wanted:
         return {}
@@ -61,14 +60,14 @@ def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
 
 
 def sized(options: Options) -> Options:
-    """The options with the rows of tables that vocabularies say."""
+    """Return the options with table sizes filled in from the vocabularies."""
     words = vocabularies_of(options)
     if not words:
         return options
     features = tuple(_sized(feature, words.get(feature.vocabulary)) for feature in options.features)
     try:
         return replace(options, features=features)
-    except ValueError as error:  # features that share a table, of vocabularies of different sizes
+    except ValueError as error:  # features share a table, but their vocabularies differ in size
         raise CedarError(str(error), fix="features of one table share one vocabulary") from error
 
 
@@ -84,7 +83,7 @@ def _sized(feature: FeatureOptions, words: Vocabulary | None) -> FeatureOptions:
 
 
 def mapped(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
-    """Rows whose values are numbers of vocabularies, where features name one."""
+    """Map values to vocabulary ids, for features that name a vocabulary."""
     words = vocabularies_of(options)
     for feature in options.features:
         if not feature.vocabulary:
@@ -97,11 +96,10 @@ def mapped(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
 
 
 class Batches(Endless):
-    """Training batches without end, epoch after epoch; each rank gets its slice of every batch. ``rows``: a pipeline in
-    place of ``data.paths``; ``held_out``: a pipeline of the rows that only evaluation sees, in place of
-    ``data.held_out``.
+    """Endless training batches; each rank gets its slice of every batch. ``rows``: a pipeline that replaces
+    ``data.paths``; ``held_out``: a pipeline of rows only for evaluation, which replaces ``data.held_out``.
 
-    ``pipeline`` gives the batches.
+    The attribute ``pipeline`` is the pipeline of batches.
     """
 
     def __init__(
@@ -155,7 +153,7 @@ class Batches(Endless):
         )  # fmt: skip
 
     def epoch(self) -> int:
-        """Steps of an epoch."""
+        """Return the number of steps of an epoch."""
         try:
             steps = len(self.loader)
         except TypeError as error:
@@ -167,7 +165,7 @@ class Batches(Endless):
         return steps
 
     def sample(self, count: int) -> Iterator[dict[str, Any]]:
-        """The first few batches, of all ranks: to look at, not to train on."""
+        """Yield the first ``count`` global batches, for inspection and not for training."""
         batch = None
         with self._loader(self.pipeline, 0, 1, plain=True) as loader:
             for batch in islice(loader, count):
@@ -176,7 +174,7 @@ class Batches(Endless):
             raise self.none
 
     def evaluation(self) -> Iterator[dict[str, Any]]:
-        """The rows that are held out, in batches of all ranks; the last may be short."""
+        """Yield the held-out rows in global batches; the last one may be smaller."""
         if self.held_out is None:
             return
         rows = prepared(self.held_out, self.options)
@@ -186,18 +184,18 @@ class Batches(Endless):
             yield from loader
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Continue from the states of all ranks that saved."""
+        """Continue from the states that all ranks saved."""
         super().load_state_dict(states[self.group.rank] if len(states) == self.group.size else states)
 
 
 def wanted(options: Options) -> list[str]:
-    """The columns that the model reads."""
+    """Return the columns that the model reads."""
     features = [name for f in options.features for name in (f.column, f.weights) if name]
     return list(dict.fromkeys([options.data.label, *options.data.dense, *features]))
 
 
 def prepared(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
-    """Rows of the columns that are needed, and the session: dense ones without gaps, ids in their tables."""
+    """Select the needed columns and the session column, fill nulls in dense columns, and convert ids to table rows."""
     schema = rows.schema
     for feature in options.features:
         if feature.column not in schema:

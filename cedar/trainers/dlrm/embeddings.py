@@ -1,4 +1,4 @@
-"""``DedupEmbeddings``: embedding tables for any model, of batches whose repeated rows are looked up once."""
+"""``DedupEmbeddings``: embedding tables for any model, which look up repeated rows of a batch only once."""
 
 from __future__ import annotations
 
@@ -28,49 +28,47 @@ from cedar.trainers.dlrm.wrappers import watch
 
 
 class DedupEmbeddings(nn.Module):
-    """Features' embeddings, ``[rows, features, width]``, from batches with and without deduplicated groups; of tables
-    of several widths side by side, ``[rows, sum of widths]``.
+    """Embeds features of batches with or without deduplicated groups: ``[rows, features, width]``, or ``[rows, sum of
+    widths]`` if the tables' widths differ.
 
-    The tables are spread over the ranks of a group; what is deduplicated is looked up once, sent once and expanded
-    last. ``state_dict`` holds the tables of this rank, and their optimizer's state where that is fused. What torch does
-    to a model, as DistributedDataParallel, ``to``, copies, averages and torch.compile, finds the tables as parameters;
-    those of a fused rule have no ``grad``: leave them out of ``torch.optim.Adagrad``, which makes state for them.
+    The tables are sharded over the ranks of a group. Deduplicated rows are looked up and sent once, and expanded last.
+    ``state_dict`` holds this rank's tables, with optimizer state if the optimizer is fused. Tables are parameters, so
+    DistributedDataParallel, ``to``, copies, weight averages and torch.compile handle them. Tables with a fused rule
+    never have a ``grad``: do not give them to ``torch.optim.Adagrad``, which would allocate state for them.
 
     Args:
-        features: which columns, their tables, and how lists are pooled: ``sum`` or ``mean`` (``rows`` gives what other
-            poolings of your own need).
-        width: of an embedding, where a feature does not say that of its table.
-        group: the ranks; None for all of torch.distributed, or this process alone.
-        rule: of the fused optimizer: rows are updated by ``step``, and gradients of tables are never made. None: tables
-            are parameters, for any optimizer of torch.
+        features: columns, their tables, and their pooling, ``sum`` or ``mean``; see ``rows`` for custom poolings.
+        width: embedding width of tables whose features do not set one.
+        group: the ranks; None for all of torch.distributed, or this process as a single rank.
+        rule: the fused optimizer: ``step`` updates rows and no table gradients are allocated. None: tables are ordinary
+            parameters for any torch optimizer.
         rate: the learning rate of the fused optimizer.
-        eps: added to roots.
-        dtype: of the tables.
-        backend: of fused tables: ``torch``, ``fbgemm``, or ``auto``: that where it loads and does what is asked. Of
-            parameters: ``torch``, or ``torchrec``: its collections.
-        sharding: by table or for all: ``tables``, each whole on one rank; ``rows`` or ``columns``, each cut over all
-            ranks; ``hot``: by rows, and the frequent rows of a table that only sequences look up on every rank, where
-            less is sent so; ``auto``: ``hot`` for a table that costs more than a rank's share, or fits on none.
-        costs: of a step, by table; None: their values.
-        frequencies: of rows, by table, for ``hot`` and ``fast``; see ``frequencies``. Without: none is frequent, and
-            low numbers come first.
-        planner: of whole tables on several ranks: ``greedy``, or ``milp``: the best there is, by OR-tools.
-        memory: bytes that a rank may hold; 0 for no limit.
-        fast: bytes of them in memory, or on the device, where the rows that are looked up most are; the others are in a
-            file. 0: all. What is computed is the same bit by bit. For fused rules, by torch.
+        eps: added to square roots.
+        dtype: dtype of the tables.
+        backend: of fused tables: ``torch``, ``fbgemm``, or ``auto``, which uses fbgemm if it loads and supports the
+            request. Without a rule: ``torch``, or ``torchrec`` for its collections.
+        sharding: per table or for all: ``tables``, unsharded on one rank; ``rows`` or ``columns``, split over all
+            ranks; ``hot``, by rows, but frequent rows of tables that only sequences use are on every rank if that sends
+            less; ``auto``, ``hot`` for tables that cost more than a rank's share or fit on no rank.
+        costs: cost of a step, by table; None: the number of values.
+        frequencies: row frequencies by table, for ``hot`` and ``fast``; see ``frequencies``. Without them, low ids
+            count as more frequent.
+        planner: how unsharded tables are assigned to ranks: ``greedy``, or ``milp``, the optimum found by OR-tools.
+        memory: bytes of tables that a rank may hold; 0 for no limit.
+        fast: bytes of table data in memory or on the device, for the most frequent rows; other rows are in a file. 0:
+            keep all in memory. Results are bitwise the same. Needs a fused rule of torch.
         slow: the folder of that file.
-        slow_cost: of a row there, in those in memory: tables are spread over ranks by it.
-        mean: gradients of tables are divided by the number of ranks, as DistributedDataParallel does: for losses that
-            are means over a rank's rows.
-        seed: of the first weights: the same however tables are spread.
-        device: where all is.
+        slow_cost: cost of a row in the file relative to one in memory, for the assignment of tables to ranks.
+        mean: divide table gradients by the number of ranks, as DistributedDataParallel does; for losses that are means
+            over a rank's rows.
+        seed: seed of the initial weights, which do not depend on the sharding.
+        device: device of the tables.
 
-    ``waiting`` tells whether gradients of a fused rule have come that no ``step`` has taken, ``left_behind`` whether an
-    optimizer of torch has made its step since.
+    ``waiting`` is True if fused gradients have arrived that no ``step`` has applied; ``left_behind`` is True if a torch
+    optimizer has made a step since.
 
     Raises:
-        CedarError: tables do not fit; fbgemm or torchrec is asked for, and cannot be used; ``rowwise_adagrad`` by
-            columns.
+        CedarError: tables do not fit; fbgemm or torchrec is requested but unusable; ``rowwise_adagrad`` by columns.
 
     Examples:
         >>> made = DedupEmbeddings([FeatureOptions("item", 9), FeatureOptions("shop", 4)], 8, rule=None)
@@ -78,7 +76,7 @@ class DedupEmbeddings(nn.Module):
         torch.Size([3, 2, 8])
     """
 
-    def __init__(  # noqa: PLR0913 - each has a name
+    def __init__(  # noqa: PLR0913 - most are keyword-only
         self, features: Sequence[FeatureOptions], width: int, group: Group | None = None, *,
         rule: Rule | None = "rowwise_adagrad", rate: float = 0.05, eps: float = 1e-8,
         dtype: torch.dtype = torch.float32, backend: str = "torch",
@@ -107,7 +105,7 @@ class DedupEmbeddings(nn.Module):
         self.tables = TableParameters(fused=rule is not None, alone=ranks == 1)
         how: Any = {"dtype": dtype, "seed": seed, "device": device}
         fused: Any = how | {"rule": rule, "eps": eps}
-        every = sorted({one.width for made in plan.places.values() for one in made})  # alike on all ranks
+        every = sorted({one.width for made in plan.places.values() for one in made})  # all ranks compute the same list
         self._fbgemm = {each for each in every if rule and not fast and self._by_fbgemm(backend, each)}
         self.stores: dict[int, Tables] = {}
         for columns in sorted({one.width for one in self._mine}):
@@ -140,7 +138,7 @@ class DedupEmbeddings(nn.Module):
         watch(self)
 
     def _by_fbgemm(self, backend: str, width: int) -> bool:
-        """Whether fbgemm keeps the tables; asked for, it must load, and what it cannot do is torch's."""
+        """Return whether fbgemm holds tables of this width; raise if ``backend`` is fbgemm and it cannot be loaded."""
         if backend == "torch":
             self.notes.append("tables: torch, as asked")
             return False
@@ -159,8 +157,8 @@ class DedupEmbeddings(nn.Module):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
-        """The sums, ``[bags, width]`` for each of ``bags``, which come in the order of features."""
-        again = torch._C._current_graph_task_id() != -1  # in a backward pass, which activation checkpointing repeats
+        """Return the sums, ``[bags, width]`` for each of ``bags``, which must be in the order of features."""
+        again = torch._C._current_graph_task_id() != -1  # in the backward pass: activation checkpointing recomputes it
         learns = self.rule is not None and self.training and torch.is_grad_enabled()
         if learns and not again:
             self._check_taken()
@@ -184,11 +182,11 @@ class DedupEmbeddings(nn.Module):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def rows(self, batch: Mapping[str, Any] | Inputs) -> list[torch.Tensor]:
-        """What poolings of your own take: for each feature the sum of each list, ``[lists, width]``; of a sequence
-        (``pooling="attention"``) the rows of all its ids, one after the other, ``[ids, width]``.
+        """Return the input of custom poolings, per feature: the sum of each list, ``[lists, width]``; for a sequence
+        (``pooling="attention"``) the rows of all ids, concatenated, ``[ids, width]``.
 
-        They are of unique rows where the batch holds a feature in a group: ``batch[column].inverse_lookup`` says which
-        of them each row has, ``batch[column][column].offsets`` where lists of ids begin.
+        For features in a deduplicated group, these are unique rows: ``batch[column].inverse_lookup`` is the unique row
+        of each row, and ``batch[column][column].offsets`` is where each list starts.
 
         Examples:
             >>> from cedar import JaggedTensor
@@ -201,11 +199,11 @@ class DedupEmbeddings(nn.Module):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, batch: Mapping[str, Any] | Inputs) -> torch.Tensor:
-        """Embeddings of a batch of a loader with ``format="torch"``.
+        """Return the embeddings of a batch from a loader with ``format="torch"``.
 
         Raises:
-            CedarError: an id is not in its table, a list is longer than promised; a feature is a sequence; an optimizer
-                has made a step since the last backward pass, and ``step`` was not called.
+            CedarError: an id is not in its table; a list is longer than promised; a feature is a sequence; an optimizer
+                has made a step since the last backward pass without a call of ``step``.
         """
         if odd := [feature.column for feature in self.features if feature.sequence]:
             raise CedarError(
@@ -222,15 +220,15 @@ class DedupEmbeddings(nn.Module):
         return torch.cat([part if one is None else expand(part, one) for part, one in zip(parts, by, strict=True)], 1)
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
-        """After the backward passes of a step: that of the fused optimizer, if there is one; all ranks call it.
+        """Apply the fused optimizer, if any, after the backward passes of a step. All ranks must call it.
 
         Args:
-            scaler: that has scaled the loss, before its ``update``: gradients are divided by its scale, and a step in
-                which they are not finite on some rank is skipped on all.
+            scaler: the GradScaler that scaled the loss; call ``step`` before its ``update``. Gradients are divided by
+                its scale. If they are not finite on some rank, all ranks skip the update.
 
         Raises:
-            CedarError: the loss was computed in float16, and no scaler is given; fbgemm has updated the rows with
-                scaled gradients; something else took a fused table for its weight.
+            CedarError: the loss was computed in float16 without a scaler; fbgemm has already updated the rows with
+                scaled gradients; another module uses a fused table as its weight.
         """
         if self._half and scaler is None:
             raise CedarError(
@@ -252,10 +250,10 @@ class DedupEmbeddings(nn.Module):
         self._forget()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients that no ``step`` has taken, those of a fused rule too: for a step that all ranks skip.
+        """Discard pending gradients, including those of a fused rule, to skip a step on all ranks.
 
-        That of a model around this one, or of an optimizer, does not reach them. With fbgemm the backward pass has
-        updated the rows already, and nothing can be taken back.
+        ``zero_grad`` of an enclosing model or of an optimizer does not discard fused gradients. fbgemm updates rows in
+        the backward pass, which cannot be undone.
         """
         super().zero_grad(set_to_none)
         self._forget()
@@ -277,7 +275,7 @@ class DedupEmbeddings(nn.Module):
         )  # fmt: skip
 
     def _unscaled(self, scaler: torch.amp.GradScaler) -> bool:
-        """Divide gradients by the scale; whether they are finite on all ranks."""
+        """Divide the gradients by the scale, and return whether they are finite on all ranks."""
         if self._fbgemm and scaler.is_enabled():
             raise CedarError(
                 "fbgemm has updated the rows in the backward pass, with gradients that were scaled",
@@ -299,15 +297,15 @@ class DedupEmbeddings(nn.Module):
             store.clear()
 
     def _travels(self) -> torch.dtype:
-        """The dtype of what a lookup gives."""
+        """Return the dtype of lookup results."""
         return self.dtype if self.rule is None else torch.promote_types(self.dtype, torch.float32)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> DedupEmbeddings:
-        """What ``to``, ``cuda``, ``half`` and their like call."""
+        """Called by ``to``, ``cuda``, ``half`` and similar methods."""
         like = fn(torch.zeros(0, dtype=self.dtype, device=self.device))
         for store in self._each():
             store.check(like.dtype)
-        self.state()  # what is in memory and in a file, or in copies and in pieces, is written to the latter
+        self.state()  # writes cached and replicated rows back to the file or the table pieces
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.dtype, self.device = like.dtype, like.device
         for store in self._each():
@@ -321,7 +319,7 @@ class DedupEmbeddings(nn.Module):
         watch(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DedupEmbeddings:
-        """Without the gradients that wait, as copies of parameters are."""
+        """Copy without pending gradients, as copies of parameters are."""
         made = memo[id(self)] = type(self).__new__(type(self))
         made.__setstate__(copy.deepcopy(self.__dict__, memo))
         made._forget()
@@ -330,15 +328,15 @@ class DedupEmbeddings(nn.Module):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Weights and fused optimizer state of this rank as ``table.kind``, in the order of tables' rows; what is
-        written there before the next lookup is in the tables.
+        """Return this rank's weights and fused optimizer state as ``table.kind``, in row order. Changes to these
+        tensors before the next lookup take effect.
         """
         for store in self.replicas.values():
             store.keep()
         return {name: value for store in self.stores.values() for name, value in store.state().items()}
 
     def saved(self) -> dict[str, Part]:
-        """The same as parts of whole tables, as checkpoints take them: any number of ranks can load them."""
+        """Return the same as parts of whole tables for checkpoints, which any number of ranks can load."""
         parts, state = {}, self.state()
         for one in self._mine:
             piece = one.table
@@ -375,7 +373,7 @@ class DedupEmbeddings(nn.Module):
 def summed(
     inputs: Inputs, features: Sequence[FeatureOptions], lookup: Callable[[Sequence[Bags]], list[torch.Tensor]]
 ) -> list[torch.Tensor]:
-    """What tables give for each feature of a batch: the sum of each list, of a sequence all rows."""
+    """Look up each feature of a batch: the sum of each list, or all rows of a sequence."""
     embeddings = lookup([_looked_up(f, o) for f, o in zip(inputs.features, features, strict=True)])
     return [
         rows if feature.windows is None else pool(rows, feature.windows)
@@ -384,7 +382,7 @@ def summed(
 
 
 def _looked_up(feature: Feature, option: FeatureOptions) -> Bags:
-    """A sequence's ids are looked up one by one."""
+    """Return the bags to look up; each id of a sequence becomes its own bag."""
     bags = feature.bags
     if not option.sequence:
         return bags

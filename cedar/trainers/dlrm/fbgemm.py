@@ -1,7 +1,7 @@
-"""fbgemm: its table-batched embeddings, where the installed one loads with the installed torch.
+"""fbgemm's table-batched embeddings, if the installed version loads with the installed torch.
 
-Its wheels do not say which torch they were built for, and another one fails when it is loaded; so versions are compared
-before. Its tables update rows in the backward pass.
+The wheels do not declare which torch they were built for, and loading fails with another one, so versions are compared
+first. fbgemm updates table rows in the backward pass.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import nn
 from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.tables import Bags, Table, TableParameters, Tables, initial, joined
 
-# The pairs that were built for each other: minor version of torch, version of fbgemm.
+# Minor version of torch -> the fbgemm version that was built for it.
 PAIRS = {"2.11": "1.6.0", "2.12": "1.7.0", "2.13": "1.8.0", "2.14": "1.9.0"}
 _PACKAGES = ("fbgemm-gpu-cpu", "fbgemm-gpu")
 _HOME = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
 
 
 def pin(torch_version: str) -> str:
-    """What to install next to a version of torch.
+    """Return the pip command that installs a matching pair of torch and fbgemm.
 
     Examples:
         >>> pin("2.13.0+cpu")
@@ -41,7 +41,7 @@ def pin(torch_version: str) -> str:
 
 
 def mismatch(torch_version: str, fbgemm_version: str | None) -> str | None:
-    """Why fbgemm cannot be used, None if it can.
+    """Return why fbgemm cannot be used with this torch, or None if it can.
 
     Examples:
         >>> mismatch("2.13.0", "1.8.0")
@@ -58,7 +58,7 @@ def mismatch(torch_version: str, fbgemm_version: str | None) -> str | None:
 
 @functools.cache
 def module_or_reason() -> tuple[Any, str | None]:
-    """(fbgemm's module of embeddings, None), or (None, why it cannot be used)."""
+    """Return (fbgemm's embedding module, None), or (None, the reason why it cannot be used)."""
     why = mismatch(torch.__version__, _installed())
     if why is not None:
         return None, why
@@ -66,12 +66,12 @@ def module_or_reason() -> tuple[Any, str | None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module(_HOME), None
-    except Exception as error:  # noqa: BLE001 - a library that was not built for this torch fails in many ways
+    except Exception as error:  # noqa: BLE001 - a library built for another torch fails in many ways
         return None, f"fbgemm cannot be loaded: {error}"
 
 
 def module() -> Any:
-    """The module of embeddings of fbgemm."""
+    """Return fbgemm's embedding module, or raise ``CedarError``."""
     embeddings, why = module_or_reason()
     if embeddings is None:
         raise CedarError(why or "", fix=f'{pin(torch.__version__)}; or set tables.backend = "torch"')
@@ -95,16 +95,16 @@ RULES = {"rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "sgd": "EXACT_SGD"}
 
 
 class FbgemmTables(Tables):
-    """Tables of one width, float32; see ``TorchTables``. Each step looks up once.
+    """Float32 tables of one width; see ``TorchTables``. Each step may look up only once.
 
-    To fbgemm they are one table, and all bags are those of one feature: so features may have any numbers of bags,
-    without its variable batches, whose preparation costs more than the lookups on a CPU.
+    fbgemm sees them as a single table and all bags as bags of a single feature, so that features may have different
+    numbers of bags. Its own variable-batch support costs more on a CPU than the lookups.
 
     Args:
-        tables: with their own names; at least one.
-        width: numbers in a row, a multiple of 4.
-        rule: ``rowwise_adagrad`` or ``sgd``: on the CPU it has no others that suit.
-        held: where the weights are, in the memory that fbgemm updates; None: its own place.
+        tables: at least one table, with unique names.
+        width: values per row; must be a multiple of 4.
+        rule: ``rowwise_adagrad`` or ``sgd``; on the CPU fbgemm has no other suitable rule.
+        held: registers the weights, whose memory fbgemm updates; None: a new ``TableParameters``.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""How often rows are looked up, and which of them that makes worth their own place: in memory (RecShard, arXiv
-2201.10095) or on every rank (FlexShard, arXiv 2301.02959).
+"""Row lookup frequencies, and which rows they place in memory (RecShard, arXiv 2201.10095) or on every rank (FlexShard,
+arXiv 2301.02959).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cedar.trainers.common.group import cut
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
 from cedar.trainers.dlrm.options import FeatureOptions
 
-STEPS = 100  # points of a curve of frequencies that a solver may choose, as in RecShard
+STEPS = 100  # points on a frequency curve that the solver may choose from, as in RecShard
 
 
 _ROWS = torch.zeros(0, dtype=torch.int64)
@@ -24,23 +24,23 @@ _ROWS = torch.zeros(0, dtype=torch.int64)
 
 @dataclass(frozen=True, eq=False)
 class Frequency:
-    """How often some batches look rows of a table up: those that they hold, the most frequent first.
+    """How often sampled batches look up each row of a table, most frequent first.
 
-    What they do not hold counts as less frequent than all that they do, and lower numbers as more than higher ones, as
-    vocabularies give them. The rows that another step touches are estimated by leaving each of the batches out (Good
-    and Turing's idea): of rows that some of the others hold, so many are in it.
+    Rows that no sampled batch contains rank last, by ascending id, because vocabularies assign low ids to frequent
+    values. The chance that another step touches a row is estimated by leaving out each batch in turn (as in Good-Turing
+    estimation), from the number of other batches that contain the row.
     """
 
     ids: torch.Tensor  # int64 ``[n]``
-    touched: torch.Tensor  # float64 ``[n]``: the chance that another step touches it
-    asking: torch.Tensor  # float64 ``[n]``: how many ranks do, in a step
-    lookups: torch.Tensor  # float64 ``[n]``: in a step, by all ranks
-    unseen: float = 0.0  # rows next to these that another step touches
-    copied: torch.Tensor = _ROWS  # int64: rows that every rank has, so that they are looked up there
+    touched: torch.Tensor  # float64 ``[n]``: probability that another step touches the row
+    asking: torch.Tensor  # float64 ``[n]``: mean number of ranks per step that look the row up
+    lookups: torch.Tensor  # float64 ``[n]``: mean number of lookups per step, over all ranks
+    unseen: float = 0.0  # expected number of other rows that a step touches
+    copied: torch.Tensor = _ROWS  # int64: rows that are replicated on every rank
 
     @classmethod
     def of(cls, steps: Iterable[Sequence[torch.Tensor]]) -> Frequency:
-        """From the ids, int64, that each rank looks up in some steps, at least one.
+        """Compute frequencies from the int64 ids that each rank looks up in one or more steps.
 
         Examples:
             >>> first, second = torch.tensor([7, 7]), torch.tensor([7, 3])
@@ -52,7 +52,7 @@ class Frequency:
 
     @classmethod
     def joined(cls, seen: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> Frequency:
-        """From what ``counted`` gave of each step."""
+        """Compute frequencies from the ``counted`` results of several steps."""
         count, rows = len(seen), torch.unique(torch.cat([each[0] for each in seen]))
         batches, asking, lookups = (torch.zeros(len(rows), dtype=torch.int64) for _ in range(3))
         for ids, many, ranks in seen:
@@ -62,34 +62,34 @@ class Frequency:
             lookups[at] += many
         order = torch.argsort(lookups, descending=True, stable=True)
         order = order[torch.argsort(batches[order], descending=True, stable=True)]
-        numbers = torch.bincount(batches, minlength=count + 1).double()  # of rows that so many batches hold
+        numbers = torch.bincount(batches, minlength=count + 1).double()  # rows by number of batches that contain them
         chances = [0.0]
         for n in range(1, count):
             present = (n + 1) * numbers[n + 1]
             chances.append(max(chances[-1], float(present / (present + (count - n) * numbers[n]).clamp(min=1))))
-        known = torch.tensor(chances if count > 1 else [1.0], dtype=torch.float64)  # of rows that so many others hold
-        place = batches[order] * (count - 1) / count  # of a batch more, so many of which hold them
+        known = torch.tensor(chances if count > 1 else [1.0], dtype=torch.float64)  # by number of other batches
+        place = batches[order] * (count - 1) / count  # scaled from ``count`` batches to ``count - 1`` others
         touched = torch.lerp(known[place.long()], known[place.ceil().long()], place.double().frac())
         asking, lookups = asking[order].double() / count, lookups[order].double() / count
         return cls(rows[order], touched, asking, lookups, float(numbers[1]) / count * (count > 1))
 
     def where(self, kept: torch.Tensor, first: int = 0, share: float = 1.0) -> Frequency:
-        """Of some rows (a mask), counted from ``first``, and a share of those that were not seen."""
+        """Restrict to the rows of a mask, renumbered from ``first``, and to a share of the unseen rows."""
         ids, unseen = self.ids[kept] - first, self.unseen * share
         return Frequency(ids, self.touched[kept], self.asking[kept], self.lookups[kept], unseen, self.copied - first)
 
     def cold(self, count: int, rows: int) -> float:
-        """How many of a table's rows beyond the ``count`` most frequent another step touches."""
+        """Return the expected number of rows that a step touches, excluding the ``count`` most frequent rows."""
         unseen = self.others(rows)
         share = min(1.0, max(0.0, (unseen + len(self.ids) - count) / max(1, unseen)))
         return float(self.touched[count:].sum()) + self.unseen * share
 
     def others(self, rows: int) -> int:
-        """How many of a table's rows no batch held."""
+        """Return the number of a table's rows that no batch contains."""
         return rows - len(self.ids) - int(((self.copied >= 0) & (self.copied < rows)).sum())
 
     def hottest(self, count: int, rows: int) -> torch.Tensor:
-        """The most frequent of a table's rows."""
+        """Return the ids of the ``count`` most frequent rows of a table."""
         if count <= len(self.ids):
             return self.ids[:count]
         others = torch.ones(rows, dtype=torch.bool)
@@ -99,7 +99,7 @@ class Frequency:
 
 
 def counted(step: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The rows that ranks look up in a step, ascending, how often, and how many ranks do."""
+    """Return the rows of a step in ascending order, their lookup counts, and how many ranks look each up."""
     rows, lookups = torch.unique(torch.cat(list(step)).cpu(), return_counts=True)
     return rows, lookups, torch.unique(torch.cat([torch.unique(ids) for ids in step]).cpu(), return_counts=True)[1]
 
@@ -110,11 +110,11 @@ NONE = Frequency(_ROWS, _ROWS.double(), _ROWS.double(), _ROWS.double())
 def frequencies(
     batches: Iterable[Mapping[str, Any] | Inputs], features: Sequence[FeatureOptions], ranks: int = 1
 ) -> dict[str, Frequency]:
-    """Of each table, over some batches of all ranks: those of a loader with ``format="torch"``. Some dozens tell within
-    a few percent what others touch.
+    """Compute row frequencies of each table from global batches of a loader with ``format="torch"``. Some dozens of
+    batches estimate to within a few percent which rows other batches touch.
 
     Args:
-        ranks: that share each batch.
+        ranks: number of ranks that share each batch.
 
     Examples:
         >>> found = frequencies([{"item": torch.tensor([4, 2, 4])}], [FeatureOptions("item", 9)])
@@ -132,14 +132,14 @@ def frequencies(
 
 
 def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: int) -> dict[str, int]:
-    """How many rows of each table fit, those worth most a byte first, and none that is worth nothing.
+    """Return how many rows of each table fit, taking rows with the most value per byte first, and none without value.
 
-    But for the row that no longer fits, no other choice is worth more.
+    The result is optimal except for the first row that no longer fits.
 
     Args:
-        worth: a byte, of rows of each table, descending: float64 ``[n]``.
+        worth: value per byte of each table's rows, in descending order: float64 ``[n]``.
         sizes: bytes of a row, by table.
-        room: bytes.
+        room: available bytes.
 
     Examples:
         >>> filled({"a": torch.tensor([9.0, 3.0]), "b": torch.tensor([5.0, 0.0])}, {"a": 4, "b": 2}, 9)
@@ -158,13 +158,13 @@ def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: in
 def in_memory(
     frequency: Mapping[str, Frequency], rows: Mapping[str, int], sizes: Mapping[str, int], room: int
 ) -> dict[str, torch.Tensor]:
-    """The rows of each table, or piece, that are in memory: int64.
+    """Return the rows of each table or piece that are kept in memory, int64.
 
     Args:
-        frequency: how often they are looked up.
-        rows: of each table.
-        sizes: bytes of a row and its optimizer's state, by table.
-        room: bytes.
+        frequency: lookup frequencies by table.
+        rows: number of rows by table.
+        sizes: bytes of a row with its optimizer state, by table.
+        room: available bytes.
     """
     counts = filled({name: one.touched for name, one in frequency.items()}, sizes, room)
     left = room - sum(counts[name] * sizes[name] for name in frequency)
@@ -177,7 +177,7 @@ def in_memory(
 
 
 def choices(one: Frequency, rows: int, cost: float, size: int, slow: float) -> list[tuple[float, int]]:
-    """What a table may cost, and the bytes in memory that this takes: equal shares of what its rows are touched."""
+    """Return options (cost, bytes in memory) for a table, at points that split its row touches into equal shares."""
     total = one.touched.cumsum(0)
     marks = torch.linspace(0, float(total[-1]) if len(total) else 0.0, STEPS + 1, dtype=torch.float64)
     counts = sorted({0, rows, *torch.searchsorted(total, marks).clamp(max=len(total)).tolist(), len(total)})
@@ -187,12 +187,12 @@ def choices(one: Frequency, rows: int, cost: float, size: int, slow: float) -> l
 def best_load(
     ways: Mapping[str, Sequence[tuple[float, int]]], room: float, cut: Mapping[str, int]
 ) -> Callable[[frozenset[str]], float]:
-    """What tables cost on a rank that has the best of their rows in memory.
+    """Return a function that computes a rank's cost for a set of tables if the best of their rows are in memory.
 
     Args:
-        ways: of all tables, as ``choices`` gives them.
+        ways: the ``choices`` of all tables.
         room: bytes of memory.
-        cut: the tables that are on every rank, and over how many ranks each is cut.
+        cut: tables that are split over ranks, and over how many; every rank holds a part of them.
 
     Examples:
         >>> best_load({"a": [(9.0, 0), (3.0, 2), (2.0, 4)]}, 3, {})(frozenset("a"))
@@ -221,11 +221,11 @@ def best_load(
 
 @dataclass(frozen=True)
 class Exchange:
-    """Bytes that all ranks send of a table's rows in a step: ids, rows and gradients.
+    """Bytes that all ranks send per step for a table's rows: ids, rows and gradients.
 
     Args:
-        ranks: how many there are.
-        row: bytes of a row, or its gradient, as it travels.
+        ranks: number of ranks.
+        row: bytes of a row or of its gradient, as sent.
         id: bytes of an id.
     """
 
@@ -234,18 +234,18 @@ class Exchange:
     id: int = 4
 
     def by_rows(self, one: Frequency) -> torch.Tensor:
-        """Where each row is on one rank: every id that is looked up elsewhere, its row, and its gradient."""
+        """Return the bytes if each row is on one rank: its id, the row and its gradient for each remote lookup."""
         return one.lookups * (self.id + 2 * self.row) * (self.ranks - 1) / self.ranks
 
     def by_copies(self, one: Frequency) -> torch.Tensor:
-        """Where all ranks have it: gradients to the rank that adds them up, and sums to all others."""
+        """Return the bytes if all ranks hold each row: gradients to the rank that sums them, and the sums to all."""
         return (one.asking * (self.ranks - 1) / self.ranks + one.touched * (self.ranks - 1)) * (self.id + self.row)
 
 
 def on_all(
     frequency: Mapping[str, Frequency], prices: Mapping[str, Exchange], sizes: Mapping[str, int], room: int
 ) -> dict[str, torch.Tensor]:
-    """The rows of each table that every rank should hold: those for which less is sent so, the most a byte first."""
+    """Return the rows of each table to replicate: those whose replication sends less, most savings per byte first."""
     saved = {name: prices[name].by_rows(one) - prices[name].by_copies(one) for name, one in frequency.items()}
     order = {name: torch.argsort(each, descending=True, stable=True) for name, each in saved.items()}
     counts = filled({name: saved[name][order[name]] / sizes[name] for name in frequency}, sizes, room)

@@ -1,4 +1,4 @@
-"""From a batch to what the model takes: ids on unique rows, which unique row each row is, and ids no table holds."""
+"""Converts a batch to the model's inputs: ids of unique rows, and the unique row of each row. Also checks ids."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import Expansion, Windows, windows_of
 
-_MOST = 64  # files whose footers are inspected
+_MOST = 64  # largest number of files whose footers are read
 
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """A feature of a batch."""
+    """One feature of a batch."""
 
-    # its lists: of unique rows where it is in a group, else of all rows; with ``windows``, one for each value that
-    # lists share
+    # its lists: of unique rows if it is in a deduplicated group, else of all rows; with ``windows``, one bag for each
+    # value that the lists share
     bags: Bags
-    # which unique row each row is; one object for all features of a group; None if rows are by themselves
+    # the unique row of each row, one object for all features of a group; None without deduplication
     by: Expansion | None
-    windows: Windows | None = None  # where lists slide: which of those values each list holds; else None
+    windows: Windows | None = None  # for sliding lists: the values of each list
 
     def __len__(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return len(self.by) if self.by is not None else self.lists
 
     @property
     def lists(self) -> int:
-        """Unique rows where it is in a group, else all."""
+        """The number of unique rows if the feature is in a group, else of all rows."""
         return len(self.bags) if self.windows is None else len(self.windows)
 
     @property
     def lengths(self) -> torch.Tensor:
-        """int64 ``[lists]``."""
+        """The list lengths, int64 ``[lists]``."""
         return self.bags.offsets.diff() if self.windows is None else self.windows.lengths
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """A batch."""
+    """The model's inputs for one batch."""
 
     dense: torch.Tensor  # ``[rows, n]``
     features: tuple[Feature, ...]  # in the order of the options
-    labels: torch.Tensor | None  # ``[rows]``, None if they are not there
+    labels: torch.Tensor | None  # ``[rows]``, None if the batch has no labels
 
     def __len__(self) -> int:
         return len(self.dense)
 
     @property
     def looked_up(self) -> int:
-        """Ids of unique rows."""
+        """The number of ids to look up, counting unique rows once."""
         return sum(len(feature.bags.ids) for feature in self.features)
 
 
@@ -68,9 +68,9 @@ def read_batch(
     batch: Mapping[str, Any], features: Sequence[FeatureOptions], dense: Sequence[str], label: str | None, *,
     dtype: torch.dtype = torch.float32, device: torch.device | None = None,
 ) -> Inputs:  # fmt: skip
-    """The inputs of a model from a batch of a loader with ``format="torch"``.
+    """Convert a batch from a loader with ``format="torch"`` to model inputs.
 
-    A feature's column may be a tensor of ids (one a row, or a fixed number), a JaggedTensor of lists, or a group.
+    A feature's column may be a tensor of ids (one or a fixed number per row), a JaggedTensor of lists, or a group.
     """
     known: dict[int, Expansion] = {}
     seen: list[tuple[FeatureOptions, torch.Tensor, torch.Tensor]] = []
@@ -148,7 +148,7 @@ def _apart(option: FeatureOptions) -> CedarError:
 
 
 def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> None:
-    """Refuse ids and lists that a table or a promise does not hold; a device is waited for once."""
+    """Raise if an id is outside its table or a list is longer than promised. Synchronizes with the device only once."""
     limits = []
     for option, ids, offsets in seen:
         low, high = torch.aminmax(ids) if len(ids) else (offsets[0], offsets[0])  # 0, which every table has
@@ -166,7 +166,7 @@ def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> 
 
 
 def bad_id(option: FeatureOptions, value: int, where: str = "") -> CedarError:
-    """What to say of an id that no row of the table has."""
+    """Return the error for an id that is not a row of its table."""
     return CedarError(
         f"{where}the feature {option.column!r} has the id {value}; its table {option.home!r} has the rows 0 to "
         f"{option.rows - 1}",
@@ -180,8 +180,8 @@ def bad_id(option: FeatureOptions, value: int, where: str = "") -> CedarError:
 
 
 def rows_of(inputs: Inputs, rows: range) -> Inputs:
-    """Some rows of a batch, one after the other; unique rows that none of them needs are left out where the index
-    ascends.
+    """Return consecutive rows of a batch. If the expansion index is ascending, unique rows that are no longer needed
+    are dropped.
     """
     known: dict[int, tuple[int, int, Expansion]] = {}
     features = []
@@ -215,8 +215,8 @@ def _bags_of(bags: Bags, start: int, stop: int) -> Bags:
 
 
 def check_footers(paths: str | Sequence[str], features: Iterable[FeatureOptions]) -> None:
-    """Compare what footers say of the ids of features with their tables; what has no statistics is not judged.
-    ``features``: whose ids are taken as they are; others are left out.
+    """Compare the id ranges in Parquet footers with the tables. Files without statistics are skipped. ``features``:
+    only those with unmapped ids are checked.
     """
     wanted = {f.column: f for f in features if f.ids == "asis" and not f.vocabulary}
     for path in [paths] if isinstance(paths, str) else paths:
@@ -225,7 +225,7 @@ def check_footers(paths: str | Sequence[str], features: Iterable[FeatureOptions]
 
 
 def _footers(path: str) -> list[tuple[str, Any]]:
-    """Names and footers of files; none where they cannot be read: the pipeline will say why."""
+    """Return names and footers of files, or nothing if they cannot be read: the pipeline will report that error."""
     try:
         system, place = fsspec.core.url_to_fs(path)
         files = system.glob(place) if "*" in place else system.find(place)

@@ -1,4 +1,4 @@
-"""What a step tells, how good predictions are, and what a run comes to."""
+"""Records of training steps, prediction scores, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of some rows."""
+    """Prediction scores over a number of rows."""
 
-    rows: int  # how many
+    rows: int  # number of rows
     loss: float  # mean cross-entropy, in nats
-    auc: float  # the chance that a positive row scores above a negative one; NaN if there is only one kind
-    # the loss over that of predicting the share of positive rows (He et al., 2014); less than 1 is better than that;
-    # NaN if there is only one kind
+    auc: float  # probability that a positive row scores above a negative one; NaN with one class only
+    # normalized entropy: the loss divided by the loss of predicting the share of positive rows (He et al., 2014);
+    # NaN with one class only
     entropy: float
 
 
 def auc(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half. ``logits``: ``[rows]``;
+    """Return the probability that a positive row scores above a negative one; ties count half. ``logits``: ``[rows]``;
     ``labels``: ``[rows]``, 0 or 1.
 
     Examples:
@@ -40,12 +40,12 @@ def auc(logits: torch.Tensor, labels: torch.Tensor) -> float:
     if not wins or not losses:
         return math.nan
     _, inverse, counts = torch.unique(logits, return_inverse=True, return_counts=True)
-    places = (counts.cumsum(0).double() - (counts - 1).double() / 2)[inverse]  # equal scores share their mean place
+    places = (counts.cumsum(0).double() - (counts - 1).double() / 2)[inverse]  # equal scores get their mean rank
     return float((places[positive].sum() - wins * (wins + 1) / 2) / wins / losses)
 
 
 def score(logits: torch.Tensor, labels: torch.Tensor) -> Scores:
-    """All of it, from logits and labels ``[rows]``.
+    """Compute all scores from logits and labels ``[rows]``.
 
     Examples:
         >>> found = score(torch.tensor([-1.0, 1.0]), torch.tensor([0.0, 1.0]))
@@ -62,7 +62,7 @@ def score(logits: torch.Tensor, labels: torch.Tensor) -> Scores:
 
 
 class Window:
-    """The predictions of the last rows. ``rows``: how many are kept, at most; whole batches, at least one."""
+    """The predictions of the most recent rows. ``rows``: how many rows to keep; at least one batch is kept."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -76,7 +76,7 @@ class Window:
             self._count -= len(self._batches.popleft()[0])
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and labels, oldest first."""
+        """Return logits and labels, oldest first."""
         if not self._batches:
             return torch.zeros(0), torch.zeros(0)
         logits, labels = zip(*self._batches, strict=True)
@@ -85,21 +85,21 @@ class Window:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step."""
+    """Metrics of one training step."""
 
-    step: int  # from 0
-    rows: int  # over all ranks
-    loss: float  # mean cross-entropy of a row, over all ranks, in nats
+    step: int  # counted from 0
+    rows: int  # number of rows over all ranks
+    loss: float  # mean cross-entropy per row over all ranks, in nats
     rate: float  # the learning rate of tables
-    seconds: float  # of rank 0
-    waited: float  # of these, for data
-    looked_up: int  # ids that rank 0 looked up: those of unique rows where rows are deduplicated
-    sent: dict[str, int] = field(default_factory=dict)  # bytes of rank 0 to other ranks, by phase
-    held_out: Scores | None = None  # scores of the rows that are held out, where they were inspected after this step
+    seconds: float  # duration of the step on rank 0
+    waited: float  # part of ``seconds`` spent waiting for data
+    looked_up: int  # ids that rank 0 looked up, counting deduplicated rows once
+    sent: dict[str, int] = field(default_factory=dict)  # bytes that rank 0 sent to other ranks, by phase
+    held_out: Scores | None = None  # scores of held-out rows, if evaluated after this step
 
 
 def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """What to say of a metrics file: pairs of words.
+    """Summarize a metrics file as (label, value) pairs.
 
     Examples:
         >>> line = {"step": 0, "rows": 10, "loss": 0.5, "seconds": 2.0, "waited": 1.0, "looked_up": 40, "sent": {}}
@@ -131,7 +131,7 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Table:
-    """The same, to be printed."""
+    """Return the summary as a rich table."""
     from rich.table import Table
 
     shown = Table(show_header=False)

@@ -1,4 +1,4 @@
-"""The model: bottom MLP, embedding bags and sequences, interaction, top MLP; its tables and optimizer, from options."""
+"""The DLRM: bottom MLP, embedding bags and sequences, interaction, top MLP; also its tables and optimizer."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from cedar.trainers.dlrm.unique import Expansion, on_lists, ranges, side_by_side
 
 
 class SequencePooling(nn.Module):
-    """Lists of vectors to one vector each; an empty list gives zeros. ``heads``: of the transformer layer's attention;
-    0 leaves that layer out.
+    """Pools each list of vectors into one vector by attention; an empty list gives zeros. ``heads``: attention heads of
+    the transformer layer; 0 omits the layer.
     """
 
     def __init__(self, width: int, heads: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
         self.layer = TransformerLayer(width, heads, dropout) if heads else None
-        self.query = nn.Linear(width, 1, bias=False)  # a bias would add the same to all scores of a list
+        self.query = nn.Linear(width, 1, bias=False)  # the softmax over a list would cancel a bias
 
     def forward(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """``[total, width]`` and the lists' offsets to ``[lists, width]``; lists of a length are worked together, so
-        that none is padded.
+        """Map ``[total, width]`` and the lists' offsets to ``[lists, width]``. Lists of equal length are processed
+        together, which avoids padding.
         """
         lengths, width = offsets.diff(), values.shape[1]
         order = torch.argsort(lengths, stable=True)
@@ -52,7 +52,7 @@ class SequencePooling(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Attention and an MLP of twice the width, each with a residual, norms before them."""
+    """Pre-norm self-attention and an MLP of twice the width, each with a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -62,15 +62,15 @@ class TransformerLayer(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, rows: torch.Tensor, runs: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """``[total, width]``, of ``runs`` of lists as of ``Attention``."""
+        """Map ``[total, width]`` to the same shape; see ``Attention`` for ``runs``."""
         rows = rows + self.drop(self.attention(self.before(rows), runs))
         encoded: torch.Tensor = rows + self.drop(self.outer(functional.relu(self.inner(self.between(rows)))))
         return encoded
 
 
 class Dot(nn.Module):
-    """``[rows, n, width]`` to the products of all pairs, next to the first of the n where ``first`` is set. ``first``:
-    keep the first vector: that of the dense features.
+    """Map ``[rows, n, width]`` to the dot products of all pairs of the n vectors. ``first``: also output the first
+    vector, which is that of the dense features.
     """
 
     def __init__(self, n: int, width: int, *, first: bool) -> None:
@@ -78,7 +78,7 @@ class Dot(nn.Module):
         self.first = first
         self.size = n * (n - 1) // 2 + (width if first else 0)
         pairs = torch.tril_indices(n, n, -1)
-        places = torch.full((n, n), pairs.shape[1])  # of what is behind the last pair: 0
+        places = torch.full((n, n), pairs.shape[1])  # default: the zero that is padded after the last pair
         places[pairs[0], pairs[1]] = places[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
         self.register_buffer("pairs", pairs[0] * n + pairs[1], persistent=False)
         self.register_buffer("places", places.flatten(), persistent=False)
@@ -91,7 +91,7 @@ class Dot(nn.Module):
 
 
 class _Products(torch.autograd.Function):
-    """Products are symmetric, so one multiplication gives their gradient, where autograd would take two."""
+    """Pairwise products, whose symmetry lets one multiplication compute the gradient; autograd would need two."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, pairs: torch.Tensor, places: torch.Tensor, first: bool) -> torch.Tensor:
@@ -114,7 +114,7 @@ class _Products(torch.autograd.Function):
 
 
 class Cross(nn.Module):
-    """Layers x' = x0 * (U V x + b) + x over the vectors of a row side by side."""
+    """DCN-v2 layers x' = x0 * (U V x + b) + x over a row's concatenated vectors."""
 
     def __init__(self, n: int, width: int, layers: int, rank: int) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Cross(nn.Module):
 
 
 def mlp(sizes: list[int], *, end: bool) -> nn.Sequential:
-    """Linear layers with ReLU between them, and behind the last one where ``end`` is set."""
+    """Return linear layers with ReLU in between, and after the last one if ``end`` is set."""
     layers: list[nn.Module] = []
     for at, (before, after) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(before, after))
@@ -144,12 +144,12 @@ Lookup = Callable[[Inputs], list[torch.Tensor]]
 
 
 class Model(nn.Module):
-    """A DLRM. What it computes does not depend on which features are deduplicated, up to rounding.
+    """A DLRM. Apart from rounding, its output does not depend on which features are deduplicated.
 
     Args:
-        features: in the order in which inputs hold them.
-        dense: how many dense features there are.
-        lookup: sums rows of tables, see ``DedupEmbeddings.rows``.
+        features: options in the order of the inputs' features.
+        dense: number of dense features.
+        lookup: looks up and sums table rows; see ``DedupEmbeddings.rows``.
     """
 
     def __init__(self, options: ModelOptions, features: Sequence[FeatureOptions], dense: int, lookup: Lookup) -> None:
@@ -166,7 +166,7 @@ class Model(nn.Module):
                 if feature.sequence
             }
         )
-        self.fit = nn.ModuleDict(  # mixed dimensions (arXiv 1909.11810): to the width in which features meet
+        self.fit = nn.ModuleDict(  # mixed dimensions (arXiv 1909.11810): project to the common width
             {f"at {at}": nn.Linear(own, width, bias=False) for at, own in enumerate(widths) if own != width}
         )
         n = len(features) + bool(dense)
@@ -178,7 +178,7 @@ class Model(nn.Module):
         self.top = mlp([self.interaction.size, *options.top, 1], end=False)
 
     def forward(self, inputs: Inputs) -> torch.Tensor:
-        """Logits, ``[rows]``."""
+        """Return logits, ``[rows]``."""
         looked_up = zip(inputs.features, self.lookup(inputs), strict=True)
         parts = [self._pooled(at, feature, rows) for at, (feature, rows) in enumerate(looked_up)]
         if self.bottom is not None:
@@ -198,14 +198,14 @@ class Model(nn.Module):
         return (self.fit[f"at {at}"](rows) if f"at {at}" in self.fit else rows), by
 
 
-SAMPLE = 4  # batches that statistics are taken of
-COUNTED = 32  # batches whose rows are counted: what others touch is estimated to 2%, by 4 batches to 10%
+SAMPLE = 4  # number of batches that statistics are computed from
+COUNTED = 32  # batches for row frequencies: 32 estimate the touched rows to within 2%, 4 to within 10%
 
 
 def looked_at(
     options: Options, group: Group, sample: Callable[[int], Iterator[Inputs]]
 ) -> tuple[list[FeatureStatistics], dict[str, Frequency]]:
-    """What tables are spread by, from the first batches of all ranks; nothing where they are in one place."""
+    """Compute statistics of the first global batches for sharding tables; none if one rank holds all in memory."""
     if group.size == 1 and not options.tables.fast:
         return [], {}
     batches = sample(COUNTED if options.tables.fast or options.tables.sharding in ("hot", "auto") else SAMPLE)
@@ -218,7 +218,7 @@ def tables_of(
     options: Options, group: Group, statistics: Sequence[FeatureStatistics],
     counted: Mapping[str, Frequency], device: torch.device,
 ) -> tuple[DedupEmbeddings, list[str]]:  # fmt: skip
-    """The tables; what was chosen, and why. All ranks have the same statistics, and come to the same plan."""
+    """Return the tables and notes on what was chosen. All ranks have the same statistics and compute the same plan."""
     chosen, costs = options.tables, {feature.home: 0.0 for feature in options.features}
     widths = widths_of(options.features, options.model.width)
     for feature in statistics:
@@ -242,7 +242,7 @@ def tables_of(
 
 
 def dense_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
-    """The optimizer of all that is not a table; its state is there from the start, so that it can be loaded."""
+    """Return the optimizer of all parameters except tables. Its state exists from the start, so it can be loaded."""
     parameters = list(model.parameters())
     if options.rule == "sgd":
         return torch.optim.SGD(parameters, lr=options.rate)

@@ -1,4 +1,4 @@
-"""The settings of a run: what a configuration file may say, with its defaults."""
+"""The settings that a DLRM configuration file may contain, with their defaults."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Pooling = Literal["sum", "mean", "attention", "transformer"]
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """A column of ids, or of lists of ids, and how it is looked up.
+    """A column of ids, or of lists of ids, and how to look it up.
 
     Args:
-        column: of the data.
-        rows: of its table: ids are 0 to rows - 1. With a vocabulary it may be left out.
-        table: its name; features that name the same share one. Default: the column's.
-        pooling: how a list becomes one vector: ``sum``, ``mean``, ``attention`` with a learned query, or a
-            ``transformer`` layer and then attention.
-        longest: the most ids that a list may have; 0 for no promise. A longer one is an error.
-        weights: a column of lists of floats, one for each id, for ``sum``.
-        ids: ``asis``; or ``modulo``: their remainder by ``rows``, never negative.
-        missing: a null is an ``error``; a null list may be ``empty``; with a vocabulary, a null value (not a list) may
-            be ``oov``: it counts as all that the vocabulary does not hold.
-        vocabulary: the column whose vocabulary (of ``data.vocabularies``) turns values, or strings, into ids.
-        sliding: lists slide: each is the one before it, less its first values, and with new ones at its end. Values
-            that neighbors share are looked up once, so leave ``data.interleave`` at 1. For ``sum`` and ``mean``.
-        width: of its table's embeddings; 0: the model's.
+        column: the column in the data.
+        rows: number of rows of its table: ids are 0 to rows - 1. Optional with a vocabulary.
+        table: name of its table, by default the column's; features with the same name share a table.
+        pooling: how a list becomes one vector: ``sum``, ``mean``, ``attention`` with a learned query, or
+            ``transformer``, a transformer layer followed by attention.
+        longest: promised maximum length of a list; a longer list raises an error. 0: no promise.
+        weights: a column of lists of floats, one weight per id; needs ``sum``.
+        ids: ``asis``, or ``modulo``: use the non-negative remainder of ids divided by ``rows``.
+        missing: ``error`` rejects nulls; ``empty`` treats a null list as empty; ``oov``, with a vocabulary, treats a
+            null value (not a null list) as out of vocabulary.
+        vocabulary: the column whose vocabulary (in ``data.vocabularies``) maps values or strings to ids.
+        sliding: whether lists slide: each list is the previous one without its first values and with new ones appended.
+            Values shared by neighbors are looked up once, so keep ``data.interleave`` at 1. Needs ``sum`` or ``mean``.
+        width: embedding width of its table; 0: the model's.
     """
 
     column: str
@@ -64,17 +64,17 @@ class FeatureOptions:
 
     @property
     def home(self) -> str:
-        """The name of the table."""
+        """The name of the feature's table."""
         return self.table or self.column
 
     @property
     def sequence(self) -> bool:
-        """Whether the ids of a list stay apart until a module pools them."""
+        """Whether a list's vectors stay separate until a module pools them."""
         return self.pooling in ("attention", "transformer")
 
     @property
     def single(self) -> bool:
-        """Whether ids are looked up one by one, and pooled later."""
+        """Whether ids are looked up one by one and pooled later."""
         return self.sequence or self.sliding
 
 
@@ -82,27 +82,26 @@ class FeatureOptions:
 class DataOptions:
     """Where rows come from, and in which order."""
 
-    paths: str | tuple[str, ...] = ()  # Parquet files: a path, a glob or a URL, or several
-    # ``module:name`` of a cedar pipeline of rows, or of a function that makes one, in place of ``paths``
+    paths: str | tuple[str, ...] = ()  # one or more paths, globs or URLs of Parquet files
+    # instead of ``paths``: ``module:name`` of a cedar pipeline of rows, or of a function that returns one
     pipeline: str = ""
     label: str = "label"  # the column to predict: 0 or 1
-    dense: tuple[str, ...] = ()  # columns of numbers; nulls count as 0
-    log: tuple[str, ...] = ()  # those of them that are counts: log(1 + x), negative ones as 0
-    batch: int = 2048  # rows of a step, over all ranks; a multiple of their number
-    session: str = ""  # the column that says which rows belong together; shuffling keeps them so
-    shuffle: bool = True  # sessions, or rows if there is no session
-    interleave: int = 1  # sessions that are mixed with each other
-    # ``auto``, ``off``, or lists of columns: what repeats together. See docs/dedup.md.
+    dense: tuple[str, ...] = ()  # numeric columns; nulls count as 0
+    log: tuple[str, ...] = ()  # dense columns of counts: transformed by log(1 + max(x, 0))
+    batch: int = 2048  # rows per step over all ranks; must be a multiple of their number
+    session: str = ""  # the column of session ids; shuffling keeps a session's rows together
+    shuffle: bool = True  # shuffle sessions, or rows without a session column
+    interleave: int = 1  # number of sessions that are interleaved
+    # ``auto``, ``off``, or lists of columns that repeat together. See docs/dedup.md.
     dedup: str | tuple[tuple[str, ...], ...] = "auto"
-    held_out: int = 0  # rows at the end of the data that only evaluation sees
-    evaluate: str | tuple[str, ...] = ()  # other files for evaluation, in place of ``held_out``
-    # files, or folders of ``cedar data vocab``, that say how ids are created: features name them, checkpoints hold a
-    # copy,
-    # and refuse others
+    held_out: int = 0  # number of rows at the end of the data reserved for evaluation
+    evaluate: str | tuple[str, ...] = ()  # files for evaluation, instead of ``held_out``
+    # vocabulary files, or output folders of ``cedar data vocab``. Features refer to them by column. Checkpoints hold
+    # a copy, and cannot be loaded with other vocabularies.
     vocabularies: tuple[str, ...] = ()
-    plan: Literal["auto", "off"] = "auto"  # ``auto`` or ``off``; executor and workers as of ``p.loader``
+    plan: Literal["auto", "off"] = "auto"  # see ``Pipeline.loader`` for plan, executor and workers
     executor: str = "auto"  # where the pipeline runs
-    workers: int = 0  # of the executor; 0: as many as it likes
+    workers: int = 0  # number of workers; 0: the executor decides
 
     def __post_init__(self) -> None:
         positive(self, "batch", "interleave")
@@ -118,19 +117,19 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model."""
+    """Options of the model."""
 
-    width: int = 16  # of an embedding
-    bottom: tuple[int, ...] = (64,)  # units of the layers over dense features; one of ``width`` follows
-    top: tuple[int, ...] = (64,)  # units of the layers over the interaction; one that gives the logit follows
-    # ``dot`` products of all pairs (arXiv 1906.00091), or ``dcn`` (DCN-v2, arXiv 2008.13535)
+    width: int = 16  # width of an embedding
+    bottom: tuple[int, ...] = (64,)  # units of the bottom MLP's layers; a layer of ``width`` units follows
+    top: tuple[int, ...] = (64,)  # units of the top MLP's layers; a layer for the logit follows
+    # ``dot``: dot products of all pairs (arXiv 1906.00091); ``dcn``: DCN-v2 (arXiv 2008.13535)
     interaction: Literal["dot", "dcn"] = "dot"
-    cross: int = 3  # layers of DCN-v2
-    rank: int = 32  # of their matrices
-    heads: int = 4  # of the attention of a transformer
-    dropout: float = 0.0  # share of values that a transformer drops while training
-    # let rows that are equal share the mask of dropout: without it, features that are deduplicated are expanded before
-    # they are pooled with dropout
+    cross: int = 3  # number of DCN-v2 layers
+    rank: int = 32  # rank of the DCN-v2 matrices
+    heads: int = 4  # attention heads of a transformer
+    dropout: float = 0.0  # dropout probability of transformers in training
+    # apply dropout to unique rows, so that equal rows share a mask; otherwise deduplicated features are expanded before
+    # pooling with dropout
     repeat_dropout: bool = False
 
     def __post_init__(self) -> None:
@@ -143,24 +142,24 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How embedding tables are kept."""
+    """How embedding tables are stored and updated."""
 
-    rule: Rule = "rowwise_adagrad"  # how rows are updated
+    rule: Rule = "rowwise_adagrad"  # the fused optimizer
     rate: float = 0.05  # the learning rate
-    eps: float = 1e-8  # added to roots
-    dtype: Literal["float32", "float16"] = "float32"  # of the weights; float16 rounds stochastically
-    # ``auto`` takes fbgemm where it loads and does what is asked, else torch
+    eps: float = 1e-8  # added to square roots
+    dtype: Literal["float32", "float16"] = "float32"  # dtype of the weights; float16 is rounded stochastically
+    # ``auto`` uses fbgemm if it loads and supports the options, else torch
     backend: Literal["auto", "torch", "fbgemm"] = "auto"
-    # ``tables``: each whole on one rank; ``rows``, ``columns``: each cut over all ranks; ``hot``: by rows, and of
-    # sequences the frequent rows on every rank, where less is sent so; ``auto``: ``hot`` where a table costs more than
-    # a rank's share, or fits on none
+    # ``tables``: each table on one rank; ``rows``, ``columns``: split over all ranks; ``hot``: by rows, with frequent
+    # rows of sequence tables on every rank if that sends less; ``auto``: ``hot`` for tables that cost more than a
+    # rank's share or fit on no rank
     sharding: Sharding = "tables"
-    planner: Planner = "greedy"  # who keeps whole tables: ``greedy``; ``milp``: the best there is, by OR-tools
-    memory: int = 0  # bytes of tables and their optimizer state that a rank may hold; 0 for no limit
-    # bytes of them in memory, or on the device: rows that are looked up most; the others are in a file; 0: all
+    planner: Planner = "greedy"  # how unsplit tables are assigned: ``greedy``, or ``milp`` for the optimum by OR-tools
+    memory: int = 0  # limit per rank in bytes of tables and optimizer state; 0 for none
+    # bytes in memory or on the device, for the most frequent rows; other rows are in a file; 0: keep all in memory
     fast: int = 0
-    slow: str = ""  # the folder of that file; empty: run.folder
-    slow_cost: float = 10.0  # of a row there, in those in memory: tables are spread over ranks by it
+    slow: str = ""  # folder of the file; empty: run.folder
+    slow_cost: float = 10.0  # cost of a row in the file relative to one in memory
 
     def __post_init__(self) -> None:
         not_negative(self, "memory", "fast")
@@ -168,12 +167,12 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """How everything else learns.
+    """Optimizer of all parameters except tables.
 
     Args:
-        rule: of torch.optim.
+        rule: the optimizer from torch.optim.
         rate: the learning rate.
-        warmup: steps in which both rates grow linearly.
+        warmup: number of steps over which both learning rates grow linearly.
     """
 
     rule: Literal["adagrad", "sgd", "adam"] = "adagrad"
@@ -183,13 +182,13 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class RunOptions(config.RunOptions):
-    """One run; weights are float32 next to bfloat16, and float64 holds tables in float64, too.
+    """Options of a run. Weights are float32 with bfloat16 computation; float64 makes tables float64, too.
 
     Args:
-        steps: how many; 0: one epoch.
-        evaluate_every: steps; 0: only at the end.
-        window: rows of which the AUC and the normalized entropy that progress shows are taken, as they were predicted
-            before they were learned from.
+        steps: number of steps; 0: one epoch.
+        evaluate_every: steps between evaluations; 0: evaluate only at the end.
+        window: number of recent rows for the AUC and normalized entropy that progress shows. Their predictions were
+            made before the model trained on them.
     """
 
     folder: str = "runs/dlrm"
@@ -204,7 +203,7 @@ class RunOptions(config.RunOptions):
 
 @dataclass(frozen=True)
 class Options:
-    """All of it: one table of the file each; ``features`` is a list of tables."""
+    """All options: one table of the file per field; ``features`` is a list of tables."""
 
     data: DataOptions
     features: tuple[FeatureOptions, ...]
@@ -221,7 +220,7 @@ class Options:
             raise ValueError(f"{', '.join(sorted(twice))}: a column is one feature")
         rows: dict[str, int] = {}
         for feature in self.features:
-            if not feature.rows:  # the vocabulary will say
+            if not feature.rows:  # the vocabulary's size is used
                 continue
             if rows.setdefault(feature.home, feature.rows) != feature.rows:
                 raise ValueError(f"table {feature.home!r} has {rows[feature.home]} rows, and {feature.rows}")

@@ -1,7 +1,7 @@
-"""Rows that every rank holds, as in FlexShard (arXiv 2301.02959): looked up where they are asked for.
+"""Rows that are replicated on every rank and looked up locally, as in FlexShard (arXiv 2301.02959).
 
-After the backward pass each rank sends the gradients of the rows that it has looked up to one rank for each row, which
-adds them up in the order of ranks and sends the sums to all; so all ranks make the same update, bit by bit.
+After the backward pass each rank sends its gradients of these rows to the one rank responsible for each row. That rank
+adds them up in the order of ranks and sends the sums to all ranks, so that all make bitwise the same update.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, 
 
 
 class Replicas(TorchTables):
-    """See ``TorchTables``; its tables are the rows that ranks share, in the order of ``ids``.
+    """Tables of the replicated rows, in the order of ``ids``; see ``TorchTables``.
 
-    Pieces of tables have room for these rows, too: they are written there when the state is asked for, and read again
-    before the next lookup.
+    The table pieces reserve space for these rows, too. Rows are written back there when the state is requested, and
+    read again before the next lookup.
 
     Args:
-        ids: of each table, the rows that all ranks hold: int64, each once.
-        places: of the pieces of the tables, which are cut by rows.
-        store: this rank's pieces of this width; None: it has none.
-        scale: of gradients.
+        ids: the replicated rows of each table, int64 without duplicates.
+        places: the pieces of each table, which must be split by rows.
+        store: this rank's pieces of this width; None: this rank has none.
+        scale: factor of gradients.
     """
 
     kind = "copies"
@@ -37,9 +37,9 @@ class Replicas(TorchTables):
     ) -> None:  # fmt: skip
         super().__init__([Table(name, len(rows)) for name, rows in ids.items()], width, **settings)
         self.store, self.group, self.scale = store, group, scale
-        self.fresh = False  # whether they are what pieces have or newer
+        self.fresh = False  # whether these rows are at least as recent as those in the pieces
         self.slots: dict[str, torch.Tensor] = {}
-        # Of each table: its pieces, which of these rows (of this block) each holds, and where.
+        # For each table: its pieces, the rows of this block that each piece holds, and their positions in the piece.
         self._homes: dict[str, list[tuple[TablePiece, torch.Tensor, torch.Tensor]]] = {}
         for name, rows in ids.items():
             whole = places[name][0].table.whole[0] or places[name][0].table.rows
@@ -66,7 +66,7 @@ class Replicas(TorchTables):
         }
 
     def parted(self, bags: Bags) -> tuple[Bags, Bags, torch.Tensor]:
-        """Of ids that are looked up one by one: those that are here, the others, and the places of both."""
+        """Split bags of one id each into replicated ids and others; also return the positions of both, concatenated."""
         slots = self.slots[bags.table].index_select(0, bags.ids)
         here = slots >= 0
         near, far = slots[here].long(), bags.ids[~here]
@@ -75,14 +75,14 @@ class Replicas(TorchTables):
         return Bags(bags.table, near, every[0]), Bags(bags.table, far, every[1]), places
 
     def keep(self) -> None:
-        """Write what this rank's pieces hold of these rows into them."""
+        """Write the replicated rows back to this rank's pieces."""
         if self.fresh:
             self.fresh = False
             for kind, piece, own, rows in self._own_pieces():
                 piece.index_copy_(0, rows.to(piece.device), self._all(kind).index_select(0, own).to(piece.device))
 
     def refill(self) -> None:
-        """Take them from the pieces of all ranks; all ranks call it."""
+        """Read the replicated rows from the pieces of all ranks. All ranks must call it."""
         self.keep()
         pieces = iter(self._own_pieces())
         for homes in self._homes.values():
@@ -100,7 +100,7 @@ class Replicas(TorchTables):
         self.fresh = True
 
     def _own_pieces(self) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Of this rank's pieces: kind and values, which rows of this block they hold, and at which of their own."""
+        """Return, for this rank's pieces: kind, values, the rows of this block in the piece, and their positions."""
         state = self.store.state() if self.store else {}
         return [
             (kind, state[f"{place.table.name}.{kind}"], own, rows)
@@ -111,7 +111,7 @@ class Replicas(TorchTables):
         ]
 
     def _to_all(self, rows: torch.Tensor, counts: Sequence[int], phase: str) -> torch.Tensor:
-        """The rows of all ranks, ``counts`` of each."""
+        """Gather the rows of all ranks; ``counts`` is how many each rank has."""
         size = self.group.size
         return self.group.exchange(torch.cat([rows] * size), [len(rows)] * size, counts, phase)
 

@@ -1,9 +1,9 @@
-"""Tables over ranks: who holds which table or piece of one, and how ids get there and summed rows back (RecD's O5).
+"""Sharding of tables over ranks: assigning tables or pieces to ranks, and exchanging ids and summed rows (RecD's O5).
 
-The costliest table goes to the least loaded rank, and moves and swaps follow while they lower the highest load; or a
-mixed-integer program is solved, as in RecShard (arXiv 2201.10095). A piece is some rows of a table, or some columns, or
-all of it. A rank asks only for the ids that a piece holds; sums of pieces are added up in their order, columns put side
-by side.
+The most expensive table goes to the least loaded rank; moves and swaps follow while they lower the highest load.
+Alternatively a mixed-integer program is solved, as in RecShard (arXiv 2201.10095). A piece is a range of a table's
+rows, a range of its columns, or all of it. A rank requests only ids that a piece holds. Sums of row pieces are added in
+order; column pieces are concatenated.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 Load: TypeAlias = Callable[[frozenset[str]], float]
 
-_LOOKUP = 7.0  # values of touched rows that an id takes as long as
+_LOOKUP = 7.0  # processing an id takes as long as this many values of touched rows
 
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """What some batches look up of one feature."""
+    """Lookup statistics of a feature over sampled batches."""
 
     table: str
-    lookups: float  # ids of the unique rows of a batch
-    distinct: float  # rows of the table that a batch touches: their number falls as frequencies are skewed
+    lookups: float  # mean number of ids per batch, counting deduplicated rows once
+    distinct: float  # mean number of distinct table rows per batch; lower if frequencies are skewed
 
     def cost(self, width: int) -> float:
-        """Of a step, in values of rows that are touched; to look up, sort and sum an id takes as long as a few of
-        these, whatever its row's width (as ``python -m benchmarks.recommendation_training --only costs`` measures it).
+        """Return the cost of a step, in values of touched rows. Looking up, sorting and summing an id costs as much as
+        a few values, at any row width (measured by ``python -m benchmarks.recommendation_training --only costs``).
         """
         return _LOOKUP * self.lookups + width * self.distinct
 
 
 def look(batches: Sequence[Inputs], features: Sequence[FeatureOptions]) -> list[FeatureStatistics]:
-    """The statistics of each feature over some batches, at least one."""
+    """Return the statistics of each feature over one or more batches."""
     statistics = []
     for at, option in enumerate(features):
         by_batch = [batch.features[at].bags.ids for batch in batches]
@@ -59,8 +59,8 @@ def planned(
     rows: Mapping[str, int], costs: Mapping[str, float], sizes: Mapping[str, int],
     how: Sharding | Mapping[str, Sharding], ranks: int, memory: int = 0,
 ) -> dict[str, Sharding]:  # fmt: skip
-    """How each table is cut; ``auto``: by rows where it costs more than a rank's share, or no rank has room for it,
-    with frequent ones on all ranks.
+    """Return the sharding of each table. ``auto`` becomes ``hot`` for a table that costs more than a rank's share or
+    does not fit on a rank, else ``tables``.
 
     Examples:
         >>> planned({"a": 9, "b": 2}, {"a": 8.0, "b": 1.0}, {"a": 90, "b": 20}, "auto", 2)
@@ -76,20 +76,20 @@ def place(
     costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0,
     load: Load | None = None,
 ) -> dict[str, int]:  # fmt: skip
-    """The rank of each table.
+    """Assign tables to ranks greedily, and improve the assignment by moves and swaps.
 
     Args:
-        costs: of a step, by table.
+        costs: cost of a step, by table.
         sizes: bytes, by table.
-        ranks: how many.
+        ranks: number of ranks.
         memory: bytes that a rank may hold; 0 for no limit.
-        load: of some tables on one rank, where that is not the sum of their costs.
+        load: cost of a set of tables on one rank, if it is not the sum of their costs.
 
     Examples:
         >>> place({"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0}, dict.fromkeys("abcd", 1), 2)
         {'a': 0, 'b': 1, 'c': 1, 'd': 0}
     """
-    if memory and ranks > 1:  # what is largest may have one place only, so space comes before load
+    if memory and ranks > 1:  # the largest tables may fit on one rank only, so place them first
         order = sorted(costs, key=lambda name: (-sizes[name] * (2 * sizes[name] > memory), -costs[name], name))
     else:
         order = sorted(costs, key=lambda name: (-costs[name], name))
@@ -117,7 +117,7 @@ def place(
 def _improved(
     sets: list[frozenset[str]], costs: Mapping[str, float], sizes: Mapping[str, int], memory: int, load: Load | None
 ) -> bool:
-    """Move a table away from the most loaded rank, or swap one with it, if the higher of both loads falls."""
+    """Move a table from the most loaded rank, or swap one with it, if that lowers the higher of both loads."""
     weigh = load or (lambda names: sum(costs[name] for name in sorted(names)))
     loads, used = [weigh(names) for names in sets], [sum(sizes[name] for name in names) for names in sets]
     top = max(range(len(sets)), key=lambda rank: (loads[rank], -rank))
@@ -136,22 +136,22 @@ def _improved(
     return False
 
 
-_SCALE = 1_000_000  # the solver counts costs in whole millionths of the largest
+_SCALE = 1_000_000  # the solver needs integers: costs are in millionths of the largest cost
 
 
 def place_exactly(
     costs: Mapping[str, float], sizes: Mapping[str, int], ranks: int, memory: int = 0, seconds: float = 10.0,
     choices: Mapping[str, Sequence[tuple[float, int]]] | None = None, fast: int = 0,
 ) -> dict[str, int]:  # fmt: skip
-    """``place`` by CP-SAT: no other place of tables has a lower highest load, where the solver came to its end.
+    """Assign tables to ranks with CP-SAT. The highest load is minimal if the solver finishes in time.
 
     Args:
-        seconds: after which the best that was found is taken.
-        choices: of each table, what it may cost in place of ``costs``, and the bytes of fast memory that this takes.
-        fast: bytes of it that a rank has.
+        seconds: time limit, after which the best assignment so far is used.
+        choices: for each table, options of (cost, bytes of fast memory) that replace ``costs``.
+        fast: bytes of fast memory per rank.
 
     Raises:
-        CedarError: OR-tools is not installed; tables do not fit.
+        CedarError: OR-tools is not installed, or tables do not fit.
     """
     try:
         from ortools.sat.python import cp_model
@@ -170,7 +170,7 @@ def place_exactly(
         for rank in range(ranks):
             model.add(sum(way[name, n, rank] for n in range(len(ways[name]))) == at[name, rank])
         for rank in range(number + 1, ranks):
-            model.add(at[name, rank] == 0)  # ranks are alike
+            model.add(at[name, rank] == 0)  # break the symmetry between ranks
     for rank in range(ranks):
         model.add(sum(cost * way[*key, rank] for key, cost in whole.items()) <= most)
         model.add(sum(ways[name][n][1] * way[name, n, rank] for name, n in whole) <= fast)
@@ -180,12 +180,12 @@ def place_exactly(
     solver: Any = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     if solver.solve(model) not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
-        return place(costs, sizes, ranks, memory)  # which says what has no room
+        return place(costs, sizes, ranks, memory)  # raises an error that names the table that does not fit
     return {name: next(rank for rank in range(ranks) if solver.value(at[name, rank])) for name in costs}
 
 
 def by_width(stores: Mapping[int, Any], widths: Sequence[int], bags: Sequence[Bags]) -> list[torch.Tensor]:
-    """What the stores give for bags whose tables have these widths."""
+    """Look up bags in the store of their table's width, and return the sums in the order of bags."""
     sums: dict[int, torch.Tensor] = {}
     for width, store in stores.items():
         at = [n for n, other in enumerate(widths) if other == width]
@@ -198,7 +198,7 @@ IDS, ROWS, GRADIENTS = "ids", "pooled rows", "row gradients"
 
 @dataclass(frozen=True)
 class TablePiece:
-    """A piece of a table and who holds it."""
+    """A piece of a table, with its width and its rank."""
 
     table: Table
     width: int
@@ -206,15 +206,15 @@ class TablePiece:
 
 
 class ShardedTables:
-    """Each piece on one rank; every rank looks up all of them.
+    """Looks up tables whose pieces are each held by one rank; every rank looks up all of them.
 
     Args:
-        stores: the pieces of this rank, by their width.
-        places: of all pieces, by table, in the order of rows or columns.
-        features: in the order in which bags come.
-        dtype: of rows as they travel.
-        scale: of the gradients that ranks send.
-        replicas: rows that this rank looks up itself, by their width; of features whose ids are looked up one by one.
+        stores: this rank's pieces, by width.
+        places: all pieces by table, in the order of rows or columns.
+        features: options in the order of the bags.
+        dtype: dtype of rows when sent.
+        scale: factor of the gradients that ranks send.
+        replicas: replicated rows by width, looked up locally; only for features whose ids are looked up one by one.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class ShardedTables:
     ) -> None:  # fmt: skip
         self.stores, self.places, self.features, self.group, self.scale = stores, places, tuple(features), group, scale
         asked = [(at, place) for at, feature in enumerate(features) for place in places[feature.home]]
-        # What is asked of each rank: a feature, and a piece of its table.
+        # The requests to each rank: a feature, and a piece of its table.
         self._asked = [[one for one in asked if one[1].rank == rank] for rank in range(group.size)]
         self._order = [one for of_rank in self._asked for one in of_rank]
         most = max((feature.rows for feature in features), default=0)
@@ -236,11 +236,11 @@ class ShardedTables:
         self.moved(dtype, device)
 
     def moved(self, dtype: torch.dtype, device: torch.device | None) -> None:
-        """Rows are of another dtype from now on, or elsewhere."""
+        """Set the dtype and device of exchanged rows."""
         self._anchor = torch.zeros((), dtype=dtype, device=device, requires_grad=True)
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
-        """The sums, ``[bags, width]`` for each of ``bags``."""
+        """Return the sums, ``[bags, width]`` for each of ``bags``."""
         if not bags:
             return []
         group, me = self.group, self.group.rank
@@ -250,11 +250,11 @@ class ShardedTables:
         shares = [_share(bags[at], place.table, single=self.features[at].single) for at, place in self._order]
         fresh = all(store.fresh for store in self.replicas.values())
         sizes = [*([len(b), len(b.ids)] for b, _ in shares), [fresh, 0]]
-        # [rank][what is asked] -> bags, ids
+        # [rank][request] -> number of bags, number of ids
         table = group.gather(torch.tensor(sizes, device=bags[0].ids.device), IDS).tolist()
         if not all(
             reported[-1][0] for reported in table
-        ):  # on any rank, a state was asked for, and may have been written to
+        ):  # a rank's state was requested, and the caller may have changed it
             for store in self.replicas.values():
                 store.refill()
         mine = range(firsts[me], firsts[me + 1])
@@ -281,7 +281,7 @@ class ShardedTables:
         return whole
 
     def _send(self, asked: Sequence[Bags], table: Any, firsts: Sequence[int]) -> tuple[list[Any], list[Any]]:
-        """What every rank asks of this one, by rank: (lengths, ids) of each, and weights."""
+        """Exchange requests, and return those to this rank, by rank: (lengths, ids) of each piece, and weights."""
         group, me = self.group, self.group.rank
         ranges = [range(a, b) for a, b in pairwise(firsts)]
         mine = ranges[me]
@@ -313,11 +313,11 @@ class ShardedTables:
         return torch.cat([bags.offsets.diff().to(self._kind), bags.ids.to(self._kind)])
 
     def _pieces(self, n: int, sizes: Sequence[int]) -> tuple[int, int]:
-        """Numbers of a message: lengths, which those that are looked up one by one do without, and ids."""
+        """Return the message sizes of a request: of lengths, which single-id lookups omit, and of ids."""
         return (0 if self.features[self._order[n][0]].single else sizes[0]), sizes[1]
 
     def _joined(self, n: int, k: int, received: list[Any], weights: list[Any]) -> Bags:
-        """The bags of all ranks for one of this rank's pieces, in the order of ranks."""
+        """Concatenate the bags of all ranks for one of this rank's pieces, in the order of ranks."""
         at, place = self._order[n]
         ids = torch.cat([row[k][1] for row in received]).long()
         if self.features[at].single:
@@ -330,7 +330,7 @@ class ShardedTables:
 
 
 def _share(bags: Bags, piece: Table, *, single: bool) -> tuple[Bags, torch.Tensor | None]:
-    """What of these bags a piece holds; where bags are single ids, those that it holds, and which these are."""
+    """Return the part of the bags that a piece holds; for bags of one id also the positions of the remaining ids."""
     if not piece.of or piece.rows == piece.whole[0]:
         return Bags(piece.name, bags.ids, bags.offsets, bags.weights), None
     first = piece.start[0]
@@ -343,7 +343,7 @@ def _share(bags: Bags, piece: Table, *, single: bool) -> tuple[Bags, torch.Tenso
 
 
 def _together(pieces: Sequence[tuple[torch.Tensor, torch.Tensor | None, Table]]) -> torch.Tensor:
-    """Rows of a table from what its pieces gave."""
+    """Combine the results of a table's pieces."""
     pieces = sorted(pieces, key=lambda one: one[2].start)
     rows = [part for part, _, _ in pieces]
     if len(pieces) == 1:
@@ -360,7 +360,7 @@ def _together(pieces: Sequence[tuple[torch.Tensor, torch.Tensor | None, Table]])
 
 
 def _in_order(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Rows at their places, which are all there are."""
+    """Invert a permutation: put each row at its position in ``places``."""
     back = torch.empty_like(places)
     back[places] = torch.arange(len(places), device=places.device)
     return rows.index_select(0, back)

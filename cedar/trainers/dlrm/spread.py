@@ -1,4 +1,4 @@
-"""Which rank holds which piece of which table; which rows all ranks hold, and which are in memory."""
+"""Plans which rank holds which piece of which table, which rows all ranks replicate, and which rows are in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cedar.trainers.dlrm.tables import Table
 
 @dataclass(frozen=True)
 class ShardingRequest:
-    """What a plan is made of; see ``DedupEmbeddings``."""
+    """The inputs of a sharding plan; see ``DedupEmbeddings``."""
 
     sharding: Sharding | Mapping[str, Sharding]
     costs: Mapping[str, float] | None
@@ -29,18 +29,18 @@ class ShardingRequest:
 
 
 class Spread:
-    """The same on all ranks.
+    """A sharding plan, identical on all ranks.
 
     Attributes:
-        places: of the pieces of each table.
-        shared: the rows of tables that every rank holds, by table.
+        places: the pieces of each table.
+        shared: the replicated rows, by table.
         near: the rows of this rank's pieces that are in memory, by piece; None: all.
-        sent: bytes that ranks send in a step of tables whose frequent rows all ranks hold.
-        far: for each rank, the rows of its file that a step touches, as the batches say that were inspected.
-        notes: what was chosen, and why.
+        sent: bytes that ranks send per step for tables with replicated rows.
+        far: for each rank, the expected number of rows in its file that a step touches, from the sampled batches.
+        notes: what was chosen, with reasons.
 
     Raises:
-        CedarError: tables do not fit; what is needed cannot be done with the rule.
+        CedarError: tables do not fit, or the rule does not support the plan.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Spread:
             )
         pieces = {name: _cut(name, count, widths[name], how[name], ranks) for name, count in rows.items()}
         whole = {name: sizes[name] for name in rows if len(pieces[name]) == 1}
-        cut = sum(-(-size // len(pieces[name])) for name, size in sizes.items() if name not in whole)  # of each rank
+        cut = sum(-(-size // len(pieces[name])) for name, size in sizes.items() if name not in whole)  # bytes per rank
         if memory and cut > memory:
             raise CedarError(
                 f"pieces of tables take {cut:,} of {memory:,} bytes on each of {ranks} ranks",
                 done="nothing was allocated", fix="use more ranks, a larger tables.memory, or fewer rows",
             )  # fmt: skip
         self.frequencies = {name: (wanted.frequencies or {}).get(name, NONE) for name in rows}
-        pooled = {feature.home for feature in features if not feature.single}  # whose rows are sent anyway
+        pooled = {feature.home for feature in features if not feature.single}  # cannot use replicas
         often = {name: self.frequencies[name] for name in rows if how[name] == "hot" and name not in pooled}
         room = sum(sizes.values())
-        if memory:  # what whole tables may need is left
+        if memory:  # reserve space for unsplit tables
             room = memory - cut - sum(whole.values()) // ranks - max(whole.values(), default=0)
         self.shared = self._on_all(often, fast or room) if ranks > 1 else {}
         copies = sum(len(ids) * self.each[name] for name, ids in self.shared.items())
@@ -86,7 +86,7 @@ class Spread:
         self.near = self._in_memory(fast - copies) if fast else None
 
     def pieces_of(self, rank: int) -> list[TablePiece]:
-        """The pieces of a rank."""
+        """Return the pieces of a rank."""
         return [one for made in self.places.values() for one in made if one.rank == rank]
 
     def _on_all(self, often: dict[str, Frequency], room: int) -> dict[str, torch.Tensor]:
@@ -113,9 +113,8 @@ class Spread:
     def _placed(
         self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
     ) -> dict[str, int]:
-        """The rank of each table. What it costs follows from which rows are in memory, and these from the tables
-        next to
-        it: the start is as if memory were in one piece.
+        """Return the rank of each table. A table's cost depends on which of its rows are in memory, and so on the other
+        tables of its rank. The initial costs assume that all ranks share one memory.
         """
         ways, load = None, None
         if fast:
@@ -133,7 +132,7 @@ class Spread:
         if self.wanted.planner == "greedy" or ranks == 1:
             return place(costs, sizes, ranks, memory, load)
         best = place_exactly(costs, sizes, ranks, memory, choices=ways, fast=fast)
-        owners: dict[str, int] = self.group.tell(best)[0]  # a stopped solver may end anyhow
+        owners: dict[str, int] = self.group.tell(best)[0]  # ranks may differ after a timeout
         return owners
 
     def _in_memory(self, room: int) -> dict[str, torch.Tensor]:
@@ -160,10 +159,10 @@ class Spread:
 
 
 def widths_of(features: Sequence[FeatureOptions], width: int) -> dict[str, int]:
-    """Of each table, by its name: what a feature says, or ``width``.
+    """Return the width of each table by name: what its features specify, or ``width``.
 
     Raises:
-        CedarError: features of one table say several.
+        CedarError: features of one table specify different widths.
     """
     widths: dict[str, int] = {}
     for feature in features:
@@ -177,7 +176,7 @@ def widths_of(features: Sequence[FeatureOptions], width: int) -> dict[str, int]:
 
 
 def bytes_of_row(width: int, rule: Rule | None, dtype: torch.dtype) -> int:
-    """Of a row of a table and its optimizer's state."""
+    """Return the bytes of a table row with its optimizer state."""
     numbers = {"rowwise_adagrad": 1, "sgd": 0, "adam": 2 * width, None: 0}[rule]
     return width * dtype.itemsize + numbers * max(4, dtype.itemsize)
 
@@ -187,7 +186,7 @@ def _mb(size: float) -> str:
 
 
 def _cut(name: str, rows: int, width: int, how: Sharding, ranks: int) -> list[tuple[Table, int]]:
-    """The pieces of a table, and how wide each is."""
+    """Return the pieces of a table and their widths."""
     how = "rows" if how == "hot" else how
     count = min(ranks, rows if how == "rows" else width) if how in ("rows", "columns") else 1
     if count == 1:

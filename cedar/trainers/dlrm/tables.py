@@ -1,9 +1,9 @@
-"""Embedding tables in torch: all of them in one block, looked up together, updated where a batch touched them.
+"""Embedding tables in torch: all in one memory block, looked up together; an update touches only a batch's rows.
 
-The gradient of a table is never made. A batch's ids are sorted; the gradient of a row is the sum of the gradients of
-the bags that hold it, which is an embedding bag over those gradients. Rounding to float16 is stochastic, yet the same
-wherever and whenever a row is updated: its bits follow from seed, step, table, row and column alone, by the finaliser
-of SplitMix64 (Steele et al., 2014).
+The full gradient of a table is never allocated. A batch's ids are sorted; a row's gradient is the sum of the gradients
+of the bags that contain it, computed as an embedding bag over those gradients. Rounding to float16 is stochastic but
+reproducible: its random bits depend only on seed, step, table, row and column, through the finalizer of SplitMix64
+(Steele et al., 2014).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, odd, as a signed number
 
 
 def table_key(seed: int, step: int, table: str) -> int:
-    """A number for a table at a step, -2**63 to 2**63 - 1.
+    """Return a hash of seed, step and table, from -2**63 to 2**63 - 1.
 
     Examples:
         >>> table_key(0, 1, "items") == table_key(0, 1, "items") != table_key(0, 2, "items")
@@ -39,8 +39,8 @@ def table_key(seed: int, step: int, table: str) -> int:
 
 
 def uniform(keys: torch.Tensor, width: int) -> torch.Tensor:
-    """float32 ``[rows, width]`` in [0, 1): 24 random bits each. ``keys``: int64 ``[rows]``: a number for each row of
-    each table, see ``row_keys``.
+    """Return float32 ``[rows, width]`` in [0, 1), with 24 random bits each. ``keys``: int64 ``[rows]``, the
+    ``row_keys`` of the rows.
     """
     columns = torch.arange(1, width + 1, device=keys.device) * _GOLDEN
     bits = _mix(keys[:, None] + columns)
@@ -48,13 +48,13 @@ def uniform(keys: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def row_keys(table_keys: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """int64 ``[n]`` from the number of each row's table, and its place in it."""
+    """Return int64 ``[n]``: a key for each row, from its table's key and its row number."""
     return _mix(table_keys ^ _mix(rows * _GOLDEN))
 
 
 def to_half(values: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
-    """float16 nearest above or below, so that the mean over ``chance`` in [0, 1) is the value. ``values``: float32;
-    what is beyond the largest float16 becomes an infinity, as by ``.half()``; ``chance``: float32 of the same shape.
+    """Round float32 values up or down to float16 at random, so that the mean over ``chance`` in [0, 1) is the value.
+    ``chance``: float32 of the same shape. Values beyond the largest float16 become infinite, as with ``.half()``.
 
     Examples:
         >>> one = torch.tensor([1.0 + 2**-12])  # a quarter of the way from 1 to the next float16
@@ -65,9 +65,9 @@ def to_half(values: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
     back = near.float()
     gap = values - back
     bits = near.view(torch.int16)
-    # The next float16 in the direction of the value: a step of the bits, up where both point away from zero.
+    # The next float16 toward the value: one bit step, upward if the value is farther from zero.
     away = (gap > 0) == (back >= 0)
-    crossing = (back == 0) & (gap != 0)  # at zero the sign is that of the value, the magnitude the least there is
+    crossing = (back == 0) & (gap != 0)  # from zero: the smallest float16 with the sign of the value
     least = torch.where(gap > 0, 1, -32767).to(torch.int16)
     other = torch.where(crossing, least, torch.where(away, bits + 1, bits - 1).to(torch.int16)).view(torch.float16)
     share = (gap / (other.float() - back)).nan_to_num(0.0, 0.0, 0.0)
@@ -81,9 +81,9 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 
 BETAS = (0.9, 0.999)
-BLOCK = 4096  # rows that are updated together
-_LARGE = 16 << 20  # bytes, from which on pages are chosen
-_DRAWN = 1 << 16  # rows whose first weights are drawn together
+BLOCK = 4096  # number of rows updated at a time
+_LARGE = 16 << 20  # from this many bytes on, memory uses huge pages
+_DRAWN = 1 << 16  # number of rows whose initial weights are drawn at a time
 
 
 @dataclass(frozen=True)
@@ -92,30 +92,30 @@ class Table:
 
     name: str
     rows: int
-    of: str = ""  # the whole table, where this is a piece; empty: it is whole
+    of: str = ""  # for a piece: the name of the whole table; empty: not a piece
     start: tuple[int, int] = (0, 0)  # the piece's first row and column in the whole
     whole: tuple[int, int] = (0, 0)  # rows and columns of the whole
 
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Lists of ids that look up one table, each list summed."""
+    """Lists of ids (bags) to look up in one table; each list is summed."""
 
     table: str
     ids: torch.Tensor  # int64 ``[n]``, each less than the table's rows
     offsets: torch.Tensor  # int64 ``[bags + 1]``, from 0 to n
-    weights: torch.Tensor | None = None  # ``[n]``, what each row is multiplied with; None for 1
+    weights: torch.Tensor | None = None  # ``[n]``, factor of each row; None for 1
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
 
 class TableParameters(nn.Module):
-    """Parameters by their names, of any kind, that no one may cut.
+    """Named parameters, whose names may contain dots, that FSDP must not shard.
 
     Args:
-        fused: the module around has their state, under other names.
-        alone: they are of one rank; with ``fused`` unset they may be cut then.
+        fused: the enclosing module saves their state, under other names.
+        alone: there is a single rank; parameters that are not fused may then be sharded.
     """
 
     def __init__(self, *, fused: bool = True, alone: bool = True) -> None:
@@ -130,7 +130,7 @@ class TableParameters(nn.Module):
         self._parameters[name.replace(".", "/")] = value
 
     def items(self) -> Any:
-        """Names and parameters."""
+        """Return names and parameters."""
         return self._parameters.items()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -155,7 +155,7 @@ class TableParameters(nn.Module):
 
 
 def would_cut(what: str) -> CedarError:
-    """Of what would cut tables that are spread over the ranks, or updated by their own rules."""
+    """Return the error for a wrapper that would shard tables that are already sharded or that fused rules update."""
     return CedarError(
         f"{what} would cut the tables of DedupEmbeddings, which spreads them over the ranks itself",
         done="nothing was trained",
@@ -165,51 +165,51 @@ def would_cut(what: str) -> CedarError:
 
 
 class Tables:
-    """What all implementations do. Their weights are parameters in ``held``, which the module around them registers:
-    they are read from there in every lookup, since others may put new ones there.
+    """Interface of all table implementations. Their weights are parameters in ``held``, which the enclosing module
+    registers. Every lookup reads them from there, because other code may replace them.
     """
 
     tables: tuple[Table, ...]
     held: TableParameters
 
     def begin(self, rate: float, step: int) -> None:
-        """Before the forward pass of a step, the ``step``-th from 1."""
+        """Prepare the forward pass of the ``step``-th step, counted from 1."""
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
-        """The sums, ``[bags, width]`` for each of ``bags``."""
+        """Return the sums, ``[bags, width]`` for each of ``bags``."""
         raise NotImplementedError
 
     def unscale(self, factor: float) -> bool:
-        """Multiply the gradients that ``update`` will take; whether they are finite."""
+        """Multiply the pending gradients by ``factor``, and return whether they are finite."""
         return True
 
     def update(self) -> None:
-        """After the backward pass."""
+        """Apply the pending gradients after the backward pass."""
 
     def clear(self) -> None:
-        """Forget the gradients that no ``update`` has taken."""
+        """Discard the pending gradients."""
 
     def check(self, dtype: torch.dtype) -> None:
-        """Refuse to be of this dtype."""
+        """Raise if the tables do not support this dtype."""
 
     def moved(self, device: torch.device) -> None:
-        """The weights in ``held`` have got another device or dtype: let the rest follow."""
+        """Move the remaining state after the weights in ``held`` have changed device or dtype."""
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Weights and optimizer state as ``table.kind``; what is written there is in the tables."""
+        """Return weights and optimizer state as ``table.kind``. Writing to these tensors changes the tables."""
         raise NotImplementedError
 
 
 def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = None) -> torch.Tensor:
-    """``[rows, width]``, uniform within 1 / sqrt(rows); the same wherever the table is, and however cut. ``into``:
-    where they are written; None: float32 of its own.
+    """Return initial weights ``[rows, width]``, uniform within 1 / sqrt(rows); they do not depend on sharding.
+    ``into``: tensor to write them to; None: a new float32 tensor.
     """
     values = torch.empty(table.rows, width) if into is None else into
     digest = hashlib.blake2b(f"{seed} {table.of or table.name}".encode(), digest_size=7).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
     (rows, columns), (row, column) = table.whole if table.of else (table.rows, width), table.start
     most = rows**-0.5
-    for first in range(0, row + table.rows, _DRAWN):  # those before the piece are drawn, too
+    for first in range(0, row + table.rows, _DRAWN):  # keeps values independent of sharding
         drawn = torch.empty(min(_DRAWN, rows - first), columns).uniform_(-most, most, generator=generator)
         low, high = max(first, row), min(first + len(drawn), row + table.rows)
         if low < high:
@@ -218,7 +218,7 @@ def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = Non
 
 
 class PlainTables(Tables):
-    """Tables of one width as parameters, whose gradients autograd makes; see ``TorchTables``."""
+    """Tables of one width as ordinary parameters, with gradients by autograd; see ``TorchTables``."""
 
     def __init__(
         self, tables: Sequence[Table], width: int, *, dtype: torch.dtype, seed: int, device: torch.device | None,
@@ -246,16 +246,16 @@ class PlainTables(Tables):
 
 
 class TorchTables(Tables):
-    """Tables of one width in one block of memory, which is one parameter: it learns where it requires a gradient.
+    """Tables of one width in one block of memory, which is a single parameter; trained if it requires a gradient.
 
     Args:
-        tables: with their own names.
-        rule: how rows are updated. ``rowwise_adagrad``: a sum of mean squares for each row, as in fbgemm;
-            ``adam``: rows that a batch touches, as torch's SparseAdam.
-        dtype: of the weights: float64, float32, or float16 with stochastic rounding. Optimizer state is at least
+        tables: the tables, with unique names.
+        rule: the fused optimizer. ``rowwise_adagrad``: one sum of mean squares per row, as in fbgemm; ``adam``: updates
+            only touched rows, like torch's SparseAdam.
+        dtype: dtype of the weights: float64, float32, or float16 with stochastic rounding. Optimizer state is at least
             float32.
-        seed: of the first weights, and of rounding.
-        held: where the block is; None: its own place.
+        seed: seed of the initial weights and of rounding.
+        held: registers the block as a parameter; None: a new ``TableParameters``.
     """
 
     kind = "rows"
@@ -329,7 +329,7 @@ class TorchTables(Tables):
         self.moments = {name: value.to(device, self.wide) for name, value in self.moments.items()}
 
     def _apply(self, rows: torch.Tensor, gradient: torch.Tensor) -> None:
-        """One step of the rule on some rows, each of them once; ``gradient`` may be overwritten."""
+        """Apply one optimizer step to distinct rows; may overwrite ``gradient``."""
         if self.rule == "rowwise_adagrad":
             total = self._read("sum", rows) + torch.linalg.vecdot(gradient, gradient) / self.width
             self._write("sum", rows, total)
@@ -350,7 +350,7 @@ class TorchTables(Tables):
         else:
             self._add(rows, change)
 
-    # ---- where rows lie ----------------------------------------------------------------------------------------------
+    # ---- storage of rows ---------------------------------------------------------------------------------------------
 
     def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return zeros(shape, dtype, self.device)
@@ -359,7 +359,7 @@ class TorchTables(Tables):
         return self.weight.detach() if kind == "weight" else self.moments[kind]
 
     def _read(self, kind: str, rows: torch.Tensor) -> torch.Tensor:
-        """Values of some rows, which may be overwritten."""
+        """Return the values of some rows; the caller may overwrite them."""
         return self._all(kind).index_select(0, rows)
 
     def _write(self, kind: str, rows: torch.Tensor, values: torch.Tensor) -> None:
@@ -369,11 +369,11 @@ class TorchTables(Tables):
         self.weight.detach().index_add_(0, rows, change)
 
     def _compact(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A block of rows, and where in it those are that are looked up."""
+        """Return indices and a block of rows, such that ``block[indices]`` are the rows of ``ids``."""
         return ids, self.weight
 
     def _own(self, rows: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """The numbers of rows in their tables, of which ``starts`` are the first."""
+        """Return row numbers within their tables, whose first rows are ``starts``."""
         return rows - starts
 
     def _rounded(self, values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -395,7 +395,7 @@ class TorchTables(Tables):
 
 
 def uncopied(what: str) -> CedarError:
-    """Of what a deep copy would be neither in memory twice nor the same."""
+    """Return the error for tables that cannot be deep-copied."""
     return CedarError(
         f"{what} cannot be copied, as copy.deepcopy and averages of weights do", done="nothing was copied",
         fix="make another DedupEmbeddings without them, and load the state_dict of this one",
@@ -403,14 +403,14 @@ def uncopied(what: str) -> CedarError:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
-    """Zeros. On a CPU large ones are in huge pages where the system has them: rows are looked up at random, and to find
-    the page of one takes as long as to read it.
+    """Return zeros. Large CPU tensors use huge pages if the system has them: rows are read at random, and a page-table
+    lookup takes as long as the read itself.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < _LARGE or (device is not None and device.type != "cpu") or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # built without them
+    with contextlib.suppress(OSError):  # the kernel was built without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
@@ -418,7 +418,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | Non
 def joined(
     bags: Sequence[Bags], starts: Sequence[int], dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, list[int]]:
-    """Bags of several features one after the other: ids from ``starts`` on, offsets, weights, bags of each."""
+    """Concatenate bags of several features: ids shifted by ``starts``, offsets, weights, and bag counts."""
     ids = torch.cat([b.ids + start if start else b.ids for b, start in zip(bags, starts, strict=True)])
     ends, parts = 0, [bags[0].offsets[:1]]
     for b in bags:
@@ -434,13 +434,13 @@ def joined(
 def row_gradients(
     ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, gradient: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The rows that bags hold, ascending, each once, and the gradient of each: in blocks, which stay in the cache.
+    """Yield blocks of (distinct ascending rows, their summed gradients). Blocks are small enough for the CPU cache.
 
     Args:
         ids: int64 ``[n]``.
         offsets: int64 ``[bags + 1]``.
         weights: ``[n]``, or None.
-        gradient: ``[bags, width]``.
+        gradient: gradients of the bags' sums, ``[bags, width]``.
 
     Examples:
         >>> (found,) = row_gradients(
@@ -481,7 +481,7 @@ class _Lookup(torch.autograd.Function):
 
 
 def merged(pending: list[tuple[Bags, torch.Tensor]]) -> list[Any]:
-    """What several lookups recorded, as one, if any did: a row that two of them hold is updated once."""
+    """Merge the pending gradients of several lookups, so that a row in more than one lookup is updated once."""
     if not pending:
         return []
     bags, gradients = zip(*pending, strict=True)

@@ -1,7 +1,7 @@
-"""Tables in two tiers: rows that are looked up most in memory (or on the device), all others in a mapped file.
+"""Tables in two tiers: the most frequent rows in memory or on the device, all others in a memory-mapped file.
 
-What comes out is that of ``TorchTables`` bit by bit, whichever rows are in memory: the rows of a batch are put together
-from both tiers, each once, before they are summed.
+Results are bitwise those of ``TorchTables``, whichever rows are in memory: the distinct rows of a batch are gathered
+from both tiers before they are summed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from cedar.trainers.dlrm.tables import Table, TorchTables, uncopied
 
 
 class TieredTables(TorchTables):
-    """See ``TorchTables``. The file has room for all rows; what is in memory is written there when the state is asked
-    for, and read again afterwards, so the state is in the order of tables' own rows, and may be written to.
+    """Two-tier tables; see ``TorchTables``. The file has space for all rows. When the state is requested, rows in
+    memory are written to the file and read again later, so the state is in row order and may be modified.
 
     Args:
-        hot: of each table, the rows that are in memory: int64, each once.
-        folder: of the file, which has no name there and goes with the process.
+        hot: for each table, the rows that are in memory, int64 without duplicates.
+        folder: folder of the file, which has no name and disappears with the process.
 
     Raises:
-        CedarError: the folder has no room.
+        CedarError: the disk has too little space.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TieredTables(TorchTables):
         self._file = True
 
     def _keep(self, weight: torch.Tensor) -> None:
-        """The parameter is empty, so that it may be moved; whether it requires a gradient tells whether rows learn."""
+        """Store the weights, and register an empty parameter for ``to`` and ``requires_grad`` to act on."""
         self._block = weight
         self.held[self._key] = nn.Parameter(torch.zeros(0, dtype=weight.dtype, device=self.device))
 
@@ -116,7 +116,7 @@ class TieredTables(TorchTables):
         return self._fast[kind]
 
     def _parted(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Which of these are in memory, where there, and the others; the same rows are asked for several times."""
+        """Return a mask of rows in memory, their slots, and the other rows. Caches the result of the last call."""
         if self._last[0] is not rows:
             slots = self.slots.index_select(0, rows)
             hot = slots >= 0
@@ -126,10 +126,10 @@ class TieredTables(TorchTables):
 
 
 def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Tensor:
-    """Zeros in a file that has its room from the start, and no name.
+    """Return zeros backed by an unnamed file whose disk space is allocated up front.
 
     Raises:
-        CedarError: there is no room, or no such folder.
+        CedarError: the disk has too little space, or the folder cannot be created.
     """
     size = math.prod(shape) * dtype.itemsize
     if not size:
@@ -137,7 +137,7 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Ten
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not with a signal in a step
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk raises here; later it is SIGBUS
             memory = mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise CedarError(
@@ -145,5 +145,5 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Ten
             done="nothing was kept there", fix="free some, or name another folder as tables.slow",
         ) from error  # fmt: skip
     with contextlib.suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_RANDOM)  # a row is read without its neighbors
+        memory.madvise(mmap.MADV_RANDOM)  # rows are read at random, so read-ahead would not help
     return torch.frombuffer(memory, dtype=dtype).view(shape)

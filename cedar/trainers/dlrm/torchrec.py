@@ -1,7 +1,7 @@
-"""torchrec: its collections as what keeps our tables, and our embeddings where its models want a collection.
+"""torchrec support: its collections can hold cedar's tables, and ``DedupEmbeddings`` can replace its collections.
 
-It is installed without its requirements (``pip install --no-deps torchrec``), next to the fbgemm that fits torch, and
-imported when it is asked for.
+Install torchrec without its requirements (``pip install --no-deps torchrec``), with the fbgemm version that fits torch.
+It is imported on first use.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def module(name: str) -> Any:
-    """A module of torchrec."""
+    """Import a module of torchrec."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module(f"torchrec.{name}")
-    except Exception as error:  # a library that was not built for this torch fails in many ways
+    except Exception as error:  # a library built for another torch fails in many ways
         raise CedarError(
             f"torchrec cannot be used: {error}",
             fix="pip install --no-deps torchrec, what it names as missing, and the fbgemm that fits torch",
@@ -39,10 +39,10 @@ def module(name: str) -> Any:
 
 
 class TorchrecTables(PlainTables):
-    """Tables of one width in torchrec's collections, whose parameters any optimizer trains; float32 or float16.
+    """Tables of one width in torchrec's collections, as parameters for any optimizer; float32 or float16.
 
     Tables whose ids are all looked up one by one are in an ``EmbeddingCollection``, the others in an
-    ``EmbeddingBagCollection``. A lookup is one call of each. ``features``: that look the tables up.
+    ``EmbeddingBagCollection``. A lookup calls each collection once. ``features``: the features that use the tables.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TorchrecTables(PlainTables):
         return [by_key[key][: len(one)] for key, one in asked.items()]
 
     def _features(self, keys: Sequence[str], asked: Mapping[str, Bags]) -> Any:
-        """Bags as torchrec takes them: as many of each feature, so that short ones get empty bags at their end."""
+        """Convert bags to a KeyedJaggedTensor, which needs as many bags for each feature: append empty ones."""
         like = next(iter(asked.values())).ids
         none = Bags("", like[:0], torch.zeros(1, dtype=torch.int64, device=like.device))
         each = [asked.get(key, none) for key in keys]
@@ -104,13 +104,13 @@ class TorchrecTables(PlainTables):
 
 
 class DedupBagCollection(nn.Module):
-    """``DedupEmbeddings`` where a model of torchrec wants an ``EmbeddingBagCollection``.
+    """``DedupEmbeddings`` for torchrec models that expect an ``EmbeddingBagCollection``.
 
-    Such a model hands what it is given for its sparse features to the collection as it is: a batch of ours, whose
-    groups are looked up once, or a ``KeyedJaggedTensor`` with as many rows of each key.
+    Such a model passes its sparse input to the collection unchanged: either a cedar batch, whose groups are looked up
+    once, or a ``KeyedJaggedTensor`` with the same number of rows for each key.
 
     Args:
-        embeddings: whose features are the collection's.
+        embeddings: the embeddings, whose features become the collection's features.
 
     Raises:
         CedarError: torchrec cannot be used.
@@ -132,15 +132,15 @@ class DedupBagCollection(nn.Module):
         ]  # fmt: skip
 
     def embedding_bag_configs(self) -> list[Any]:
-        """One for each feature, in their order."""
+        """Return one config per feature, in order."""
         return self._configs
 
     def is_weighted(self) -> bool:
-        """Whether ids have weights."""
+        """Return whether any feature has weights."""
         return any(feature.weights for feature in self.embeddings.features)
 
     def forward(self, batch: Any) -> Any:
-        """A ``torchrec.KeyedTensor`` of ``[rows, sum of widths]``.
+        """Return a ``torchrec.KeyedTensor`` of ``[rows, sum of widths]``.
 
         Raises:
             CedarError: see ``DedupEmbeddings.forward``.

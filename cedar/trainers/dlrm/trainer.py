@@ -1,4 +1,4 @@
-"""The training loop: one global batch a step, the same on any number of ranks."""
+"""The DLRM training loop: one global batch per step, the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.unique import tells_apart
 
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
-_TOLD = 20  # times in a run that AUC and entropy are computed for progress, at least
+_TOLD = 20  # AUC and entropy are computed at least this often in a run, for progress
 
 
 class Trainer(common.Trainer):
     """A model, its tables, its optimizers and its data on one rank.
 
     Args:
-        options: of the run.
-        group: the ranks that train together; None for all of torch.distributed, or this process alone.
-        rows: a pipeline in place of ``data.paths``.
-        held_out: a pipeline of the rows that only evaluation sees, in place of ``data.held_out``.
+        options: options of the run.
+        group: the ranks that train together; None for all of torch.distributed, or this process as a single rank.
+        rows: a pipeline that replaces ``data.paths``.
+        held_out: a pipeline of rows only for evaluation, which replaces ``data.held_out``.
 
-    ``step`` is the number of steps done, ``notes`` says what was chosen and why, ``statistics`` what
-    tables were spread by.
+    ``step`` is the number of completed steps, ``notes`` lists what was chosen with reasons, and ``statistics`` is what
+    the table sharding is based on.
     """
 
     name = "dlrm"
@@ -77,7 +77,7 @@ class Trainer(common.Trainer):
         return read_batch(batch, self.options.features, data.dense, data.label, dtype=self.dtype, device=self.device)
 
     def train_step(self) -> StepRecord:
-        """One step on the next batch."""
+        """Train on the next batch."""
         began = time.perf_counter()
         inputs = self._read(next(self.batches))
         assert inputs.labels is not None
@@ -111,7 +111,7 @@ class Trainer(common.Trainer):
 
     def _forward(self, inputs: Inputs) -> torch.Tensor:
         run = self.options.run
-        with (  # a run that continues drops what it would have dropped
+        with (  # dropout masks are the same after a resume
             keyed(self.device, run.seed, self.step, self.group.rank),
             torch.autocast(self.device.type, torch.bfloat16, enabled=run.dtype == "bfloat16"),
         ):
@@ -119,7 +119,7 @@ class Trainer(common.Trainer):
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _reduce(self, total: torch.Tensor) -> torch.Tensor:
-        """Gradients of what all ranks hold, and the loss, added up over ranks; the same bits on all of them."""
+        """Sum the gradients of replicated parameters and the loss over ranks, bitwise identically on all of them."""
         if self.group.size == 1:
             return total
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -130,15 +130,15 @@ class Trainer(common.Trainer):
         return summed[-1]
 
     def rate(self, peak: float) -> float:
-        """The learning rate of the next step."""
+        """Return the learning rate of the next step."""
         return constant(self.step, peak=peak, warmup=self.options.optimizer.warmup)
 
     def recent(self) -> Scores:
-        """Of the last rows of all ranks, as they were predicted before they were learned from; all ranks call it."""
+        """Return scores of the most recent rows, predicted before training on them. All ranks must call it."""
         return self._scores(*self.window.parts())
 
     def _scores(self, logits: torch.Tensor, labels: torch.Tensor) -> Scores:
-        """Of the rows of all ranks."""
+        """Compute scores over the rows of all ranks."""
         if self.group.size > 1:
             count = self.group.gather(torch.tensor([len(logits)], device=self.device), METRICS)[:, 0].tolist()
             rows = torch.zeros(max(count), 2)
@@ -151,7 +151,7 @@ class Trainer(common.Trainer):
 
     @torch.no_grad()
     def evaluate(self) -> Scores | None:
-        """Scores of the rows that are held out; None if there are none. All ranks call it."""
+        """Return scores of the held-out rows, or None if there are none. All ranks must call it."""
         if self.batches.held_out is None:
             return None
         logits, labels = self.predict(self.batches.evaluation())
@@ -159,7 +159,7 @@ class Trainer(common.Trainer):
 
     @torch.no_grad()
     def predict(self, batches: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and labels of this rank's share of some batches of all ranks, float32 ``[rows]``."""
+        """Return logits and labels, float32 ``[rows]``, of this rank's share of global batches."""
         self.model.eval()
         predictions: list[tuple[torch.Tensor, torch.Tensor]] = []
         for batch in batches:
@@ -179,7 +179,7 @@ class Trainer(common.Trainer):
         self._said, self._rows, self._seconds, self._waited = "", 0, 0.0, 0.0
 
     def steps(self) -> int:
-        """An epoch where no steps are given."""
+        """Return the number of steps of the run, by default one epoch."""
         self._steps = super().steps() or self.batches.epoch()
         return self._steps
 
@@ -193,14 +193,14 @@ class Trainer(common.Trainer):
             self._rows, self._seconds, self._waited = 0, 0.0, 0.0
         return self._said
 
-    # ---- checkpoints: each table is saved by the rank that holds it, under its own name ------------------------------
+    # ---- checkpoints: the rank that holds a table or piece saves it under the table's name ---------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All but tensors: JSON; all ranks call it."""
+        """Return the state without tensors, as JSON values. All ranks must call it."""
         return {"step": self.step, "loader": self.group.tell(self.batches.state_dict()), **self._bound()}
 
     def parts(self) -> dict[str, Part]:
-        """The tables of this rank, and what all ranks hold alike."""
+        """Return this rank's tables, and the tensors that are identical on all ranks."""
         parts = {f"table.{name}": part for name, part in self.tables.saved().items()}
         for name, parameter in self.model.named_parameters():
             parts[f"model.{name}"] = Part(parameter.detach(), alike=True)
@@ -210,25 +210,25 @@ class Trainer(common.Trainer):
         return parts
 
     def check(self, state: Mapping[str, Any], path: str) -> None:
-        """Refuse the state of another model, of other tables, another seed or vocabulary."""
+        """Raise if the state has another model, other tables, another seed or other vocabularies."""
         refuse_others({name: state.get(name) for name in self._bound()}, self._bound(), path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` gave, on as many ranks or on others."""
-        step = as_integer_option(state["step"])
+        """Restore the result of ``state_dict``; the number of ranks may differ."""
+        step = whole_number(state["step"])
         self.batches.load_state_dict(state["loader"])
         self.step = step
 
     @property
     def files(self) -> dict[str, str]:
-        """The vocabularies, by their names in a checkpoint."""
+        """The vocabulary files by their names in a checkpoint."""
         return {f"{VOCABULARIES}/{name}": path for name, path in self._vocabularies().items()}
 
     def _vocabularies(self) -> dict[str, str]:
         return {f"{at}-{os.path.basename(path)}": path for at, path in enumerate(self.batches.vocabularies)}
 
     def _bound(self) -> dict[str, Any]:
-        """What must be alike for a checkpoint to be loaded."""
+        """Return the settings that must match for a checkpoint to be loaded."""
         options, digests = self.options, self.batches.vocabularies
         return {
             "seed": options.run.seed,

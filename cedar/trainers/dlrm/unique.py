@@ -1,4 +1,4 @@
-"""Rows and values that repeat: expanded late (RecD's O6, arXiv 2211.05239), worked on once (O7); lists that slide."""
+"""Repeated rows and values: expanded late (RecD's O6, arXiv 2211.05239), processed once (O7); and sliding lists."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from cedar.core.groups.slices import slide
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """Which unique row each row is."""
+    """Maps each row to its unique row."""
 
     index: torch.Tensor  # int64 ``[rows]``
-    unique: int  # how many unique rows there are; each is used
-    ends: torch.Tensor  # int64 ``[unique + 1]``: where each unique row's rows begin in ``order``
-    # int64 ``[rows]``: rows by their unique row; None if the index ascends, as they stand so
+    unique: int  # number of unique rows; each occurs at least once
+    ends: torch.Tensor  # int64 ``[unique + 1]``: where the rows of each unique row begin in ``order``
+    # int64 ``[rows]``: rows sorted by their unique row; None if ``index`` is already ascending
     order: torch.Tensor | None = None
 
     @classmethod
     def of(cls, inverse: torch.Tensor, unique: int) -> Expansion:
-        """The index of a group of features, int32 or int64 ``[rows]``.
+        """Build from the inverse index of a group of features, int32 or int64 ``[rows]``.
 
         Examples:
             >>> Expansion.of(torch.tensor([0, 0, 1]), 2).ends.tolist(), Expansion.of(torch.tensor([1, 0]), 2).order
@@ -44,7 +44,8 @@ class Expansion:
         return len(self.index)
 
     def summed(self, rows: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-        """``[len(places), unique, width]``: of ``rows`` ``[rows, n, width]`` those at ``places`` of the n, added up."""
+        """Sum ``rows``, ``[rows, n, width]``, by unique row, for each of ``places``: ``[len(places), unique, width]``.
+        """
         count, (n, width) = len(self), rows.shape[1:]
         if not count:
             return rows.new_zeros(len(places), self.unique, width)
@@ -59,7 +60,7 @@ class Expansion:
 
 
 def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
-    """``rows[by.index]``: ``[unique, ...]`` to ``[rows, ...]``.
+    """Return ``rows[by.index]``: ``[unique, ...]`` to ``[rows, ...]``.
 
     Examples:
         >>> unique = torch.tensor([[1.0], [2.0]], requires_grad=True)
@@ -71,9 +72,9 @@ def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
 
 
 def side_by_side(parts: Sequence[torch.Tensor], by: Sequence[Expansion | None]) -> torch.Tensor:
-    """Features of all rows, ``[rows, features, width]``, written where they stay. ``parts``: of each feature ``[unique,
-    width]`` where it has an expansion, else ``[rows, width]``; of one dtype; ``by``: the expansions: one object for all
-    features of a group.
+    """Stack the expanded features into ``[rows, features, width]`` without intermediate copies. ``parts``: per feature
+    ``[unique, width]`` with an expansion, else ``[rows, width]``, all of one dtype; ``by``: the expansions, one object
+    for all features of a group.
 
     Examples:
         >>> plain, once = torch.tensor([[1.0], [2.0]]), torch.tensor([[9.0]])
@@ -111,12 +112,12 @@ class _SideBySide(torch.autograd.Function):
 
 
 def tells_apart(module: nn.Module) -> str:
-    """Why a module that trains may give equal rows other results, or results that depend on how often a row is there.
+    """Return why a module in training may treat equal rows differently or depend on how often a row occurs.
 
-    Functions of torch.nn.functional inside a module are not seen.
+    Calls of torch.nn.functional inside a module are not detected.
 
     Returns:
-        Which part does, and what: dropout (of more than 0), or batch statistics; empty: none.
+        The submodule and its effect: dropout (above 0) or batch statistics; empty if there is none.
 
     Examples:
         >>> tells_apart(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
@@ -139,15 +140,15 @@ def tells_apart(module: nn.Module) -> str:
 def on_lists(
     module: nn.Module, rows: torch.Tensor, offsets: torch.Tensor, by: Expansion | None, *, anyway: bool = False
 ) -> tuple[torch.Tensor, Expansion | None]:
-    """``module(rows, offsets)`` on unique lists; where it trains and tells equal rows apart, on the lists of all rows.
+    """Apply ``module(rows, offsets)`` to unique lists, or to the lists of all rows if it treats equal rows differently.
 
     Args:
-        module: from lists, ``[total, width]`` with ``offsets`` ``[lists + 1]``, to ``[lists, ...]``.
-        by: which unique list each row has; None if lists are those of all rows.
-        anyway: on unique lists in any case: equal rows share the mask of dropout, statistics count each once.
+        module: maps lists, ``[total, width]`` with ``offsets`` ``[lists + 1]``, to ``[lists, ...]``.
+        by: the unique list of each row; None if there is one list per row.
+        anyway: always use unique lists: equal rows then share a dropout mask, and statistics count each once.
 
     Returns:
-        Results, and the expansion that is still to be done: None if results are of all rows.
+        The results, and the expansion that is still to be applied; None if there is one result per row.
 
     Examples:
         >>> mean = lambda rows, offsets: torch.stack([part.mean(0) for part in rows.split(offsets.diff().tolist())])
@@ -169,22 +170,22 @@ def on_lists(
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """List i is what lies from ``starts[i]`` to ``ends[i]``; both ascend."""
+    """Lists as ranges of shared values: list i is ``values[starts[i]:ends[i]]``. Starts and ends ascend."""
 
     starts: torch.Tensor  # int64 ``[lists]``
     ends: torch.Tensor  # int64 ``[lists]``
-    total: int  # how many values there are
+    total: int  # number of values
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def lengths(self) -> torch.Tensor:
-        """int64 ``[lists]``."""
+        """The list lengths, int64 ``[lists]``."""
         return self.ends - self.starts
 
     def cut(self, start: int, stop: int) -> tuple[Windows, slice]:
-        """The lists from ``start`` to ``stop``, and which values they hold."""
+        """Return the lists from ``start`` to ``stop``, and the slice of values that they use."""
         if start == stop:
             return Windows(self.starts[:0], self.ends[:0], 0), slice(0, 0)
         first, last = int(self.starts[start]), int(self.ends[stop - 1])
@@ -195,20 +196,20 @@ class Windows:
 
     @cached_property
     def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(values of each list, offsets of lists), as an embedding bag takes them."""
+        """(values of each list, offsets of lists), in the form of an embedding bag."""
         return ranges(self.starts, self.lengths)
 
     @cached_property
     def around(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(lists that hold each value, offsets of values): they stand one after the other, as both ends ascend."""
+        """(lists that contain each value, offsets of values); they are consecutive because starts and ends ascend."""
         values = torch.arange(self.total, device=self.starts.device)
         first = torch.searchsorted(self.ends, values, right=True)
         return ranges(first, torch.searchsorted(self.starts, values, right=True) - first)
 
 
 def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, Windows]:
-    """(values that lists share, the lists as windows over them). ``ids``: integers ``[n]``; ``offsets``: int64 ``[lists
-    + 1]``, from 0 to n.
+    """Return (values that lists share, the lists as windows over them). ``ids``: integers ``[n]``; ``offsets``: int64
+    ``[lists + 1]``, from 0 to n.
 
     Examples:
         >>> values, windows = windows_of(torch.tensor([1, 2, 3, 2, 3, 4, 9]), torch.tensor([0, 3, 6, 7]))
@@ -223,7 +224,7 @@ def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def pool(rows: torch.Tensor, windows: Windows) -> torch.Tensor:
-    """The sum over each window of ``rows`` ``[total, width]``: ``[lists, width]``.
+    """Return the sum of each window of ``rows`` ``[total, width]``: ``[lists, width]``.
 
     Examples:
         >>> _, windows = windows_of(torch.tensor([1, 2, 2, 3]), torch.tensor([0, 2, 4]))
@@ -255,7 +256,7 @@ def _sums(rows: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor) -> tor
 
 
 def ranges(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(integers from each start on, as many as its length, one after the other; where each run begins)."""
+    """Return (the concatenated ranges of integers with these starts and lengths, where each range begins)."""
     offsets = functional.pad(lengths.cumsum(0), (1, 0))
     total = int(offsets[-1])
     shifts = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)

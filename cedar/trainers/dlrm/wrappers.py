@@ -1,7 +1,7 @@
-"""What torch wraps around a model whose tables are spread over ranks: left alone by it, or refused by name.
+"""Handles torch wrappers around a model with sharded tables: excludes the tables from DDP, and rejects other wrappers.
 
-DistributedDataParallel and FSDP take all ranks' parameters of one name for copies of each other. Tables are not: each
-rank has other rows under a name, and their gradients are exchanged already.
+DistributedDataParallel and FSDP assume that parameters with the same name are copies on all ranks. Sharded tables hold
+different rows on each rank under one name, and cedar already exchanges their gradients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _alive: weakref.WeakSet[DedupEmbeddings] = weakref.WeakSet()
 
 
 def watch(embeddings: DedupEmbeddings) -> None:
-    """Look at what is wrapped around it from now on."""
+    """Start checking which wrappers and optimizers use these embeddings."""
     _watch_all()
     _alive.add(embeddings)
 
@@ -39,7 +39,7 @@ def _watch_all() -> None:
 
 
 def _stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Refuse what sends a parameter from one rank to all after its step."""
+    """Raise for an optimizer that broadcasts parameters from one rank to all after its step."""
     sends = type(optimizer).__name__ == "ZeroRedundancyOptimizer"
     if sends and any(each.group.size > 1 for each in _tables_of(optimizer)):
         raise CedarError(
@@ -54,7 +54,7 @@ def _tables_of(optimizer: torch.optim.Optimizer) -> list[DedupEmbeddings]:
 
 
 def _stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """An optimizer that has tables is of their model; one that has none may be of any."""
+    """Note that an optimizer made a step. One that has tables is of their model; another may be of any model."""
     waiting = [each for each in _alive if each.waiting]
     if waiting:
         own = _tables_of(optimizer)
@@ -63,7 +63,7 @@ def _stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _wrapped(parent: nn.Module, name: str, module: nn.Module | None) -> None:
-    """Called for every module that is put into another: DDP does so before it sends rank 0's parameters to all."""
+    """Called whenever a module is registered in another. DDP does that before it broadcasts rank 0's parameters."""
     if name not in ("module", "_fsdp_wrapped_module") or module is None:
         return
     if isinstance(parent, DistributedDataParallel):
@@ -83,7 +83,7 @@ def _inside(embeddings: DedupEmbeddings, module: nn.Module) -> bool:
 def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: DedupEmbeddings) -> None:
     ranks, size = embeddings.group.size, parent.process_group.size()
     if ranks == 1 and embeddings.rule is None:
-        return  # each rank has all tables, whose gradients DDP averages
+        return  # each rank holds all tables, and DDP averages their gradients
     if ranks != size:
         raise CedarError(
             f"DistributedDataParallel is of {size} ranks, and the DedupEmbeddings inside of {ranks}: tables of ranks "
@@ -102,7 +102,7 @@ def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: Ded
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if id(parameter) in own:
             parent.parameters_to_ignore.add(name)
-            parameter._ddp_ignored = True  # type: ignore[attr-defined] # for its mixed precision
+            parameter._ddp_ignored = True  # type: ignore[attr-defined] # DDP's mixed precision reads this attribute
     if not any(p.requires_grad for n, p in module.named_parameters() if n not in parent.parameters_to_ignore):
         raise CedarError(
             "DistributedDataParallel has nothing to average: DedupEmbeddings exchanges gradients of tables itself",
