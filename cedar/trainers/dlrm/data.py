@@ -39,8 +39,7 @@ def files_of(data: DataOptions) -> list[str]:
 
 
 def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
-    """Return the vocabularies that features name, by the column they were counted in; reads no file if none is named.
-    """
+    """Return the vocabularies that features name, by the column they were counted in; reads only what is needed."""
     wanted = {feature.vocabulary for feature in options.features if feature.vocabulary}
     if not wanted:
         return {}

@@ -44,8 +44,7 @@ class Expansion:
         return len(self.index)
 
     def summed(self, rows: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
-        """Sum ``rows``, ``[rows, n, width]``, by unique row, for each of ``places``: ``[len(places), unique, width]``.
-        """
+        """Sum ``rows[:, places]`` by unique row; ``rows``: ``[rows, n, width]``; ``[len(places), unique, width]``."""
         count, (n, width) = len(self), rows.shape[1:]
         if not count:
             return rows.new_zeros(len(places), self.unique, width)

@@ -1,4 +1,4 @@
-"""The batches of a run: the same global batch on any number of ranks, and where to continue after a stop."""
+"""Training batches of a MoE run: the same global batches on any number of ranks, resumable after a stop."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from cedar.trainers.moe.options import DataOptions
 
 
 class Batches(Endless):
-    """Global batches, int64 ``[batch, length + 1]``, without end.
+    """Endless global batches, int64 ``[batch, length + 1]``.
 
-    Every rank reads them all and computes on its slice: where rows are packed from text, counts are unknown before a
-    run, and each rank would read everything anyway. So a batch need not be a multiple of the ranks, and one state holds
-    on any number of them.
+    Every rank reads all of them and trains on its slice. Row counts are unknown until the text is packed, so each rank
+    would have to read everything anyway. The batch size need not be a multiple of the ranks, and one state is valid for
+    any number of ranks.
 
     Args:
-        options: which text, how it is cut.
-        seed: of the run.
-        device: where batches are; to a GPU the loader copies them ahead.
-        serve: where to serve what the loader does; "" does not.
+        options: the text and how to cut it into rows.
+        seed: seed of the run.
+        device: device of the batches; the loader copies them to a GPU ahead of time.
+        serve: address to serve the loader's status at; "" for none.
     """
 
     def __init__(self, options: DataOptions, seed: int, device: torch.device | None = None, serve: str = "") -> None:
@@ -45,7 +45,7 @@ class Batches(Endless):
         return tokens.long()
 
     def evaluation(self) -> Iterator[torch.Tensor]:
-        """The rows that are held out, in batches; the last may be short."""
+        """Yield the held-out rows in batches; the last one may be smaller."""
         if self.held_out is not None:
             with _loader(self.held_out.batch(self.options.batch, last="keep"), 0, self.device) as loader:
                 for batch in loader:

@@ -1,7 +1,7 @@
-"""Which token goes to which replica, which is dropped, and how many rows every rank sends to every other.
+"""Plans which replica each token goes to, which tokens are dropped, and how many rows each rank sends to each other.
 
-All of it follows from one table that every rank holds, the tokens of each expert on each rank: no sizes are exchanged.
-Rows are taken by index, with a gradient that takes rows by index too: no scatter, so sums have one order.
+Everything is computed from one table that every rank has, the number of tokens per expert and rank, so ranks need not
+exchange sizes. Rows are gathered by index, and so are their gradients: without scatter, sums have a fixed order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cedar.trainers.moe.placement import Placement
 
 
 def take_rows(rows: torch.Tensor, index: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
-    """``rows[index]``, where ``back`` says which results came from each row.
+    """Return ``rows[index]``; ``back`` lists the results that came from each row.
 
     Args:
         rows: ``[n, width]``.
-        index: int64 ``[m]``; ``n`` stands for a row of zeros.
-        back: int64 ``[n, k]``: the places in ``index`` that hold each row; ``m`` stands for none. Its gradient is the
-            sum over k, in that order.
+        index: int64 ``[m]``; the value ``n`` selects a row of zeros.
+        back: int64 ``[n, k]``: the positions in ``index`` that hold each row; ``m`` means none. The gradient of a row
+            is the sum over k, in that order.
 
     Returns:
         ``[m, width]``.
@@ -61,21 +61,22 @@ Drop = Literal["position", "probability"]
 
 @dataclass(frozen=True)
 class Dispatch:
-    """The way of this rank's copies of tokens (a token has as many as experts) to their experts, and back."""
+    """The plan to send this rank's copies of tokens (one per selected expert) to their experts and back."""
 
-    copies: torch.Tensor  # int64 ``[sent]``: the copies that are kept, in the order in which they are sent
-    places: torch.Tensor  # int64 ``[tokens, k]``: where in that order each copy is; ``sent`` where it was dropped
+    copies: torch.Tensor  # int64 ``[sent]``: the kept copies, in the order of sending
+    places: torch.Tensor  # int64 ``[tokens, k]``: each copy's position in that order; ``sent`` if it was dropped
     send: list[int]
     receive: list[int]
-    order: torch.Tensor  # int64 ``[received]``: puts what was received, which comes rank by rank, expert by expert
+    order: torch.Tensor  # int64 ``[received]``: permutes received rows from rank-major to expert-major order
     undo: torch.Tensor  # int64 ``[received]``: the inverse of ``order``
-    rows: list[int]  # of each expert of this rank, after ``order``
-    kept: torch.Tensor  # int64 ``[ranks, experts]``: copies of each rank that were kept
+    rows: list[int]  # number of rows of each of this rank's experts
+    kept: torch.Tensor  # int64 ``[ranks, experts]``: number of kept copies of each rank
 
 
 def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -> torch.Tensor:
-    """How many copies each expert takes: its replicas times what a slot takes, ceil(capacity * copies / slots).
-    ``counts``: int64 ``[ranks, experts]``; ``capacity``: of a slot, 1.0 being an even share; None: no limit.
+    """Return how many copies each expert accepts: its replicas times the limit of a slot, ceil(capacity * copies /
+    slots). ``counts``: int64 ``[ranks, experts]``; ``capacity``: a slot's limit relative to an even share; None: no
+    limit.
 
     Returns:
         int64 ``[experts]``.
@@ -92,12 +93,12 @@ def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -
 
 
 def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.Tensor:
-    """How many copies of each rank an expert takes, if there are more than its limit.
+    """Return how many copies of each rank an expert keeps if there are more than its limit.
 
-    ``position``: those of the lowest ranks, as if ranks stood in a queue (Switch Transformers, arXiv 2101.03961).
-    ``probability``: each rank its share, rounded by largest remainders (Hamilton's method; ties go to the lowest rank);
-    which of its copies is for the rank to say: the likeliest (batch prioritized routing, arXiv 2106.05974). ``counts``:
-    int64 ``[ranks, experts]``; ``limit``: int64 ``[experts]``.
+    ``position``: keep the copies of the lowest ranks first (Switch Transformers, arXiv 2101.03961). ``probability``:
+    each rank keeps its share, rounded by largest remainders (Hamilton's method; ties go to the lowest rank); the rank
+    keeps its most probable copies (batch prioritized routing, arXiv 2106.05974). ``counts``: int64 ``[ranks,
+    experts]``; ``limit``: int64 ``[experts]``.
 
     Returns:
         int64 ``[ranks, experts]``.
@@ -124,16 +125,16 @@ def plan_dispatch(
     experts: torch.Tensor, gates: torch.Tensor, counts: torch.Tensor, placement: Placement, rank: int, *,
     capacity: float | None, drop: Drop = "position",
 ) -> Dispatch:  # fmt: skip
-    """The way of every copy of a token.
+    """Plan the route of every copy of a token.
 
-    Kept copies of an expert are numbered over all ranks; number g goes to replica g mod r, so that the loads of
-    replicas differ by one at most.
+    The kept copies of an expert are numbered across ranks, and copy g goes to replica g mod r. The loads of replicas
+    therefore differ by at most one.
 
     Args:
-        experts: int64 ``[tokens, k]``: of this rank's tokens.
-        gates: ``[tokens, k]``: what ``drop="probability"`` goes by.
-        counts: int64 ``[ranks, experts]`` on the CPU: copies for each expert on each rank.
-        capacity: of a slot, 1.0 being an even share; None: nothing is dropped.
+        experts: int64 ``[tokens, k]``: the experts of this rank's tokens.
+        gates: ``[tokens, k]``: gate values, which ``drop="probability"`` ranks copies by.
+        counts: int64 ``[ranks, experts]`` on the CPU: number of copies per rank and expert.
+        capacity: limit of a slot relative to an even share; None: drop nothing.
     """
     kept = kept_copies(counts, limits(counts, placement, capacity), drop)
     before = kept.cumsum(0) - kept
@@ -167,11 +168,11 @@ def _sizes(
     kept: torch.Tensor, before: torch.Tensor, replicas: torch.Tensor, first: torch.Tensor, placement: Placement,
     rank: int,
 ) -> tuple[list[int], torch.Tensor, list[int]]:  # fmt: skip
-    """Rows that this rank sends to each, rows by sender and own expert, and rows of each own expert."""
+    """Return the rows sent to each rank, the rows by sender and own expert, and the rows of each own expert."""
     of = torch.tensor(placement.experts)
     replica = torch.arange(len(of)) - first[of]
     begin, end, r = before[:, of], (before + kept)[:, of], replicas[of]
-    per_slot = _up(end - replica, r) - _up(begin - replica, r)  # numbers in [begin, end) that are this replica's
+    per_slot = _up(end - replica, r) - _up(begin - replica, r)  # numbers in [begin, end) for this replica
     by_rank = per_slot.view(placement.ranks, placement.ranks, placement.slots)
     hosted = placement.hosts[rank]
     here = {expert: at for at, expert in enumerate(hosted)}
@@ -181,19 +182,19 @@ def _sizes(
 
 
 def _up(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The quotients, rounded up."""
+    """Return the quotients, rounded up."""
     return -torch.div(-a, b, rounding_mode="floor")
 
 
 def _regroup(own: torch.Tensor) -> torch.Tensor:
-    """Where the rows of a table of blocks, stored line by line, are found when they are read column by column."""
+    """Return the indices that read blocks, stored row by row in a table, column by column."""
     lengths = own.flatten()
     starts = (lengths.cumsum(0) - lengths).view(own.shape).T.flatten()
     return spans(starts, own.T.flatten())
 
 
 def spans(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Runs of integers one after the other.
+    """Concatenate ranges of integers.
 
     Examples:
         >>> spans(torch.tensor([5, 0]), torch.tensor([2, 3])).tolist()

@@ -1,4 +1,4 @@
-"""Experts, any modules of one kind whose weights lie side by side, and the router: which experts a token goes to."""
+"""Experts, which are modules of one class with concatenated weights, and the router that selects a token's experts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Score = Literal["softmax", "sigmoid"]
 
 @dataclass(frozen=True)
 class Routing:
-    """Where tokens go.
+    """The experts selected for each token.
 
     Args:
-        experts: int64 ``[tokens, k]``.
-        gates: ``[tokens, k]``: how much each expert's answer counts.
-        shares: ``[tokens, experts]``: scores that add up to one, for the auxiliary loss.
+        experts: int64 ``[tokens, k]``: the selected experts.
+        gates: ``[tokens, k]``: weights of the experts' outputs.
+        shares: ``[tokens, experts]``: scores normalized to sum to one, for the auxiliary loss.
         logits: ``[tokens, experts]``, for the z-loss.
     """
 
@@ -34,17 +34,17 @@ class Routing:
 
 
 class Router(nn.Module):
-    """Top-k of a linear map (arXiv 1701.06538). Scores are computed in float32 at least.
+    """Selects the top k experts by a linear map (arXiv 1701.06538). Scores have at least float32 precision.
 
     Args:
-        width: of a token.
-        experts: to choose from.
+        width: width of a token.
+        experts: number of experts to choose from.
         top_k: experts per token.
         score: ``softmax`` over experts, or ``sigmoid`` of each (DeepSeek-V3, arXiv 2412.19437).
-        renormalize: divide the gates of a token by their sum.
+        renormalize: divide a token's gates by their sum.
 
-    ``bias``, float32 ``[experts]``, is added to the scores to choose by, never to the gates (loss-free balancing,
-    arXiv 2408.15664). It starts at zero; ``balance`` moves it.
+    ``bias``, float32 ``[experts]``, is added to the scores only for the selection, not to the gates (loss-free
+    balancing, arXiv 2408.15664). It starts at zero; ``balance`` changes it.
     """
 
     bias: torch.Tensor
@@ -77,17 +77,18 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def balance(self, counts: torch.Tensor, rate: float) -> None:
-        """Move the bias by ``rate``: up for experts with fewer tokens than the mean, down for those with more."""
+        """Change the bias by ``rate``: up for experts with fewer tokens than the mean, down for those with more."""
         counts = counts.to(self.bias.device)
         total = counts.sum()
         self.bias += rate * torch.sign(total - counts * len(counts)).to(self.bias)
 
 
 def auxiliary_loss(routing: Routing, counts: torch.Tensor) -> torch.Tensor:
-    """This rank's part of experts * sum over experts of (share of copies) * (mean score), over all ranks' tokens.
+    """Return this rank's part of experts * sum over experts of (share of copies) * (mean score), over all ranks'
+    tokens.
 
-    The loss of Switch Transformers (arXiv 2101.03961), 1 if experts are in balance. The parts of ranks add up.
-    ``counts``: int64 ``[ranks, experts]``.
+    This is Switch Transformers' loss (arXiv 2101.03961), 1 if experts are balanced. The parts of all ranks add up to
+    it. ``counts``: int64 ``[ranks, experts]``.
     """
     experts = counts.shape[1]
     copies = counts.sum().clamp(min=1).to(routing.shares.device)
@@ -97,12 +98,12 @@ def auxiliary_loss(routing: Routing, counts: torch.Tensor) -> torch.Tensor:
 
 
 def z_loss(routing: Routing, counts: torch.Tensor) -> torch.Tensor:
-    """This rank's part of the mean squared log-sum-exp of the logits (arXiv 2202.08906)."""
+    """Return this rank's part of the mean squared log-sum-exp of the logits (arXiv 2202.08906)."""
     tokens = counts.sum().clamp(min=1).to(routing.logits) / routing.experts.shape[1]
     return routing.logits.logsumexp(-1).square().sum() / tokens
 
 
-_ALIGNED = 16  # bytes: what grouped products ask of a row
+_ALIGNED = 16  # bytes: row alignment that grouped matrix products require
 
 
 class FeedForward(nn.Module):
@@ -118,16 +119,16 @@ class FeedForward(nn.Module):
 
     @staticmethod
     def grouped(tokens: torch.Tensor, rows: Sequence[int], weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Many at once: one grouped product in place of many small ones."""
+        """Compute many experts at once: one grouped product replaces many small ones."""
         ends = torch.tensor(rows, device=tokens.device).cumsum(0).to(torch.int32)
         inner = functional.gelu(functional.grouped_mm(tokens, weights["up"], offs=ends))
         return functional.grouped_mm(inner, weights["down"], offs=ends)
 
 
 def grouped_products(device: torch.device, dtype: torch.dtype, *widths: int) -> bool:
-    """Whether torch multiplies many matrices of these widths at once on this device.
+    """Return whether grouped matrix products with these widths are supported and faster on this device.
 
-    On the CPU torch has the function, but it loops inside: the plain loop does as well, and takes any width and dtype.
+    On the CPU torch implements them as a loop, which is no faster than a plain loop and restricts widths and dtypes.
     """
     if device.type != "cuda" or not hasattr(functional, "grouped_mm"):
         return False
@@ -136,8 +137,8 @@ def grouped_products(device: torch.device, dtype: torch.dtype, *widths: int) -> 
 
 
 class Experts:
-    """How rows of weights compute. ``make``: an expert by its number: modules of one class, with parameters of the same
-    shapes and no buffers. One with a method ``grouped`` computes many at once where the device can.
+    """Computes experts from rows of weights. ``make``: builds an expert from its number; all have one class and the
+    same parameter shapes, and no buffers. A method ``grouped`` computes many at once, where the device supports it.
     """
 
     def __init__(self, make: Callable[[int], nn.Module]) -> None:
@@ -155,20 +156,20 @@ class Experts:
         self.size = sum(parameter.numel() for parameter in named.values())
 
     def __getattr__(self, name: str) -> nn.Module:
-        """What torch.distributed.checkpoint looks for by the names of a ``state_dict``: "3" of "experts.3.up"."""
+        """Return the module for "3" in "experts.3.up": torch.distributed.checkpoint reads it as an attribute."""
         if not name.isdecimal():
             raise AttributeError(name)
         return self.module
 
     def first(self, expert: int) -> torch.Tensor:
-        """The first weights of an expert, ``[size]``."""
+        """Return the initial weights of an expert, ``[size]``."""
         parameters = dict((self.module if expert == 0 else self.make(expert)).named_parameters())
         if {name: tuple(p.shape) for name, p in parameters.items()} != self.shapes:
             raise CedarError(f"expert {expert} has other parameters than expert 0", fix="make all of one kind")
         return torch.cat([parameter.detach().flatten() for parameter in parameters.values()])
 
     def named(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parameters in ``[..., size]``: views."""
+        """Return views of the parameters in ``[..., size]`` by name."""
         sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
         parts = zip(self.shapes.items(), torch.split(weights, sizes, -1), strict=True)
         return {name: part.reshape(*part.shape[:-1], *shape) for (name, shape), part in parts}
@@ -177,14 +178,14 @@ class Experts:
         self, tokens: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, still: Collection[int] = (),
         *, grouped: bool | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """What each token's expert makes of it, in the dtype of the tokens.
+        """Compute each token's expert output, in the dtype of the tokens.
 
         Args:
-            tokens: ``[sum(rows), width]``, expert by expert.
-            rows: of each expert; may be 0.
+            tokens: ``[sum(rows), width]``, grouped by expert.
+            rows: number of tokens of each expert; may be 0.
             weights: ``[experts, size]``.
-            still: experts whose weights need no gradient; the loop does not work it out.
-            grouped: whether to compute many at once; None: where that pays.
+            still: experts whose weights need no gradient; the loop does not compute it.
+            grouped: whether to compute many at once; None: if that is faster.
 
         Examples:
             >>> experts = Experts(lambda number: FeedForward(3, 4))
@@ -204,4 +205,4 @@ class Experts:
         for expert, (piece, row) in enumerate(zip(torch.split(tokens, list(rows)), weights.unbind(), strict=True)):
             parameters = self.named(row.detach() if expert in still else row)
             pieces.append(functional_call(self.module, parameters, (piece,)) if len(piece) else piece)
-        return torch.cat(pieces).to(tokens.dtype)  # under autocast ranks whose experts idle have no other
+        return torch.cat(pieces).to(tokens.dtype)  # under autocast, outputs of idle experts keep the tokens' dtype

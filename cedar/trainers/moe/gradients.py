@@ -1,7 +1,7 @@
-"""How rows get from the ranks that hold them to the slices, and to the ranks that hold them next.
+"""Sends rows from the ranks that hold them to the slices of the optimizer, and to the ranks that hold them next.
 
-Each rank that holds a row sends every rank its slice of a gradient; who gets them adds them up. SYMI (arXiv 2504.19925)
-adds them up by an all-reduce over the ranks that hold a row first, which never sends less.
+Each rank that holds a row sends every rank its slice of the row's gradient, and the receiver sums them. SYMI (arXiv
+2504.19925) first all-reduces over the ranks that hold a row, which never sends less.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Hosts = Sequence[Sequence[int]]
 
 
 def slices(sums: torch.Tensor, hosts: Hosts, group: Group, phase: str) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
-    """This rank's slices of the rows of all ranks.
+    """Return this rank's slices of the rows of all ranks.
 
     Args:
-        sums: ``[held, ranks * width]``: the rows that this rank holds, in the order of its ``hosts``.
+        sums: ``[held, ranks * width]``: the rows that this rank holds, in the order of ``hosts``.
         hosts: the rows that each rank holds.
-        phase: what bytes and seconds are counted under.
+        phase: the phase to count bytes and seconds under.
 
     Returns:
-        (rows, slices of them, ``[rows, width]``), in the order of the ranks that they come from.
+        (rows, their slices ``[rows, width]``) from each rank, in the order of ranks.
     """
     return _exchanged(sums, hosts, [[rows] * group.size for rows in hosts], group, phase)
 
@@ -32,7 +32,7 @@ def slices(sums: torch.Tensor, hosts: Hosts, group: Group, phase: str) -> Iterat
 def from_one(
     values: torch.Tensor, hosts: Hosts, rows: Collection[int], group: Group, phase: str
 ) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
-    """This rank's slices of the rows that are asked for, each from one of the ranks that hold it; see ``slices``."""
+    """Return this rank's slices of the requested rows, each from one of the ranks that hold it; see ``slices``."""
     holders, ranks = _holders(hosts), range(group.size)
     sent = [
         [[row for row in hosted if row in rows and source_of(holders[row], to) == rank] for to in ranks]
@@ -42,7 +42,7 @@ def from_one(
 
 
 def moved_rows(values: torch.Tensor, before: Hosts, after: Hosts, group: Group, phase: str) -> torch.Tensor:
-    """The rows that this rank holds ``after``, ``[held, size]``, where it holds ``values`` of those ``before``."""
+    """Return the rows that this rank holds ``after``, ``[held, size]``, from the ``values`` it held ``before``."""
     holders, place = _holders(before), {row: at for at, row in enumerate(before[group.rank])}
 
     def sent(source: int, to: int) -> list[int]:
@@ -57,7 +57,7 @@ def moved_rows(values: torch.Tensor, before: Hosts, after: Hosts, group: Group, 
 
 
 def _holders(hosts: Hosts) -> dict[int, list[int]]:
-    """The ranks that hold each row, ascending."""
+    """Return the ranks that hold each row, in ascending order."""
     holders: dict[int, list[int]] = {}
     for rank, rows in enumerate(hosts):
         for row in rows:
@@ -68,7 +68,7 @@ def _holders(hosts: Hosts) -> dict[int, list[int]]:
 def _exchanged(
     values: torch.Tensor, hosts: Hosts, sent: Sequence[Sequence[Sequence[int]]], group: Group, phase: str
 ) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
-    """Slices, where ``sent`` has the rows that each rank sends to each."""
+    """Exchange slices; ``sent[i][j]`` is the list of rows that rank i sends to rank j."""
     place, size = {row: at for at, row in enumerate(hosts[group.rank])}, group.size
     outgoing = [[place[row] * size + to for row in rows] for to, rows in enumerate(sent[group.rank])]
     incoming = [rows[group.rank] for rows in sent]
@@ -79,7 +79,7 @@ def _exchanged(
 
 
 def source_of(holders: Sequence[int], rank: int) -> int:
-    """Of the ranks that hold a row, ascending, the one that sends ``rank`` its slice (SYMI's Algorithm 2).
+    """Return which of the ranks that hold a row, ascending, sends ``rank`` its slice (SYMI's Algorithm 2).
 
     Examples:
         >>> [source_of([1, 2], rank) for rank in range(4)]

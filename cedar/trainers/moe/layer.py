@@ -1,4 +1,4 @@
-"""``SymiMoE``: route, send to replicas, compute, send back, weigh and add."""
+"""``SymiMoE``, a mixture of experts: routes tokens, sends them to replicas, computes, and combines the results."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ from cedar.trainers.moe.placement import Basis, Placement, Policy, place
 
 
 class SymiMoE(nn.Module):
-    """A mixture of experts whose replicas are spread over the ranks of a group (SYMI, arXiv 2504.19925).
+    """A mixture of experts whose replicas are distributed over the ranks of a group (SYMI, arXiv 2504.19925).
 
-    The router and the shared experts (DeepSeekMoE, arXiv 2401.06066) are plain parameters, the same on all ranks. The
-    experts that this rank holds are rows of ``weights``, ``[held, size]``, in the order of ``placement.hosts[rank]``;
-    ``state_dict`` names them one by one, ``experts.3.up``. ``SymiOptimizer`` trains all of it and moves replicas.
+    The router and the shared experts (DeepSeekMoE, arXiv 2401.06066) are ordinary parameters, the same on all ranks.
+    This rank's experts are rows of ``weights``, ``[held, size]``, in the order of ``placement.hosts[rank]``;
+    ``state_dict`` lists them individually, as ``experts.3.up``. ``SymiOptimizer`` trains all of them and moves
+    replicas.
 
-    torch.compile computes it as it stands, and activation checkpointing counts each token once. A copy (``deepcopy``,
-    ``torch.optim.swa_utils.AveragedModel``) holds the experts that the original holds, wherever they move: make copies
-    on all ranks. DistributedDataParallel and FSDP do not know that experts differ from rank to rank: leave them out,
-    ``SymiOptimizer`` adds up gradients and spreads optimizer state itself.
+    torch.compile runs the layer uncompiled, and activation checkpointing counts each token once. A copy (``deepcopy``,
+    ``torch.optim.swa_utils.AveragedModel``) follows the original's placement, so make copies on all ranks. Do not use
+    DistributedDataParallel or FSDP, which assume that all ranks have the same experts: ``SymiOptimizer`` sums gradients
+    and shards optimizer state itself.
 
     Args:
-        expert_factory: an expert by its number: a module from ``[tokens, width]`` to the same; see ``Experts``.
-        router: from ``[tokens, width]`` to a ``Routing``; its ``experts`` is how many there are. See ``Router``.
-        group: the ranks; None for all of torch.distributed, or this process alone. Seed them alike.
-        slots: on each rank; a slot holds one replica. None: as many as experts.
-        capacity: of a slot, in even shares of the copies of a call; 0 for no limit.
-        drop: which copies a full expert drops: those of the last ``position``, or of the least ``probability``.
+        expert_factory: builds an expert from its number, a module from ``[tokens, width]`` to the same; see
+            ``Experts``.
+        router: maps ``[tokens, width]`` to a ``Routing``; its attribute ``experts`` is their number. See ``Router``.
+        group: the ranks; None for all of torch.distributed, or this process as a single rank. Use one seed on all.
+        slots: slots per rank; a slot holds one replica. None: the number of experts.
+        capacity: limit of a slot relative to an even share of a call's copies; 0 for no limit.
+        drop: which copies a full expert drops: by ``position``, the last; by ``probability``, the least probable.
         policy: when replicas follow popularity.
-        rule: that turns popularity into replicas, ``paper`` or ``minmax``.
-        shared: experts that every token goes to; they are not placed.
+        rule: how popularity becomes replica counts, ``paper`` or ``minmax``.
+        shared: experts that process every token; they are not placed.
         aux_loss: weight of the balancing loss; see ``auxiliary_loss``.
         z_loss: weight of the loss on large logits.
-        bias_rate: by which loss-free balancing moves the router's ``bias`` at each step.
-        rates: a factor on the learning rate of each expert; empty for 1.
-        decays: a factor on the weight decay of each expert; empty for 1.
-        name: what bytes and seconds are counted under.
+        bias_rate: change of the router's ``bias`` per step in loss-free balancing.
+        rates: factor on the learning rate of each expert; empty for 1.
+        decays: factor on the weight decay of each expert; empty for 1.
+        name: name to count bytes and seconds under.
 
     Raises:
         CedarError: there are fewer slots than experts; the policy ``oracle`` on several ranks.
@@ -59,7 +61,7 @@ class SymiMoE(nn.Module):
         torch.Size([3, 5, 8])
     """
 
-    def __init__(  # noqa: PLR0913 - each has a name
+    def __init__(  # noqa: PLR0913 - most are keyword-only
         self, expert_factory: Callable[[int], nn.Module], router: nn.Module, group: Group | None = None, *,
         slots: int | None = None, capacity: float = 1.0, drop: Drop = "position", policy: Policy | None = None,
         rule: str = "paper", shared: Iterable[nn.Module] = (), aux_loss: float = 0.0, z_loss: float = 0.0,
@@ -81,41 +83,41 @@ class SymiMoE(nn.Module):
         key = int(torch.randint(1 << 62, ()))
 
         def make(expert: int) -> nn.Module:
-            with keyed("cpu", key, expert):  # the same expert on all ranks
+            with keyed("cpu", key, expert):  # all ranks create the same expert
                 return expert_factory(expert)
 
         self.experts = Experts(make)
         self.basis: Basis = self.policy.start(self.count)
         self.placement = self.place()
         self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in self.local_experts]))
-        self.awaited: Basis | None = None  # what to place by before the next call
-        self.still: frozenset[int] = frozenset()  # of this rank's experts, those whose weights need no gradient
+        self.awaited: Basis | None = None  # the basis to apply at the next call
+        self.still: frozenset[int] = frozenset()  # indices of this rank's experts that need no gradient
         self.clear()
 
     @property
     def local_experts(self) -> tuple[int, ...]:
-        """The experts of this rank, as rows of ``weights``."""
+        """The experts of this rank, in the order of the rows of ``weights``."""
         return self.placement.hosts[self.group.rank]
 
     def place(self) -> Placement:
-        """The placement that the policy asks for now."""
+        """Return the placement for the current basis."""
         return place(self.basis, self.group.size, self.slots, self.rule)
 
     def follow(self, step: int) -> None:
-        """Move bias and placement after what was counted; who calls it gives this rank's weights to ``hold``."""
+        """Update bias and placement from the counted tokens. Afterwards, call ``hold`` with this rank's weights."""
         if self.bias_rate:
             self.router.balance(self.counts, self.bias_rate)
         self.place_by(self.policy.follow(self.basis, self.counts.tolist(), step))
 
     def place_by(self, basis: Basis) -> None:
-        """Place by this popularity, copies too; who calls it gives this rank's weights to ``hold``."""
+        """Apply a basis to this layer, and move its copies. Afterwards, call ``hold`` with this rank's weights."""
         self.basis, self.awaited = basis, None
         self.placement = self.place()
         for follower in followers(self):
             follower.move(basis)
 
     def move(self, basis: Basis) -> None:
-        """Place by this popularity, and take weights along from rank to rank; all ranks call it."""
+        """Apply a basis and exchange weights between ranks accordingly. All ranks must call it."""
         before = self.placement.hosts
         self.place_by(basis)
         if self.placement.hosts != before:
@@ -124,23 +126,23 @@ class SymiMoE(nn.Module):
                 self.hold(moved_rows(weights, before, self.placement.hosts, self.group, phase))
 
     def hold(self, weights: torch.Tensor) -> None:
-        """Compute with these weights from now on, ``[held, size]``: those of ``local_experts``."""
+        """Set the weights of ``local_experts``, ``[held, size]``."""
         old = self.weights
         if old.shape == weights.shape and old.dtype == weights.dtype:
             with torch.no_grad():
                 old.copy_(weights)
-        else:  # another number of rows: another leaf, as graphs of earlier steps may hold the old one
+        else:  # a new shape needs a new parameter: graphs of earlier steps may use the old one
             self.weights = nn.Parameter(weights.clone(), requires_grad=old.requires_grad)
             if (reported := _owners.get(self)) is not None and (tell := reported()) is not None:
                 tell()
         self.weights.grad = None
 
     def train(self, mode: bool = True) -> Self:
-        self.experts.module.train(mode)  # no submodule, as its parameters are those of no expert
+        self.experts.module.train(mode)  # not a submodule, because its parameters belong to no expert
         return super().train(mode)
 
     def clear(self) -> None:
-        """Forget what was counted and added up since the last step."""
+        """Reset the counts and losses that were collected since the last step."""
         self.counts = torch.zeros(self.count, dtype=torch.int64)
         self.kept = torch.zeros(self.count, dtype=torch.int64)
         self.losses: list[torch.Tensor] = []
@@ -148,11 +150,11 @@ class SymiMoE(nn.Module):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Tokens ``[..., width]`` to answers of that shape; a token that all its experts dropped gets zeros (and what
-        the shared experts say).
+        """Map tokens ``[..., width]`` to outputs of the same shape. A token that all its experts dropped gets zeros
+        plus the shared experts' output.
 
-        While training, copies are counted in ``counts`` and ``kept``, and the loss of the router, this rank's part of
-        it, is appended to ``losses``: when all is computed, so a call that fails leaves no trace.
+        In training, copies are counted in ``counts`` and ``kept``, and this rank's part of the router loss is appended
+        to ``losses``. Both happen after the computation, so a failed call changes nothing.
 
         Raises:
             CedarError: ranks hold different placements, or the model is wrapped in DistributedDataParallel.
@@ -181,7 +183,7 @@ class SymiMoE(nn.Module):
         return out.view(tokens.shape)
 
     def _route(self, flat: torch.Tensor) -> Routing:
-        """Scores in float32 at least, under autocast too: in fewer digits tokens would go to other experts."""
+        """Route with at least float32 precision, even under autocast: lower precision would select other experts."""
         dtypes = [p.dtype for p in self.router.parameters() if p.is_floating_point()]
         if torch.is_autocast_enabled(flat.device.type) and torch.float32 in dtypes:
             with torch.autocast(flat.device.type, enabled=False):
@@ -189,7 +191,7 @@ class SymiMoE(nn.Module):
         return self.router(flat)  # type: ignore[no-any-return]
 
     def _count(self, routing: Routing) -> torch.Tensor:
-        """Copies for each expert on each rank; on the way ranks compare their placements."""
+        """Return the copies per rank and expert. The same exchange compares the placements of all ranks."""
         own = torch.bincount(routing.experts.flatten(), minlength=self.count)
         same = torch.tensor([self.placement.digest], device=own.device)
         table = self.group.gather(torch.cat([own, same]), f"counts {self.name}").cpu()
@@ -204,25 +206,25 @@ class SymiMoE(nn.Module):
     def _account(
         self, out: torch.Tensor, routing: Routing, counts: torch.Tensor, way: Dispatch
     ) -> torch.Tensor:  # fmt: skip
-        """Count the copies and keep the loss of the router, once for each call: checkpointing calls it again."""
+        """Count the copies and record the router's loss, but not when activation checkpointing recomputes a call."""
         loss = out.new_zeros((), dtype=routing.logits.dtype)
         if self.aux_loss:
             loss = loss + self.aux_loss * auxiliary_loss(routing, counts)
         if self.z_loss:
             loss = loss + self.z_loss * z_loss(routing, counts)
-        if torch._C._current_graph_task_id() != -1:  # inside a backward pass: what is computed was computed before
+        if torch._C._current_graph_task_id() != -1:  # inside a backward pass: a recomputation
             return self._recomputed(out, loss)
         self.counts = self.counts + counts.sum(0)
         self.kept = self.kept + way.kept.sum(0)
         if (self.aux_loss or self.z_loss) and torch.is_grad_enabled():
             self.losses.append(loss)
-        elif self.aux_loss or self.z_loss:  # a reentrant checkpoint: the gradient of the loss waits for its way back
+        elif self.aux_loss or self.z_loss:  # reentrant checkpoint: its backward pass applies the loss's gradient
             self.losses.append(loss.detach().requires_grad_())
             self.unused.append(self.losses[-1])
         return out
 
     def _recomputed(self, out: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        """Give the loss the gradient that the one of the first call got. Ways back begin with the last call."""
+        """Attach the gradient of the first call's loss. Backward passes start with the last call."""
         ready = [at for at, first in enumerate(self.unused) if first.grad is not None]
         if not ready or not torch.is_grad_enabled():
             return out
@@ -238,7 +240,7 @@ class SymiMoE(nn.Module):
         with self.group.meter.timing(f"experts {self.name}"):
             answers = self.experts.outputs(ordered, way.rows, self.weights, self.still)
         answers = take_rows(answers, way.undo, way.order[:, None])
-        anchor = self.weights if self.weights.requires_grad else None  # the same on all ranks, other than answers
+        anchor = self.weights if self.weights.requires_grad else None  # identical on all ranks, unlike answers
         home = exchange_rows(answers, self.group, way.receive, way.send, phases, anchor=anchor)
         own = take_rows(home, way.places.flatten(), way.copies[:, None]).view(len(flat), k, width)
         gates = routing.gates.to(flat.dtype)
@@ -248,10 +250,10 @@ class SymiMoE(nn.Module):
         return total
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        memo[id(self.group)] = self.group  # the ranks are who they are
+        memo[id(self.group)] = self.group  # process groups cannot be copied
         other = type(self).__new__(type(self))
         memo[id(self)] = other
-        left = {"losses", "unused"}  # of graphs, which cannot be copied
+        left = {"losses", "unused"}  # belong to autograd graphs, which cannot be copied
         other.__dict__ = copy.deepcopy({name: value for name, value in self.__dict__.items() if name not in left}, memo)
         other.clear()
         _leaders[other] = _leaders.get(self, ref(self))
@@ -270,7 +272,7 @@ class SymiMoE(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *more: Any
     ) -> None:
-        """The experts that this rank holds are taken, of others there may be or not."""
+        """Load this rank's experts. The state may contain other experts, which are ignored."""
         given: dict[str, torch.Tensor] = {
             key: state_dict.pop(key) for key in list(state_dict) if key.startswith(f"{prefix}experts.")
         }
@@ -285,7 +287,7 @@ class SymiMoE(nn.Module):
             missing += absent
 
     def whole(self) -> dict[str, torch.Tensor]:
-        """All experts of all ranks as ``state_dict`` names them; all ranks call it."""
+        """Return all experts of all ranks under their ``state_dict`` names. All ranks must call it."""
         every = (range(self.count),) * self.group.size
         weights, phase = self.weights.detach(), f"weights {self.name}"
         rows = moved_rows(weights, self.placement.hosts, every, self.group, phase)
@@ -296,7 +298,7 @@ class SymiMoE(nn.Module):
 
 
 class _Attach(torch.autograd.Function):
-    """What it is given, whose way back gives a loss its gradient, too."""
+    """Identity whose backward pass also gives a loss its gradient."""
 
     @staticmethod
     def forward(ctx: Any, out: torch.Tensor, _loss: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -308,23 +310,23 @@ class _Attach(torch.autograd.Function):
         return grads[0], ctx.saved_tensors[0], None
 
 
-_owners: WeakKeyDictionary[SymiMoE, WeakMethod[Callable[[], None]]] = WeakKeyDictionary()  # who asks for new leaves
-_leaders: WeakKeyDictionary[SymiMoE, ref[SymiMoE]] = WeakKeyDictionary()  # what a copy was copied from, oldest first
+_owners: WeakKeyDictionary[SymiMoE, WeakMethod[Callable[[], None]]] = WeakKeyDictionary()  # called for new weights
+_leaders: WeakKeyDictionary[SymiMoE, ref[SymiMoE]] = WeakKeyDictionary()  # copy -> original, oldest first
 
 
 def followers(layer: SymiMoE) -> list[SymiMoE]:
-    """The copies that move with a layer, oldest first: the same on all ranks that made the same copies."""
+    """Return a layer's copies, oldest first: the same list on all ranks that made the same copies."""
     return [copied for copied, leader in _leaders.items() if leader() is layer]
 
 
 def lead(layer: SymiMoE, tell: Callable[[], None]) -> None:
-    """Let a layer move by itself from now on, as it is trained; ``tell``: a method, called when its leaf is another."""
+    """Detach a layer from its original, since it is trained. ``tell``: method to call for a new parameter."""
     _leaders.pop(layer, None)
     _owners[layer] = WeakMethod(tell)
 
 
 def refuse_wrapped(wrapper: str) -> None:
-    """Raise an error that names what the model is wrapped in."""
+    """Raise an error that names the wrapper of the model."""
     raise CedarError(
         f"the model is wrapped in {wrapper}, to which the experts of all ranks are alike",
         fix="use the model itself: SymiOptimizer adds up gradients over ranks and spreads optimizer state",
@@ -332,11 +334,11 @@ def refuse_wrapped(wrapper: str) -> None:
 
 
 def router_losses(model: nn.Module, *, mean: bool = True) -> torch.Tensor:
-    """The losses of all routers of a model since they were asked for last, to be added to its loss.
+    """Return the sum of all router losses since the last call, to be added to the model's loss.
 
     Args:
-        model: with ``SymiMoE`` layers.
-        mean: ranks' gradients will be averaged, as ``SymiOptimizer`` does it; else they will be added up.
+        model: a model with ``SymiMoE`` layers.
+        mean: whether gradients will be averaged over ranks, as ``SymiOptimizer`` does by default; else they are summed.
     """
     layers = mixtures(model)
     total = sum((loss for layer in layers for loss in layer.losses), next(model.parameters()).new_zeros(()))
@@ -346,12 +348,12 @@ def router_losses(model: nn.Module, *, mean: bool = True) -> torch.Tensor:
 
 
 def mixtures(model: nn.Module) -> list[SymiMoE]:
-    """The mixtures of a model, first to last."""
+    """Return the ``SymiMoE`` layers of a model in order."""
     return [layer for layer in model.modules() if isinstance(layer, SymiMoE)]
 
 
 def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's ``state_dict`` with all experts of all ranks; all ranks call it."""
+    """Return the model's ``state_dict`` with the experts of all ranks. All ranks must call it."""
     state: dict[str, torch.Tensor] = dict(model.state_dict())
     for prefix, layer in model.named_modules(remove_duplicate=False):
         if isinstance(layer, SymiMoE):

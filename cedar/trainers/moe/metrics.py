@@ -1,4 +1,4 @@
-"""What a step tells of each layer: who was popular, what survived, what was sent, its time, as table and picture."""
+"""Per-layer metrics of a step: expert popularity, survival of copies, bytes and time, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ SECONDS = ("routing", "planning", "tokens", "experts", "gradients", "weights", "
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """One layer in one step."""
+    """Metrics of one layer in one step."""
 
-    name: str  # of the layer
-    counts: tuple[int, ...]  # copies of tokens that each expert was chosen for
-    survival: float  # share of copies that were not dropped
-    entropy: float  # of popularity, 1 if all experts are alike, 0 if there is only one
-    peak: float  # popularity of the most popular expert over the mean
-    replicas: tuple[int, ...]  # of each expert
-    moved: int  # replicas that the next step gives to other experts
-    sent: dict[str, int] = field(default_factory=dict)  # bytes from rank to rank, over all ranks, by phase
-    # of rank 0, by phase; on a GPU those until its work was delivered
+    name: str  # name of the layer
+    counts: tuple[int, ...]  # copies of tokens routed to each expert
+    survival: float  # fraction of copies that were not dropped
+    entropy: float  # normalized entropy of popularity: 1 if all are equal, 0 if one gets all
+    peak: float  # largest popularity divided by the mean
+    replicas: tuple[int, ...]  # number of replicas of each expert
+    moved: int  # replicas that the next step assigns to other experts
+    sent: dict[str, int] = field(default_factory=dict)  # bytes sent by all ranks, by phase
+    # seconds on rank 0, by phase; on a GPU the time to launch the work
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step."""
+    """Metrics of one training step."""
 
-    step: int  # from 0
-    loss: float  # mean cross-entropy of a token, over all ranks, in nats
+    step: int  # counted from 0
+    loss: float  # mean cross-entropy per token over all ranks, in nats
     rate: float  # the learning rate
-    norm: float  # of all gradients, before clipping
-    scale: float  # by which they were clipped
-    skipped: bool  # nothing was changed, since a gradient was not finite
-    seconds: float  # of rank 0
+    norm: float  # norm of all gradients before clipping
+    scale: float  # factor that clipping applied
+    skipped: bool  # whether the update was skipped because a gradient was not finite
+    seconds: float  # duration of the step on rank 0
     layers: tuple[LayerRecord, ...]  # first to last
-    dense: dict[str, int] = field(default_factory=dict)  # bytes of the part that all ranks hold, by phase
-    # mean cross-entropy of the rows that are held out, where they were inspected after this step
+    dense: dict[str, int] = field(default_factory=dict)  # bytes sent for replicated parameters, by phase
+    # mean cross-entropy of held-out rows, if evaluated after this step
     held_out: float | None = None
 
 
 def describe(layer: SymiMoE, before: Placement, sent: Mapping[str, int], seconds: Mapping[str, float]) -> LayerRecord:
-    """What a layer has to say of a step that it began with the placement ``before``."""
+    """Return a layer's metrics of a step. ``before``: its placement at the start of the step."""
     counts: tuple[int, ...] = tuple(layer.counts.tolist())
     entropy, peak = popularity(counts)
     return LayerRecord(
@@ -64,7 +64,7 @@ def describe(layer: SymiMoE, before: Placement, sent: Mapping[str, int], seconds
 
 
 def popularity(counts: Sequence[int]) -> tuple[float, float]:
-    """Entropy in parts of the largest possible, and largest over mean.
+    """Return (entropy relative to its maximum, largest count divided by the mean).
 
     Examples:
         >>> popularity([5, 5])
@@ -81,7 +81,7 @@ def popularity(counts: Sequence[int]) -> tuple[float, float]:
 
 
 def by_phase(values: Mapping[str, Any], name: str, phases: Sequence[str]) -> dict[str, Any]:
-    """The values of one layer, whose keys are "phase name"."""
+    """Select one layer's values, whose keys are "phase name"."""
     return {phase: values[f"{phase} {name}"] for phase in phases if f"{phase} {name}" in values}
 
 
@@ -89,10 +89,10 @@ _SENT = ("tokens", "gradients", "weights")
 
 
 def layer_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Means over the steps of a metrics file, by layer; ``dense`` is the part that all ranks hold.
+    """Return table columns per layer, as means over the steps of a metrics file; ``dense`` is the replicated part.
 
-    Survival, its lowest, entropy and peak of popularity, the fewest and the most replicas of an expert in the last
-    step, replicas that moved in a step, kilobytes over all ranks by phase, milliseconds of rank 0.
+    Rows: survival, lowest survival, entropy and peak of popularity, range of replica counts in the last step, replicas
+    moved per step, kilobytes over all ranks by phase, milliseconds on rank 0.
     """
     columns = {}
     for at, first in enumerate(lines[0]["layers"]):
@@ -111,7 +111,7 @@ def layer_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Table:
-    """The layers of a run side by side; below, how loss, clipping and skips went."""
+    """Return a table of a run's layers, with loss, clipping and skips in the caption."""
     from rich.table import Table
 
     last = lines[-min(20, len(lines)) :]
@@ -134,7 +134,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw the lines of a metrics file into a PNG: a row per layer, survival and popularity next to replicas."""
+    """Plot a metrics file into a PNG, one row per layer: survival and popularity on the left, replicas right."""
     names = [layer["name"] for layer in lines[0]["layers"]]
     steps = [line["step"] for line in lines]
     picture = figure(11, 1 + 2.6 * len(names))

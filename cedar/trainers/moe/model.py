@@ -1,4 +1,4 @@
-"""A GPT-style model: attention, then a mixture of experts, in every block."""
+"""A GPT-style model whose blocks consist of attention and a mixture of experts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cedar.trainers.moe.options import ExpertOptions, ModelOptions
 
 
 class Dropout(nn.Module):
-    """Dropout whose draws depend on seed, step and row of the global batch alone, so that a step can be run again on
-    any number of ranks. ``share``: of values that are dropped while training; ``name``: of the place in the model.
+    """Dropout whose mask depends only on seed, step and row of the global batch, so that a step can be replayed on any
+    number of ranks. ``share``: dropout probability; ``name``: identifies the layer.
     """
 
     def __init__(self, share: float, name: str) -> None:
@@ -24,7 +24,7 @@ class Dropout(nn.Module):
         self.rows = range(0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Drop values of ``x``, ``[rows, ...]``."""
+        """Apply dropout to ``x``, ``[rows, ...]``, in training."""
         if not self.training or not self.share:
             return x
         masks = [
@@ -37,7 +37,7 @@ class Dropout(nn.Module):
 
 
 def mixture(width: int, options: ExpertOptions, group: Group, name: str = "experts", seed: int = 0) -> SymiMoE:
-    """The layer of a configuration; the first weights of an expert follow from seed, name and number."""
+    """Build the layer of a configuration. An expert's initial weights depend only on seed, name and number."""
 
     def expert(number: int) -> FeedForward:
         return FeedForward(width, options.hidden, generator("cpu", seed, name, number))
@@ -55,7 +55,7 @@ def mixture(width: int, options: ExpertOptions, group: Group, name: str = "exper
 
 
 class Block(nn.Module):
-    """Attention over the tokens so far, then experts; each is added to what came in."""
+    """Causal attention and experts, each pre-norm with a residual connection."""
 
     def __init__(self, model: ModelOptions, experts: ExpertOptions, group: Group, name: str, seed: int) -> None:
         super().__init__()
@@ -66,19 +66,19 @@ class Block(nn.Module):
         self.drops = nn.ModuleList(Dropout(model.dropout, f"{name}.{part}") for part in ("attention", "experts"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[rows, length, width]`` to the same."""
+        """Map ``[rows, length, width]`` to the same shape."""
         x = x + self.drops[0](self.attention(self.before(x)))
         answer: torch.Tensor = self.drops[1](self.experts(self.between(x)))
         return x + answer
 
 
 class Model(nn.Module):
-    """Tokens in, logits of the next token out.
+    """A language model that predicts the next token.
 
     Args:
         group: the ranks that share the experts.
-        vocabulary: how many tokens there are.
-        seed: of the experts' first weights.
+        vocabulary: number of tokens in the vocabulary.
+        seed: seed of the experts' initial weights.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Model(nn.Module):
         self.logits = nn.Linear(model.width, vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Tokens int64 ``[rows, length]`` to logits ``[rows, length, vocabulary]``."""
+        """Map int64 tokens ``[rows, length]`` to logits ``[rows, length, vocabulary]``."""
         x = self.tokens(tokens) + self.places[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -101,7 +101,7 @@ class Model(nn.Module):
         return logits
 
     def at(self, seed: int, step: int, rows: range) -> None:
-        """Say which draws dropout makes next: those of these rows of this step."""
+        """Select the dropout masks of these rows of this step."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.seed, module.step, module.rows = seed, step, rows

@@ -1,4 +1,4 @@
-"""The decoupled optimizer: gradients to the static shards, AdamW there, new weights to wherever experts live next."""
+"""``SymiOptimizer``: sends gradients to static shards, updates them there, and sends new weights to the experts."""
 
 from __future__ import annotations
 
@@ -28,53 +28,53 @@ from cedar.trainers.moe.state import begin_adam, kinds_of_state, pack, share_of,
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step."""
+    """The result of a step."""
 
-    norm: float  # of all gradients together, each element counted once; NaN where the step was skipped
-    scale: float  # that gradients were multiplied by, 1.0 if nothing was clipped
-    skipped: bool  # some gradient was not finite, so all ranks left all weights as they were
-    ranks: tuple[int, ...] = ()  # whose own gradients were not finite
+    norm: float  # norm of all gradients together; NaN if the step was skipped
+    scale: float  # factor that clipping applied to gradients; 1.0 without clipping
+    skipped: bool  # a gradient was not finite, so no rank changed any weight
+    ranks: tuple[int, ...] = ()  # ranks whose own gradients were not finite
 
 
 @dataclass(frozen=True)
 class ReplayRecord:
-    """What a step needs to be run again, bit for bit, by ranks that do not hold all gradients."""
+    """What ranks that do not compute all gradients need to replay a step bit for bit."""
 
-    step: int  # from 0
+    step: int  # counted from 0
     counts: tuple[tuple[int, ...], ...]
-    outcome: Outcome  # the norm, the clip scale and the vote
+    outcome: Outcome  # norm, clip factor, and whether the step was skipped
     rate: float
-    bias: tuple[tuple[float, ...], ...]  # of each layer's router, before the step
-    key: tuple[int, int]  # what its random numbers follow from: seed and step
+    bias: tuple[tuple[float, ...], ...]  # each router's bias before the step
+    key: tuple[int, int]  # seed and step, which determine its random numbers
 
 
 class SymiOptimizer(Optimizer):
-    """An optimizer of torch for a model with ``SymiMoE`` layers: its state is spread over the ranks and never moves.
+    """A torch optimizer for models with ``SymiMoE`` layers; its state is sharded over the ranks and never moves.
 
-    Use it in place of another optimizer: schedulers, ``GradScaler`` and hooks of torch take it. ``step`` adds gradients
-    up over ranks, clips by the norm of all of them (arXiv 1211.5063), lets replicas follow popularity, sends every rank
-    the weights that it needs next, and forgets the gradients. Parameters are the truth: what was loaded into the model
-    or changed in it since the last step, on all ranks alike, is what the next step starts from.
+    It works with torch's schedulers, ``GradScaler`` and hooks. ``step`` sums gradients over ranks, clips them by their
+    global norm (arXiv 1211.5063), updates weights and placements, sends every rank the weights of its experts, and
+    clears the gradients. If all ranks load or change parameters alike between steps, the next step starts from these
+    values.
 
-    On several ranks ``GradScaler`` has to see the same on all of them: use torch's ``ShardedGradScaler``, and call its
+    On several ranks ``GradScaler`` must behave identically on all: use torch's ``ShardedGradScaler``, and call its
     ``unscale_`` before its ``step``.
 
     Args:
-        model: holds at least one such layer; on the device where it computes.
-        options: how gradients travel, are clipped and skipped; without ``optimizer_class`` also rate, betas, eps and
-            decay of AdamW, which decays experts and parameters of several dimensions.
-        params: groups of parameters with their own settings, as any optimizer of torch takes them, with the
-            ``weights`` of all ``SymiMoE`` among them. None: all that require a gradient.
-        optimizer_class: an optimizer of torch that changes each value by itself, as SGD, Adam and RMSprop do, with
-            ``defaults`` as it takes them.
-        mean: divide gradients by the number of ranks, as DistributedDataParallel does: for losses that are means over a
-            rank's rows. Else they are sums.
-        dtype: of the weights that are computed with; None: that which each has. Master weights are float32 at least.
-        defaults: of the optimizer, ``lr`` for instance.
+        model: a model with at least one ``SymiMoE`` layer, on the device where it computes.
+        options: gradient dtype, clipping and skipping; without ``optimizer_class`` also rate, betas, eps and decay of
+            AdamW, which decays experts and parameters with several dimensions.
+        params: parameter groups with their own settings, as for any torch optimizer; they must include the ``weights``
+            of all ``SymiMoE``. None: all parameters that require a gradient.
+        optimizer_class: a torch optimizer that updates each value independently, such as SGD, Adam and RMSprop;
+            ``defaults`` are its arguments.
+        mean: divide gradients by the number of ranks, as DistributedDataParallel does; for losses that are means over a
+            rank's rows. False: sum them.
+        dtype: dtype of the weights that the model computes with; None: unchanged. Master weights are at least float32.
+        defaults: arguments of the optimizer, such as ``lr``.
 
     Raises:
-        CedarError: no such layer is there, or two have one name; the model is wrapped in DDP or FSDP; parameters are
-            complex; ``optimizer_class`` works on whole tensors; ``params`` leaves experts out.
+        CedarError: there is no such layer, or two have the same name; the model is wrapped in DDP or FSDP; parameters
+            are complex; ``optimizer_class`` works on whole tensors; ``params`` omits experts.
 
     Examples:
         >>> from cedar.nn import Router, SymiMoE
@@ -85,7 +85,7 @@ class SymiOptimizer(Optimizer):
         False
     """
 
-    _step_supports_amp_scaling = True  # GradScaler leaves it to ``step`` to skip, which all ranks do or none
+    _step_supports_amp_scaling = True  # ``step`` skips instead of GradScaler, on all ranks or on none
 
     def __init__(
         self, model: nn.Module, options: OptimizerOptions | None = None, *,
@@ -104,8 +104,8 @@ class SymiOptimizer(Optimizer):
         self.group, self._model, self._dtype = self.layers[0].group, model, dtype
         self.steps = self.skips = 0
         self.parts: list[Part] = []
-        self._factors: list[tuple[int, float, float]] = []  # of each inner group: its outer one, on rate and decay
-        self._leaves: list[tuple[int, int, SymiMoE]] = []  # where groups hold the weights of a layer
+        self._factors: list[tuple[int, float, float]] = []  # per inner group: outer group, factors of rate and decay
+        self._leaves: list[tuple[int, int, SymiMoE]] = []  # (group, index, layer): the layers' parameters in the groups
         self._everything = params is None
         own, kind = self.options, optimizer_class or torch.optim.AdamW
         if optimizer_class is None:
@@ -124,16 +124,16 @@ class SymiOptimizer(Optimizer):
                 fix="put their weights into a group; requires_grad_(False) freezes them",
             )
 
-    # ---- who owns what -----------------------------------------------------------------------------------------------
+    # ---- ownership of parameters -------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Train more parameters of the model, for instance some that were frozen until now; all ranks call it."""
+        """Train additional parameters of the model, for example unfrozen ones. All ranks must call it."""
         super().add_param_group(param_group)
-        if self.parts:  # else torch adds the first ones
+        if self.parts:  # false while the base class adds the initial groups
             self._own([len(self.param_groups) - 1])
 
     def _own(self, groups: Sequence[int]) -> None:
-        """Make parts for the parameters of some groups, and let the inner optimizer work on their slices."""
+        """Create parts for the parameters of some groups, and register their slices with the inner optimizer."""
         layers = {layer.weights: layer for layer in self.layers}
         names = {p: name for name, p in self._model.named_parameters()}
         given = [p for at in groups for p in self.param_groups[at]["params"]]
@@ -157,7 +157,7 @@ class SymiOptimizer(Optimizer):
         self._follow_leaves()
 
     def _optimize(self, group: int, slices: Mapping[nn.Parameter, Sequence[nn.Parameter]], layers: Any) -> None:
-        """Give the slices of a group to the inner optimizer, in a group for each pair of factors of rate and decay."""
+        """Add the slices of a group to the inner optimizer, with one inner group per pair of rate and decay factors."""
         by_factors: dict[tuple[float, float], list[nn.Parameter]] = {}
         for at, p in enumerate(self.param_groups[group]["params"]):
             if p in layers:
@@ -170,17 +170,17 @@ class SymiOptimizer(Optimizer):
             begin_adam(self.inner, values, self._kinds)
 
     def _follow_leaves(self) -> None:
-        """Let the groups hold the parameters that the layers hold."""
+        """Update the groups with the layers' current parameters."""
         for group, at, layer in self._leaves:
             self.param_groups[group]["params"][at] = layer.weights
         self.state = {p: {} for group in self.param_groups for p in group["params"]}  # type: ignore[assignment]
 
     def _refresh(self) -> None:
-        """See to what was moved, converted or replaced since the last step."""
+        """Account for parameters that were moved, converted or replaced since the last step."""
         _check_plain(self._model)
         named = dict(self._model.named_parameters())
         for part in self.parts:
-            if isinstance(part, DensePart):  # load_state_dict(assign=True) makes other parameters
+            if isinstance(part, DensePart):  # load_state_dict(assign=True) replaces parameters
                 now = [named.get(name, p) for name, p in zip(part.names, part.parameters, strict=True)]
                 others = dict(zip(part.parameters, now, strict=True))
                 for group in self.param_groups:
@@ -207,17 +207,17 @@ class SymiOptimizer(Optimizer):
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step with the gradients of the last backward passes; all ranks call it.
+        """Run one step with the accumulated gradients. All ranks must call it.
 
         Args:
-            closure: computes the loss and its gradients, first.
+            closure: computes the loss and its gradients; called first.
 
         Returns:
-            ``Outcome``; the loss if there is a closure.
+            An ``Outcome``; with a closure, its loss.
 
         Raises:
-            CedarError: too many steps in a row had gradients that are not finite; ranks' copies of the model or their
-                ``GradScaler`` differ; the model was wrapped, or a parameter got a gradient that is not trained.
+            CedarError: too many consecutive steps had gradients that are not finite; the ranks' copies of the model or
+                their ``GradScaler`` differ; the model was wrapped; a parameter that is not trained got a gradient.
         """
         loss = None
         if closure is not None:
@@ -232,22 +232,22 @@ class SymiOptimizer(Optimizer):
         return outcome if closure is None else loss
 
     def follow(self, step: int) -> None:
-        """Move biases and placements after the popularity of a step."""
+        """Update biases and placements from the popularity of a step."""
         for layer in self.layers:
             layer.follow(step)
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Send every rank the weights of the rows that it holds from now on."""
+        """Send every rank the weights of the rows that it now holds."""
         for part in self.parts:
             part.publish()
 
     @torch.no_grad()
     def update(self, logged: Outcome | None = None) -> Outcome:
-        """Change the slices by the gradients, and forget these.
+        """Update the slices with the gradients, then clear the gradients.
 
         Args:
-            logged: what became of this step when it was run before; it is not computed again.
+            logged: the outcome of this step in an earlier run, for a replay; it is not computed again.
 
         Raises:
             CedarError: see ``step``.
@@ -275,7 +275,7 @@ class SymiOptimizer(Optimizer):
         return outcome
 
     def _change(self, gradients: Sequence[torch.Tensor], present: Sequence[bool]) -> None:
-        """A step of the inner optimizer; parameters without a gradient on any rank stay unchanged."""
+        """Run a step of the inner optimizer. Parameters without a gradient on any rank stay unchanged."""
         has = iter(present)
         for part, values in zip(self.parts, gradients, strict=True):
             pieces, still = part.shards.parts(values), {*part.still(), *part.shards.frozen}
@@ -294,15 +294,15 @@ class SymiOptimizer(Optimizer):
         self.steps += 1
 
     def _scaled(self) -> tuple[float, float | None]:
-        """What gradients were multiplied by, and what GradScaler found, which sets both for a step."""
+        """Return GradScaler's scale and whether it found infinities; it sets both attributes for a step."""
         scale, found = (vars(self).get(name) for name in ("grad_scale", "found_inf"))
         return 1.0 if scale is None else float(scale), None if found is None else float(found)
 
     def _votes(self, gradients: Sequence[torch.Tensor], flags: Sequence[bool]) -> torch.Tensor:
-        """What all ranks have to say of a step, a row each: float64 ``[ranks, 6 + flags]``.
+        """Gather what all ranks report about a step, one row each: float64 ``[ranks, 6 + flags]``.
 
-        The sum of its slices' squares, where that is finite; whether it is not; whether its own gradients are not; what
-        GradScaler found, and by what it scaled; how many copies of the model there are; flags.
+        The columns: sum of squares of this rank's slices if finite; whether it is not; whether the rank's own gradients
+        are not finite; what GradScaler found; its scale; the number of copies of the model; flags.
         """
         squares = sum((g.double().square().sum() for g in gradients), torch.zeros((), dtype=torch.float64)).cpu()
         mine = (p.grad.to_dense() for part in self.parts for p in part.parameters if p.grad is not None)
@@ -328,7 +328,7 @@ class SymiOptimizer(Optimizer):
                 " unscale_(optimizer) before its step(optimizer)",
             )
         if odd_ranks(votes[:, 5].tolist()):
-            gc.collect()  # some may hold copies that nothing uses
+            gc.collect()  # some ranks may hold unused copies that were not collected yet
             copies = sum(len(followers(layer)) for layer in self.layers)
             self.group.agree(
                 {"copies of the model": copies}, "copy it, for an average of weights, on all ranks", device
@@ -336,7 +336,7 @@ class SymiOptimizer(Optimizer):
         return votes
 
     def _judge(self, votes: torch.Tensor) -> Outcome:
-        """What becomes of a step; every element of a gradient is on exactly one rank."""
+        """Decide the outcome of a step. Every element of a gradient is on exactly one rank."""
         ranks = tuple(votes[:, 2].nonzero().flatten().tolist())
         if ranks or votes[:, [1, 3]].any():
             return Outcome(math.nan, 0.0, True, ranks)
@@ -357,7 +357,7 @@ class SymiOptimizer(Optimizer):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def saved(self) -> dict[str, Saved]:
-        """The slices of this rank as checkpoints of trainers take them, of AdamW alone from the first step on."""
+        """Return this rank's slices for trainer checkpoints; complete before the first step only with AdamW."""
         parts = {}
         for part in self.parts:
             for _, labels, size in part.owned():
@@ -370,9 +370,9 @@ class SymiOptimizer(Optimizer):
         return parts
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state as torch lays it out, a copy: tensors are ``DTensor`` if there are several ranks.
+        """Return a copy of the state in torch's layout. With several ranks, tensors are ``DTensor``.
 
-        ``torch.distributed.checkpoint`` saves it on any number of ranks and loads it on any other. It goes with the
+        ``torch.distributed.checkpoint`` can save and load it on different numbers of ranks. Save it together with the
         model's ``state_dict``.
         """
         owned = {p: (part, labels, size) for part in self.parts for p, labels, size in part.owned()}
@@ -390,25 +390,25 @@ class SymiOptimizer(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it again, before or after the model's; replicas move at the next call of the model.
+        """Load a state, before or after the model's. Replicas move at the next call of the model.
 
         Raises:
-            CedarError: it has the slices of another rank, or of another number of ranks.
+            CedarError: the state has the slices of another rank or of another number of ranks.
         """
         owned = {p: (part, labels, size) for part in self.parts for p, labels, size in part.owned()}
         order = [owned[p] for group in self.param_groups for p in group["params"]]
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]  # numbers, or names
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]  # integers or names
         named = {f"at {keys.index(key)}": value for key, value in state_dict["state"].items()}
-        super().load_state_dict({**state_dict, "state": named})  # by keys of torch it would cast state to what p is
+        super().load_state_dict({**state_dict, "state": named})  # torch's keys would make it cast the state
         given = [self.state.get(f"at {at}") for at in range(len(order))]  # type: ignore[call-overload]
         for (part, labels, _), values in zip(order, given, strict=True):
-            if values is not None:  # torch's get_optimizer_state_dict leaves out what is frozen
+            if values is not None:  # torch's get_optimizer_state_dict omits frozen parameters
                 slices = [part.shards.slices[at] for at in labels]
                 unpack(values, slices, self.inner, self._kinds, self.group)
                 if isinstance(part, ExpertPart):
                     self.steps = int(values["steps"])
                     part.layer.awaited = tuple(values["basis"].tolist())
-                    part.sent = None  # what masters hold of it shows in the next step
+                    part.sent = None  # forces the next step to compare all rows with the masters
         self._follow_leaves()
 
     @cached_property
@@ -421,11 +421,11 @@ class SymiOptimizer(Optimizer):
         )
 
 
-_FIXED = 6  # values of a vote before its flags
+_FIXED = 6  # number of values of a vote before its flags
 
 
 def _groups(model: nn.Module, layers: Sequence[SymiMoE], *, decays: bool) -> list[dict[str, Any]]:
-    """Groups of all that is trained, and of experts in any case: what decays, then what does not."""
+    """Return groups of all trained parameters, and of experts in any case: decayed ones first, then the others."""
     experts = {layer.weights for layer in layers}
     trained = [p for p in model.parameters() if p.requires_grad or p in experts]
     decayed = [p for p in trained if p.dim() > 1 or p in experts or not decays]

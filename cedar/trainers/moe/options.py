@@ -1,4 +1,4 @@
-"""The settings of a run: what a configuration file may say, with its defaults."""
+"""The settings that a MoE configuration file may contain, with their defaults."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from cedar.trainers.moe.placement import Kind, Policy
 
 @dataclass(frozen=True)
 class ExpertOptions:
-    """The mixture of experts in each block."""
+    """Options of the mixture of experts in each block."""
 
-    experts: int = 8  # how many
-    slots: int = 8  # on each rank; a slot holds one replica of an expert
+    experts: int = 8  # number of experts
+    slots: int = 8  # slots per rank; a slot holds one replica of an expert
     hidden: int = 256  # units between the two products of an expert
     top_k: int = 1  # experts per token
-    score: Literal["softmax", "sigmoid"] = "softmax"  # of the router
+    score: Literal["softmax", "sigmoid"] = "softmax"  # score function of the router
     renormalize_gates: bool = False  # divide the gates of a token by their sum
-    shared: int = 0  # experts that every token goes to; they are not placed
-    capacity: float = 1.0  # of a slot, in even shares of the copies of a step; 0 for no limit
-    # which copies a full expert drops: those of the last ``position``, or of the least ``probability``
+    shared: int = 0  # number of experts that process every token; they are not placed
+    capacity: float = 1.0  # limit of a slot relative to an even share of a step's copies; 0 for no limit
+    # which copies a full expert drops: by ``position``, the last; by ``probability``, the least probable
     drop: Literal["position", "probability"] = "position"
     aux_loss: float = 1e-2  # weight of the balancing loss
     z_loss: float = 0.0  # weight of the loss on large logits
-    bias_rate: float = 0.0  # by which loss-free balancing moves a router's bias at each step; 0 leaves it out
+    bias_rate: float = 0.0  # change of a router's bias per step in loss-free balancing; 0 disables it
     policy: Kind = "symi"  # when replicas follow popularity
-    every: int = 10  # steps between two changes of the policy ``periodic``
-    decay: float = 0.9  # of the policy ``ema``
-    rule: Literal["paper", "minmax"] = "paper"  # that turns popularity into replicas, ``paper`` or ``minmax``
-    rates: tuple[float, ...] = ()  # a factor on the learning rate of each expert; empty for 1
-    decays: tuple[float, ...] = ()  # a factor on the weight decay of each expert; empty for 1
+    every: int = 10  # steps between changes with the policy ``periodic``
+    decay: float = 0.9  # decay of the policy ``ema``
+    rule: Literal["paper", "minmax"] = "paper"  # how popularity becomes replica counts
+    rates: tuple[float, ...] = ()  # factor on the learning rate of each expert; empty for 1
+    decays: tuple[float, ...] = ()  # factor on the weight decay of each expert; empty for 1
 
     def __post_init__(self) -> None:
         positive(self, "experts", "slots", "hidden", "top_k")
@@ -42,21 +42,21 @@ class ExpertOptions:
         for name in ("rates", "decays"):
             if getattr(self, name) and len(getattr(self, name)) != self.experts:
                 raise ValueError(f"{name} has {len(getattr(self, name))} values for {self.experts} experts")
-        self.follow  # noqa: B018 - a bad policy is refused here
+        self.follow  # noqa: B018 - raises for an invalid policy
 
     @property
     def follow(self) -> Policy:
-        """The policy."""
+        """The replica policy of these options."""
         return Policy(self.policy, self.every, self.decay)
 
 
 @dataclass(frozen=True)
 class DataOptions(config.TextOptions):
-    """Text, byte by byte, packed into rows."""
+    """Options of text data, read as bytes and packed into rows."""
 
-    accumulate: int = 1  # micro-batches that a step is cut into
-    held_out: int = 64  # rows at the start of the text that only evaluation sees
-    shuffle: bool = True  # rows within windows of the text; False keeps the order of the text
+    accumulate: int = 1  # number of micro-batches per step
+    held_out: int = 64  # number of rows at the start of the text reserved for evaluation
+    shuffle: bool = True  # shuffle rows within windows of the text; False keeps their order
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,18 +67,18 @@ class DataOptions(config.TextOptions):
 
 
 class ModelOptions(TransformerOptions):
-    """A GPT-style model; each block holds attention and experts."""
+    """Options of a GPT-style model whose blocks contain attention and experts."""
 
 
 @dataclass(frozen=True)
 class OptimizerOptions(AdamWOptions):
-    """AdamW on static shards.
+    """Options of AdamW on static shards.
 
     Args:
-        gradients: dtype in which they travel to the shards; float64 runs send float64.
-        offload: master weights and moments stay in the memory of the host, and are updated there.
-        skip_inactive: leave experts alone, moments included, that no token reached in a step.
-        most_skips: steps in a row that may be skipped for gradients that are not finite.
+        gradients: dtype of gradients sent to the shards; float64 runs send float64.
+        offload: keep master weights and moments in host memory, and update them there.
+        skip_inactive: do not update experts, including their moments, that received no token in a step.
+        most_skips: number of consecutive steps that may be skipped because of gradients that are not finite.
     """
 
     gradients: Literal["float32", "bfloat16"] = "float32"
@@ -93,12 +93,12 @@ class OptimizerOptions(AdamWOptions):
 
 @dataclass(frozen=True)
 class RunOptions(config.RunOptions):
-    """One run; next to float64, master weights are that, too.
+    """Options of a run. With float64, master weights are float64, too.
 
     Args:
-        evaluate_every: steps; 0: only at the end.
-        save_async: write checkpoints next to the training.
-        sparse_window: steps of a sparse checkpoint; 0 for none.
+        evaluate_every: steps between evaluations; 0: evaluate only at the end.
+        save_async: write checkpoints in a thread while training continues.
+        sparse_window: number of steps of a sparse checkpoint's window; 0 for none.
     """
 
     folder: str = "runs/moe"
@@ -117,7 +117,7 @@ class RunOptions(config.RunOptions):
 
 @dataclass(frozen=True)
 class Options:
-    """All of it: one table of the file each."""
+    """All options: one table of the file per field."""
 
     data: DataOptions
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -130,7 +130,7 @@ _OF_A_RANK = ("data.paths", "run.folder", "run.device", "run.threads")
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """All that the training follows from, by "table.name": without what each rank may have for itself.
+    """Return all settings that affect training, by "table.name", without those that may differ between ranks.
 
     Examples:
         >>> settings(Options(DataOptions("text.txt", batch=4)))["data.batch"]

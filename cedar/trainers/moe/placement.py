@@ -1,9 +1,9 @@
-"""How many replicas each expert gets, and where: exact integers, so that every rank finds the same answer by itself.
+"""Computes how many replicas each expert gets, and where, in exact integers, so that all ranks get the same result.
 
-A policy turns the counts of a step into the popularity that the next one is placed by, the *basis*: its whole state,
-of which a placement is a function, never saved. The rule ``paper`` is Algorithm 1 of SYMI (arXiv 2504.19925).
-``minmax`` gives the next slot to the expert with the most tokens per replica (Adams' method of apportionment), which
-makes the largest load per replica as small as any placement can.
+A policy turns the token counts of a step into the *basis*, the popularity that the next placement is based on. The
+basis is the policy's whole state; a placement is a function of it and is never saved. The rule ``paper`` is Algorithm 1
+of SYMI (arXiv 2504.19925). ``minmax`` gives the next slot to the expert with the most tokens per replica (Adams' method
+of apportionment), which minimizes the largest load per replica.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from cedar.trainers.common.compute import digest
 Kind = Literal["symi", "static", "periodic", "ema", "oracle"]
 Basis = tuple[int, ...]
 
-_ONE = 1 << 16  # an average keeps 16 binary digits behind the point, in integers
+_ONE = 1 << 16  # moving averages are integers with 16 fractional bits
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How a placement follows the counts.
+    """How the placement follows the token counts.
 
     Args:
-        kind: ``symi`` (the counts of the last step, arXiv 2504.19925), ``static`` (all experts alike, permanently),
-            ``periodic`` (the counts of every ``every``-th step), ``ema`` (a moving average), ``oracle`` (the counts of
-            the step itself: a bound that only a single rank can reach, since there no weight has to travel).
-        every: steps between two changes of ``periodic``.
-        decay: of the past, at each step of ``ema``.
+        kind: ``symi`` (counts of the last step, arXiv 2504.19925), ``static`` (always equal), ``periodic`` (counts of
+            every ``every``-th step), ``ema`` (a moving average), ``oracle`` (counts of the current step: an upper bound
+            that only works on a single rank, where no weights have to be sent).
+        every: steps between changes with ``periodic``.
+        decay: weight of the past in each step of ``ema``.
 
     Examples:
         >>> Policy("periodic", every=2).follow((1, 1), (7, 3), step=0)
@@ -55,11 +55,11 @@ class Policy:
             raise ValueError(f"decay is {self.decay}: give 0 or more, and less than 1")
 
     def start(self, experts: int) -> Basis:
-        """The basis before the first step."""
+        """Return the basis before the first step."""
         return (0,) * experts
 
     def follow(self, basis: Basis, counts: Sequence[int], step: int) -> Basis:
-        """The basis after a step that saw these counts; a step without tokens changes nothing."""
+        """Return the basis after a step with these counts. A step without tokens changes nothing."""
         counts = tuple(int(count) for count in counts)
         if not any(counts) or self.kind == "static":
             return basis
@@ -72,11 +72,11 @@ class Policy:
 
 
 def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
-    """Replicas of each expert in proportion to its popularity, at least one each; ties go to the lowest index.
+    """Return replica counts proportional to popularity, at least one each; ties go to the lowest index.
 
-    The published loop also lowers the surplus of experts that are left with one replica, only to look at others; here
-    they are left out, which gives the same answer in at most as many turns as there are experts. ``popularity``: tokens
-    of each expert, not negative; all zero counts as all equal; ``slots``: of all ranks together.
+    The published loop also lowers the surplus of experts with one replica, only to skip them. This version leaves them
+    out, with the same result in at most as many iterations as there are experts. ``popularity``: tokens of each expert,
+    not negative; all zeros count as equal; ``slots``: total over all ranks.
 
     Examples:
         >>> paper([6, 1, 1], 8)
@@ -108,11 +108,11 @@ def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
 
 
 def minmax(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
-    """The replicas that make the largest load per replica smallest, at least one each; ties go to the lowest index.
+    """Return the replicas that minimize the largest load per replica, at least one each; ties go to the lowest index.
 
-    Giving slots one by one takes as many turns as there are slots. No expert gets more than its share rounded up, so
-    this starts there and takes back what is too much: at most as many turns as there are experts. ``popularity``:
-    tokens of each expert, not negative; all zero counts as all equal; ``slots``: of all ranks together.
+    Assigning slots one by one would take one iteration per slot. No expert gets more than its share rounded up, so this
+    starts there and removes the excess, in at most as many iterations as there are experts. ``popularity``: tokens of
+    each expert, not negative; all zeros count as equal; ``slots``: total over all ranks.
 
     Examples:
         >>> minmax([60, 25, 15], 8)
@@ -122,7 +122,7 @@ def minmax(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
     total = sum(wanted)
     counts = [max(1, -(-count * slots // total)) for count in wanted]
     last = [(Fraction(count, counts[e] - 1), -e) for e, count in enumerate(wanted) if counts[e] > 1]
-    heapq.heapify(last)  # the load that would be there without an expert's last replica
+    heapq.heapify(last)  # the load per replica if an expert had one replica less
     for _ in range(sum(counts) - slots):
         _, e = heapq.heappop(last)
         counts[-e] -= 1
@@ -148,14 +148,14 @@ def _checked(popularity: Sequence[int], slots: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which expert each slot holds: replicas stand side by side, filling one rank after the other.
+    """Which expert each slot holds. The replicas of an expert are consecutive, and slots fill one rank after the other.
 
     Examples:
         >>> Placement((3, 1, 2), ranks=2, slots=3).hosts
         ((0,), (1, 2))
     """
 
-    replicas: tuple[int, ...]  # of each expert; they add up to ranks * slots
+    replicas: tuple[int, ...]  # replicas of each expert; their sum is ranks * slots
     ranks: int
     slots: int
 
@@ -173,22 +173,22 @@ class Placement:
 
     @cached_property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
-        """The experts that each rank holds, ascending, each once."""
+        """The distinct experts that each rank holds, ascending."""
         cut = (self.experts[rank * self.slots : (rank + 1) * self.slots] for rank in range(self.ranks))
         return tuple(tuple(sorted(set(slots))) for slots in cut)
 
     @cached_property
     def digest(self) -> int:
-        """63 bits that two placements share only if they are equal."""
+        """A 63-bit hash that compares placements between ranks."""
         return digest((self.replicas, self.ranks, self.slots))
 
     def moved(self, other: Placement) -> int:
-        """How many replicas another placement gives to other experts."""
+        """Return how many replicas another placement assigns to other experts."""
         return sum(abs(a - b) for a, b in zip(self.replicas, other.replicas, strict=True)) // 2
 
 
 def place(popularity: Sequence[int], ranks: int, slots: int, rule: str = "paper") -> Placement:
-    """The placement of a popularity.
+    """Return the placement for a popularity.
 
     Examples:
         >>> place([5, 1, 1, 1], ranks=2, slots=4).replicas

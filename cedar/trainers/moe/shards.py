@@ -1,8 +1,8 @@
-"""Optimizer state that never moves: every rank holds an equal slice of every row, permanently (SYMI, arXiv 2504.19925).
+"""Static optimizer shards: every rank permanently holds an equal slice of every row (SYMI, arXiv 2504.19925).
 
-A row is an expert, or a line of all parameters that all ranks hold. Gradients come to the slices and new weights leave
-from them, one exchange each; where a row's weights lived before is never asked. The parameters of the model are the
-truth: before a step, a slice takes over whatever was loaded into them, or changed in them, since the last one.
+A row is an expert, or the concatenation of all replicated parameters. Gradients arrive at the slices in one exchange,
+and new weights leave in another, so optimizer state never moves with the experts. The model's parameters are
+authoritative: before a step, a slice adopts values that were loaded or changed since the last one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Shards:
     """Master weights, ``[rows, width]`` on every rank.
 
     Args:
-        name: what bytes and seconds are counted under.
-        size: values of a row; cut into slices of ``width = ceil(size / ranks)``, the last one filled up with zeros.
-        weights: dtype of the weights that are computed with.
-        options: how gradients travel (see ``OptimizerOptions``), and whether state stays in the memory of the host.
-        device: where gradients come from and weights go to.
-        widths: of the parts of a slice that an optimizer takes as one each; None: each row's slice is one.
+        name: name to count bytes and seconds under.
+        size: values of a row, split into slices of ``width = ceil(size / ranks)``; the last one is padded with zeros.
+        weights: dtype of the weights that the model computes with.
+        options: gradient dtype (see ``OptimizerOptions``), and whether state stays in host memory.
+        device: device of gradients and weights.
+        widths: widths of the parts of a slice that the optimizer treats as parameters; None: one per row's slice.
 
-    ``slices`` are these parts, views of ``master``, for an optimizer of torch. ``frozen`` maps them to weights that
-    stand for the master's.
+    ``slices`` are these parts, views of ``master``, for a torch optimizer. ``frozen`` maps slice indices to weights
+    that replace the master's.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Shards:
         self.move(weights, device)
 
     def move(self, weights: torch.dtype, device: torch.device) -> None:
-        """Compute with weights of this dtype on this device from now on; masters are float32 at least."""
+        """Change the dtype and device of the computed weights; masters are at least float32."""
         self.dtype, self.device = weights, device
         kind = torch.promote_types(weights, torch.float32)
         self.wire = kind if weights == torch.float64 else getattr(torch, self.options.gradients)
@@ -57,15 +57,15 @@ class Shards:
             part.data = values
 
     def parts(self, values: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Views of a tensor like ``master``, one for each of ``slices``."""
+        """Return views of a tensor shaped like ``master``, one for each of ``slices``."""
         return values.unbind() if self.widths is None else torch.split(values[0], list(self.widths))
 
     def collect(self, sums: torch.Tensor, hosts: Hosts) -> torch.Tensor:
-        """This rank's slice of the gradients, added up over the ranks in their order. ``sums``: ``[held, size]``: of
-        the rows that this rank holds, in the order of its ``hosts``; ``hosts``: the rows that each rank holds.
+        """Return this rank's slice of the gradients, summed over ranks in order. ``sums``: ``[held, size]``: gradients
+        of this rank's rows, in the order of ``hosts``; ``hosts``: the rows that each rank holds.
 
         Returns:
-            ``[rows, width]``; zeros for rows that nothing holds.
+            ``[rows, width]``; zeros for rows that no rank holds.
         """
         total = torch.zeros(self.master.shape, dtype=self.master.dtype, device=sums.device)
         for rows, part in slices(self._padded(sums.to(self.wire)), hosts, self.group, f"gradients {self.name}"):
@@ -73,8 +73,8 @@ class Shards:
         return total.to(self.master.device)
 
     def adopt(self, values: torch.Tensor, hosts: Hosts, rows: Collection[int]) -> None:
-        """Take over these rows from the ranks that hold them, ``values``: ``[held, size]``, where they are others than
-        the masters are, rounded.
+        """Adopt rows from the ranks that hold them. Values that equal the rounded masters keep the masters' precision.
+        ``values``: ``[held, size]``.
         """
         for taken, part in from_one(self._padded(values), hosts, rows, self.group, f"weights {self.name}"):
             at = list(taken)
@@ -84,7 +84,7 @@ class Shards:
         return functional.pad(rows, (0, self.width * self.group.size - self.size))
 
     def publish(self, hosts: Hosts) -> torch.Tensor:
-        """The new weights of the rows that this rank holds from now on, ``[held, size]``."""
+        """Return the new weights of the rows that this rank now holds, ``[held, size]``."""
         group = self.group
         weights = self.master.to(self.dtype, copy=True).to(self.device)
         parts = self.parts(weights)
@@ -98,7 +98,7 @@ class Shards:
 
 
 def changed(master: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The master weights, but those weights that are not what the master's are, rounded.
+    """Return the masters, with weights in place of those masters that do not round to them.
 
     Examples:
         >>> master = torch.tensor([1.001953125, 2.0])  # the first one is 1 in bfloat16
@@ -110,12 +110,12 @@ def changed(master: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def widest(parameters: Sequence[nn.Parameter]) -> torch.dtype:
-    """The dtype that holds the values of all of them."""
+    """Return the dtype that can represent the values of all parameters."""
     return reduce(torch.promote_types, (p.dtype for p in parameters))
 
 
 class ExpertPart:
-    """The experts of one layer: their ranks change with its placement."""
+    """The experts of one layer, whose ranks depend on its placement."""
 
     def __init__(self, layer: SymiMoE, options: OptimizerOptions, dtype: torch.dtype | None) -> None:
         self.layer, self.dtype = layer, dtype
@@ -138,23 +138,23 @@ class ExpertPart:
         return self.layer.placement.hosts
 
     def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
-        """Each parameter, names of those of ``shards.slices`` that are its own, and how many values such a row has."""
+        """Yield the parameter, the names of its slices by index in ``shards.slices``, and the values per row."""
         names = {row: f"{self.layer.name}.{row}" for row in range(self.shards.rows)}
         yield self.layer.weights, names, self.shards.size
 
     def trained(self) -> Sequence[bool]:
-        """Whether this rank has a gradient of it; frozen experts of a replay had one if any token was routed here."""
+        """Return whether this rank has a gradient; frozen experts in a replay count if the layer got any token."""
         weights = self.layer.weights
         replays = bool(self.shards.frozen) and weights.requires_grad and bool(self.layer.counts.sum())
         return [weights.grad is not None or replays]
 
     def gradients(self) -> torch.Tensor:
-        """What this rank has computed, ``[held, size]``."""
+        """Return this rank's gradients, ``[held, size]``."""
         weights = self.layer.weights
         return torch.zeros_like(weights) if weights.grad is None else weights.grad
 
     def odd(self) -> Sequence[bool]:
-        """For each row, whether it was changed here by others."""
+        """Return, for each row, whether other code changed it on this rank."""
         weights, held = self.layer.weights.detach(), self.hosts[self.shards.group.rank]
         flags = [False] * self.shards.rows
         same = self.sent is not None and self.sent.shape == weights.shape and self.sent.dtype == weights.dtype
@@ -164,17 +164,17 @@ class ExpertPart:
         return flags
 
     def adopt(self, rows: Collection[int]) -> None:
-        """Take over rows that were changed by others."""
+        """Adopt rows that other code changed."""
         if rows:
             self.shards.adopt(self.layer.weights.detach(), self.hosts, rows)
 
     def still(self) -> Sequence[int]:
-        """The slices that a step leaves as they are."""
+        """Return the slices that a step must not change."""
         inactive = self.shards.options.skip_inactive
         return [row for row, count in enumerate(self.layer.counts.tolist()) if inactive and not count]
 
     def publish(self) -> None:
-        """Give the parameters the weights of the masters."""
+        """Copy the masters' weights to the parameters."""
         self._hold(self.shards.publish(self.hosts))
         rows = self.hosts[self.shards.group.rank]
         self.layer.still = frozenset(at for at, row in enumerate(rows) if row in self.shards.frozen)
@@ -188,9 +188,9 @@ class ExpertPart:
 
 
 class DensePart:
-    """Parameters that all ranks hold, one after the other in a line that is cut so that each rank has a slice of each.
+    """Replicated parameters, concatenated and split so that each rank has a slice of each.
 
-    ``named``: by their names, all on one device.
+    ``named``: the parameters with their names, all on one device.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class DensePart:
             p.grad_dtype = self.shards.master.dtype
 
     def spans(self, line: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The part of each parameter of ``[ranks, width]``."""
+        """Split ``[ranks, width]`` into one part per parameter."""
         return torch.split(line, list(self.shards.widths or ()), 1)
 
     def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
@@ -220,7 +220,7 @@ class DensePart:
             yield p, {at: name}, p.numel()
 
     def trained(self) -> Sequence[bool]:
-        """Whether this rank has a gradient, for each parameter."""
+        """Return, for each parameter, whether this rank has a gradient."""
         return [p.grad is not None for p in self.parameters]
 
     def gradients(self) -> torch.Tensor:
@@ -236,7 +236,7 @@ class DensePart:
         return ()
 
     def adopt(self, rows: Collection[int]) -> None:
-        """All that changed, as each rank has its slice of it at hand."""
+        """Adopt all changes; each rank already has its slice of every parameter."""
         rank = self.shards.group.rank
         for p, part in zip(self.parameters, self.shards.slices, strict=True):
             own = p.detach().flatten()[rank * len(part) : (rank + 1) * len(part)]
@@ -252,4 +252,4 @@ class DensePart:
             p.copy_(part.reshape(-1)[: p.numel()].view(p.shape))
 
 
-Part = ExpertPart | DensePart  # parameters of the model, and the shards that own their state
+Part = ExpertPart | DensePart  # model parameters, and the shards with their optimizer state

@@ -1,8 +1,8 @@
-"""Sparse checkpoints: each step of a window saves a part of the model, so that no step pays for all of it.
+"""Sparse checkpoints: each step of a window saves a part of the model, so that no step saves all of it.
 
-A window alone is not a state of any one step. Replaying its steps makes it one: operators whose state was saved are
-trained, the others compute with the weights that were saved of them. No gradient of a frozen expert is computed, so
-the norm of all gradients is not known: clip scales, votes, rates, counts and biases come from a log of all steps.
+A window alone is not the state of any step. Recovery replays its steps: operators whose state has been loaded are
+trained, and the others compute with their saved weights. Frozen experts get no gradients, so the norm of all gradients
+cannot be computed. Clip factors, skips, rates, counts and biases therefore come from a log of all steps.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from cedar.trainers.moe.optimizer import Outcome, ReplayRecord
 if TYPE_CHECKING:
     from cedar.trainers.moe.trainer import Trainer
 
-_WINDOW = re.compile(r"window-(\d{8})\.(\d+)x(\d+)")  # first step, ranks, steps
-_FREE = (  # what a replay takes from the log, and what no step follows from
+_WINDOW = re.compile(r"window-(\d{8})\.(\d+)x(\d+)")  # first step, number of ranks, number of steps
+_FREE = (  # settings that a replay takes from the log or that do not affect it
     "optimizer.rate", "optimizer.least", "optimizer.warmup", "optimizer.schedule", "optimizer.clip",
     "optimizer.most_skips", "run.steps", "run.evaluate_every", "run.save_every", "run.keep", "run.save_async",
 )  # fmt: skip
-Operator = tuple[int, int]  # part, slice
+Operator = tuple[int, int]  # (part, slice)
 
 
 class SparseCheckpoints:
-    """The windows of a run, one after the other, in a folder that all ranks see.
+    """The windows of a run, in a folder that all ranks share.
 
-    Call ``before_step`` ahead of every step. Each rank saves its own slices; a thread writes them.
+    Call ``before_step`` before every step. Each rank saves its own slices; a thread writes them.
     """
 
     def __init__(self, folder: str, trainer: Trainer, window: int, *, keep: int = 1) -> None:
@@ -56,19 +56,19 @@ class SparseCheckpoints:
                 fix=f"set run.sparse_window to 1 to {rows}",
             )
         os.makedirs(folder, exist_ok=True)
-        self.bytes: list[int] = []  # that this rank saved, by step
+        self.bytes: list[int] = []  # bytes that this rank saved, by step
         self._plan: list[list[Operator]] = []
         self._start = -1
         self._thread = ThreadPoolExecutor(1, "sparse-checkpoint")
         self._writing: list[Future[None]] = []
         self._log = os.path.join(folder, "log.jsonl")
-        self._done: ReplayRecord | None = None  # not in the log yet
+        self._done: ReplayRecord | None = None  # the last step, which is not in the log yet
         trainer.log = self._keep_record
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def before_step(self) -> None:
-        """Save what this step of the window saves."""
+        """Save this step's part of the window."""
         self._check()
         self._write_log()
         if self._start < 0:
@@ -86,13 +86,13 @@ class SparseCheckpoints:
             "plan": self._plan[at:], "counts": [float(self._moments(op)["step"]) for op in own],
             "trainer": self.trainer.state_dict() if at == 0 else None,
         }  # fmt: skip
-        wait(self._writing[: 1 - self.window or None])  # a slow disk holds the training up, and not all in memory
+        wait(self._writing[: 1 - self.window or None])  # a slow disk delays training, not fills memory
         self._writing.append(
             self._thread.submit(self._write, self._path(self._start, at, self.group.rank), about, saved)
         )
 
     def _cut(self) -> list[list[Operator]]:
-        """The operators of each step: experts from the least popular on, then what all ranks hold."""
+        """Return the operators of each step: experts from the least popular on, then replicated parameters."""
         parts = self.trainer.optimizer.parts
         experts = [
             (layer.basis[row], at, row)
@@ -117,8 +117,8 @@ class SparseCheckpoints:
         write_index(folder, about, reported, f"{name}.json")
 
     def _keep_record(self, done: ReplayRecord) -> None:
-        """A step is logged when the next one begins: until then its metrics, and what is held out, are not reported,
-        and a run that continues takes it again.
+        """Log a step only when the next one begins. Until then its metrics and evaluation are not reported, and a
+        resumed run must repeat it.
         """
         self._done = done
 
@@ -129,7 +129,7 @@ class SparseCheckpoints:
                 file.write(seal(finite(asdict(done))))
 
     def _logged(self) -> dict[int, ReplayRecord]:
-        """The steps that were logged, up to the first line that is not what was written."""
+        """Return the logged steps, up to the first damaged line."""
         by_step: dict[int, ReplayRecord] = {}
         with suppress(FileNotFoundError, Damaged), open(self._log, "rb") as file:
             for line in file:
@@ -150,19 +150,19 @@ class SparseCheckpoints:
                 ) from error
 
     def _tidy(self) -> None:
-        """Remove the windows that newer whole ones have replaced, and the log before the oldest that is kept."""
+        """Remove windows that newer complete ones have replaced, and the log before the oldest remaining one."""
         whole = list(self._whole()) if self.group.rank == 0 else []
         if len(whole) > self.keep:
             self._keep(range(whole[-self.keep], sys.maxsize))
 
     def _forget(self) -> None:
-        """Remove what an earlier run has saved of the steps to come: this one may take another way."""
+        """Remove what an earlier run saved for later steps, because this run may diverge from it."""
         if self.group.rank == 0:
             self._keep(range(self.trainer.step))
-        self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # nothing writes before that
+        self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # barrier: no rank writes earlier
 
     def _keep(self, steps: range) -> None:
-        """Remove the windows that begin in other steps, and the log of other steps."""
+        """Remove windows that begin outside ``steps``, and log entries of steps outside."""
         for name in os.listdir(self.folder):
             if (match := _WINDOW.fullmatch(name)) and int(match[1]) not in steps:
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
@@ -171,12 +171,12 @@ class SparseCheckpoints:
             file.writelines(kept)
 
     def wait(self) -> None:
-        """Until all is written that was saved so far."""
+        """Wait until everything saved so far has been written."""
         wait(self._writing)
         self._check()
 
     def close(self) -> None:
-        """Until all is written; nothing can be saved from then on."""
+        """Wait until everything has been written, and stop saving."""
         self._thread.shutdown(wait=True)
         self._check()
         self._write_log()
@@ -192,7 +192,7 @@ class SparseCheckpoints:
     # ---- recovering --------------------------------------------------------------------------------------------------
 
     def _whole(self) -> Iterator[int]:
-        """The first steps of the windows that every rank has saved wholly."""
+        """Yield the first steps of the windows that every rank has saved completely."""
         for name in sorted(os.listdir(self.folder)):
             match = _WINDOW.fullmatch(name)
             if match and (int(match[2]), int(match[3])) == (self.group.size, self.window):
@@ -203,18 +203,18 @@ class SparseCheckpoints:
                     yield int(match[1])
 
     def end(self) -> int | None:
-        """The number of steps that ``recover`` would reach; None if there is no whole window."""
+        """Return the number of steps that ``recover`` would reach; None without a complete window."""
         steps = self._logged()
         until = max(steps, default=-1) + 1
         return until if self._before(until, steps) is not None else None
 
     def _before(self, until: int, logged: Collection[int]) -> int | None:
-        """The first step of the last whole window from which all steps before ``until`` are logged."""
+        """Return the first step of the last complete window from which all steps before ``until`` are logged."""
         whole = [start for start in self._whole() if start + self.window <= until]
         return whole[-1] if whole and set(range(whole[-1], until)).issubset(logged) else None
 
     def recover(self, until: int | None = None) -> None:
-        """Bring the trainer, bit for bit, to where it was after ``until`` steps; None: after the last one logged."""
+        """Restore the trainer bit for bit to its state after ``until`` steps; None: after the last logged step."""
         log = self._logged()
         until = until if until is not None else max(log, default=-1) + 1
         start = self._before(until, log)
@@ -230,7 +230,7 @@ class SparseCheckpoints:
             self.trainer.train_step(log[start + at], None if last else partial(self._load, start, at + 1))
         while self.trainer.step < until:
             self.trainer.train_step(log[self.trainer.step])
-        self._start = -1  # the next window begins with the next step
+        self._start = -1  # start a new window at the next step
 
     def _begin(self, start: int) -> None:
         path = self._path(start, 0, self.group.rank)
@@ -243,7 +243,7 @@ class SparseCheckpoints:
         self.trainer.optimizer.publish()
 
     def _load(self, start: int, at: int) -> None:
-        """Thaw what a step of the window saved the state of; all that comes later keeps the weights saved with it."""
+        """Load the state of this step's operators; operators of later steps stay frozen with the weights saved here."""
         folder, name = os.path.split(self._path(start, at, self.group.rank))
         index = read_index(folder, f"{name}.json")
         with torn(folder), Reader(folder, index.entries) as reader:

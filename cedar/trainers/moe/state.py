@@ -1,4 +1,4 @@
-"""The state of an optimizer of torch on slices: its kinds, and how it is saved on any number of ranks."""
+"""Optimizer state on slices: which tensors an optimizer keeps, and saving and loading them on any number of ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cedar.trainers.common.group import Group
 
 
 def share_of(size: int, width: int, rank: int) -> range:
-    """The values of a row that a rank's slice holds, without what it is filled up with."""
+    """Return the range of a row's values that a rank's slice holds, without padding."""
     return range(min(rank * width, size), min((rank + 1) * width, size))
 
 
 def begin_adam(inner: Optimizer, slices: Sequence[nn.Parameter], kinds: Mapping[str, torch.Tensor]) -> None:
-    """Make the state of Adam and its kin, which begins with zeros, ahead of the first step: it can be read into then.
-    That of other optimizers begins otherwise.
+    """Create Adam's state, which is initially zero, before the first step, so that a checkpoint can be loaded into it.
+    Other optimizers may start differently.
     """
     if isinstance(inner, torch.optim.Adam):
         for s in slices:
@@ -34,9 +34,9 @@ def pack(
     slices: Sequence[nn.Parameter], inner: Optimizer, kinds: Mapping[str, torch.Tensor], size: int, group: Group,
     mesh: Callable[[], DeviceMesh],
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Masters and state of the rows of a parameter, ``[rows, size]``: a DTensor if there are several ranks.
+    """Return masters and optimizer state of a parameter's rows, ``[rows, size]``, as DTensors on several ranks.
 
-    Of slices that have no state yet there are zeros, and ``begun`` says so.
+    Slices without state get zeros and ``begun`` = False.
     """
     states = [inner.state.get(s, {}) for s in slices]
     packed = {"master": torch.stack([s.detach() for s in slices]), "begun": torch.tensor([bool(one) for one in states])}
@@ -58,7 +58,7 @@ def unpack(
     given: Mapping[str, Any], slices: Sequence[nn.Parameter], inner: Optimizer, kinds: Mapping[str, torch.Tensor],
     group: Group,
 ) -> None:  # fmt: skip
-    """Take what ``pack`` gave, there or on another number of ranks."""
+    """Load the result of ``pack``, possibly from another number of ranks."""
     if lacking := {"master", "begun", *kinds}.difference(given):
         raise CedarError(
             f"the state is not one of SymiOptimizer with {type(inner).__name__}: it lacks {', '.join(sorted(lacking))}",
@@ -92,7 +92,7 @@ def _own(value: torch.Tensor, width: int, group: Group) -> torch.Tensor:
 
 
 def _blank(values: torch.Tensor, sample: torch.Tensor, inner: Optimizer) -> torch.Tensor:
-    """Zeros for one kind of state of a slice. Counts are on the CPU, but where torch's kernels read them."""
+    """Return zeros for one kind of state of a slice. Counters are on the CPU unless torch's kernels read them."""
     if sample.dim():
         return torch.zeros_like(values.detach())
     read = inner.defaults.get("fused") or inner.defaults.get("capturable")
@@ -100,12 +100,12 @@ def _blank(values: torch.Tensor, sample: torch.Tensor, inner: Optimizer) -> torc
 
 
 def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> dict[str, torch.Tensor]:
-    """The state that an optimizer keeps of a parameter, samples by name; it must work on values one by one.
+    """Return sample tensors by name of the state that an optimizer keeps per parameter.
 
-    That is tried out: pieces of a matrix have to be changed as the matrix is.
+    Also tests that the optimizer updates values independently: pieces of a matrix must change like the whole matrix.
 
     Raises:
-        CedarError: they are not, or the optimizer takes no pieces or no gradients alone.
+        CedarError: they do not, or the optimizer cannot be called this way.
     """
     draws = torch.Generator().manual_seed(0)
     first, *gradients = torch.randn(4, 4, 6, generator=draws, dtype=torch.float64, device="cpu")
@@ -114,7 +114,7 @@ def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> 
         values = [nn.Parameter(part.clone()) for part in shapes(first)]
         optimizer = make(values)
         for group in optimizer.param_groups:
-            group |= {"lr": 1e-2} | ({"capturable": False} if "capturable" in group else {})  # which is of GPUs
+            group |= {"lr": 1e-2} | ({"capturable": False} if "capturable" in group else {})  # only supported on GPUs
         for gradient in gradients:
             for p, part in zip(values, shapes(gradient), strict=True):
                 p.grad = part.clone()

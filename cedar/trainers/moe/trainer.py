@@ -1,4 +1,4 @@
-"""The training loop: one global batch a step, the same on any number of ranks."""
+"""The MoE training loop: one global batch per step, the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cedar.trainers.moe.options import Options, settings
 from cedar.trainers.moe.placement import Placement
 from cedar.trainers.moe.sparse import SparseCheckpoints
 
-_SHAPE = (  # of weights, of the data, of random numbers
+_SHAPE = (  # settings that determine weights, data and random numbers
     "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
     "data.length", "data.batch", "data.held_out", "data.shuffle", "run.seed",
 )  # fmt: skip
@@ -61,15 +61,15 @@ class Trainer(common.Trainer):
             f"placement: {experts.policy}, {experts.slots} slots on each rank for {experts.experts} experts a layer"
         ]
         self.log: Callable[[ReplayRecord], None] | None = None
-        if group.size > 1:  # the listing is read for it
+        if group.size > 1:  # a single rank need not list the files
             group.agree({"the files of data.paths": self.batches.state_dict()}, _ALIKE, self.device)
         group.meter.take()
 
     def train_step(
         self, logged: ReplayRecord | None = None, before_publish: Callable[[], None] | None = None
     ) -> StepRecord:
-        """One step on the next global batch; as it was ``logged``, when it is run again. ``before_publish``: called
-        when the optimizer is done and weights are about to be sent.
+        """Train on the next global batch. ``logged``: the record of an earlier run, to replay the step;
+        ``before_publish``: called after the optimizer's update, before weights are sent.
         """
         began = time.perf_counter()
         bias = tuple(tuple(layer.router.bias.tolist()) for layer in self.layers)
@@ -101,7 +101,7 @@ class Trainer(common.Trainer):
         return record
 
     def _accumulate(self, batch: torch.Tensor) -> torch.Tensor:
-        """Forward and backward of this rank's slice of each micro-batch; the sum of its tokens' losses, float64."""
+        """Run forward and backward on this rank's part of each micro-batch; return the float64 sum of token losses."""
         self.model.train()
         tokens = batch[:, 1:].numel()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -116,13 +116,13 @@ class Trainer(common.Trainer):
         return total
 
     def _loss(self, rows: torch.Tensor) -> torch.Tensor:
-        """The sum of the losses of all tokens of some rows."""
+        """Return the sum of the token losses of some rows."""
         logits = self.model(rows[:, :-1])
         wide = torch.promote_types(logits.dtype, torch.float32)
         return functional.cross_entropy(logits.flatten(0, 1).to(wide), rows[:, 1:].flatten(), reduction="sum")
 
     def rate(self) -> float:
-        """The learning rate of the next step."""
+        """Return the learning rate of the next step."""
         return self.options.optimizer.rate_at(self.step, self.options.run.steps)
 
     def _record(
@@ -144,7 +144,7 @@ class Trainer(common.Trainer):
 
     @torch.no_grad()
     def evaluate(self) -> float | None:
-        """Mean cross-entropy of a token of the rows that are held out, in nats; None if there are none."""
+        """Return the mean cross-entropy per token of the held-out rows, in nats; None if there are none."""
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)
         for batch in self.batches.evaluation():
@@ -155,7 +155,7 @@ class Trainer(common.Trainer):
         self.group.meter.take()
         return loss / tokens if tokens else None
 
-    # ---- what a run does next to the loop
+    # ---- hooks that a run calls around its loop
     # -----------------------------------------------------------------------------
 
     def begin(self, stack: ExitStack) -> None:
@@ -165,7 +165,7 @@ class Trainer(common.Trainer):
             self.sparse = stack.enter_context(SparseCheckpoints(folder, self, chosen.sparse_window))
 
     def resume(self, files: Checkpoints) -> None:
-        """From the newest checkpoint, or the sparse one where that reaches further and as many ranks saved it."""
+        """Continue from the newest checkpoint, or from the sparse one if it reaches further with as many ranks."""
         dense = max(steps(files.folder), default=-1)
         reached = None if self.sparse is None else self.sparse.end()
         ends = {"the newest checkpoint": dense, "the end of the sparse one": reached}
@@ -186,10 +186,10 @@ class Trainer(common.Trainer):
         if find_spec("matplotlib") is not None and (lines := read_lines(path)):
             plot(lines, os.path.join(self.options.run.folder, PLOT))
 
-    # ---- checkpoints: a placement is not saved, as it follows from the popularity that is ----------------------------
+    # ---- checkpoints: save the popularity, from which the placement is computed --------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the shards: JSON."""
+        """Return the state without the shards, as JSON values."""
         return {
             "step": self.step,
             "updates": self.optimizer.steps,
@@ -210,27 +210,27 @@ class Trainer(common.Trainer):
         }
 
     def parts(self) -> dict[str, Part]:
-        """The slices of this rank, of all rows."""
+        """Return this rank's slices of all rows."""
         return self.optimizer.saved()
 
     def check(self, state: Mapping[str, Any], path: str, free: Collection[str] | None = None) -> None:
-        """Compare the settings that were saved with these; ``free`` ones may differ, None: all but those of shapes,
-        data and random numbers.
+        """Raise if saved settings differ from these. ``free``: settings that may differ; None: all except those of
+        shapes, data and random numbers.
         """
         own = settings(self.options)
         names = _SHAPE if free is None else [name for name in own if name not in free]
         refuse_others(state["settings"], {name: own[name] for name in names}, path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` gave; placements are computed again."""
-        counts = [as_integer_option(state[name]) for name in ("step", "updates", "skips")]
+        """Restore the result of ``state_dict``; placements are recomputed."""
+        counts = [whole_number(state[name]) for name in ("step", "updates", "skips")]
         layers = [state["layers"][layer.name] for layer in self.layers]
         bases = [tuple(map(as_integer_option, saved["basis"])) for saved in layers]
         biases = [torch.tensor(saved["bias"], dtype=torch.float32) for saved in layers]
         for layer, basis, bias in zip(self.layers, bases, biases, strict=True):
             if len(basis) != layer.count or bias.shape != layer.router.bias.shape:
                 raise ValueError(f"{layer.name} has {layer.count} experts")
-        self.batches.load_state_dict(state["loader"])  # which refuses other data, before anything is changed
+        self.batches.load_state_dict(state["loader"])  # raises for other data before anything is changed
         self.step, self.optimizer.steps, self.optimizer.skips = counts
         for layer, saved, basis, bias in zip(self.layers, layers, bases, biases, strict=True):
             layer.router.bias.copy_(bias)
@@ -244,5 +244,5 @@ class Trainer(common.Trainer):
                 )
 
     def loaded(self) -> None:
-        """The shards are there: send every rank its weights."""
+        """The shards have been read: send every rank its weights."""
         self.optimizer.publish()
