@@ -1,4 +1,4 @@
-"""The command ``cedar``: look at pipelines, measure them, run them, make data."""
+"""The command ``cedar``: inspects, measures and runs pipelines, generates data, and trains models."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GROUPS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. Errors go to stderr, without a traceback."""
+    """Run one command and return its exit status. Errors are printed to stderr without a traceback."""
     parser = _parser()
     chosen, rest = parser.parse_known_args(arguments)
-    if "changes" in chosen:  # KEY=VALUE may stand on both sides of an option; argparse takes only the first run of them
+    if "changes" in chosen:  # argparse takes only the KEY=VALUE arguments before the first option
         chosen.changes += [each for each in rest if "=" in each and not each.startswith("-")]
         rest = [each for each in rest if each not in chosen.changes]
     if rest:

@@ -1,4 +1,4 @@
-"""What all commands share: their parser, how one is registered, and what its arguments may be."""
+"""Shared by all commands: the parser, registration of commands, and argument types."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _CHOICE = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name the nearest option or command."""
+    """An argument parser whose errors suggest the nearest option or command."""
 
     given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Keep the arguments for ``error``."""
+        """Remember the arguments, which ``error`` needs, and parse them."""
         self.given = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and what is wrong, with what was probably meant; exit with status 2."""
+        """Print the usage, the problem and the likely intended option or command; exit with status 2."""
         if found := _CHOICE.match(message):
             where, given, choices = found.groups()
             message = f"{where}: there is no {given!r}"
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 def command(
     adder: Adder, name: str, summary: str, call: Call, examples: Sequence[str] = (), about: str = ""
 ) -> argparse.ArgumentParser:
-    """A command, with examples below its help. ``about``: what it does, in place of ``summary`` as a sentence."""
+    """Register a command, with examples below its help. ``about``: its description; by default ``summary``."""
     made = adder.add_parser(
         name, help=summary, description=about or f"{summary[0].upper()}{summary[1:]}.",
         epilog="examples:\n" + "\n".join(f"  cedar {name} {example}" for example in examples) if examples else None,
@@ -58,14 +58,14 @@ def command(
 
 
 def on_pipeline(adder: Adder, name: str, summary: str, call: Call, examples: Sequence[str]) -> argparse.ArgumentParser:
-    """A command on a pipeline."""
+    """Register a command on a pipeline."""
     made = command(adder, name, summary, call, examples)
     made.add_argument("pipeline", metavar="PIPELINE", help=TARGET)
     return made
 
 
 def on_data(adder: Adder, name: str, summary: str, call: Call, options: str = "") -> argparse.ArgumentParser:
-    """A command on data files or on a pipeline. ``options``: of the examples."""
+    """Register a command on data files or on a pipeline. ``options``: appended to each example."""
     examples = [f"{target}{options}" for target in ("clicks.parquet", "'logs/*.jsonl'", "my_project.data:train")]
     made = command(adder, name, summary, call, examples)
     made.add_argument("data", metavar="FILE|PIPELINE", help=DATA)
@@ -73,21 +73,21 @@ def on_data(adder: Adder, name: str, summary: str, call: Call, options: str = ""
 
 
 def index(text: str) -> int:
-    """An integer of at least 0."""
+    """Parse an integer of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be an integer of at least 0, not {text!r}")
     return int(text)
 
 
 def count(text: str) -> int:
-    """An integer of at least 1."""
+    """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be an integer above 0, not {text!r}")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -98,5 +98,5 @@ def seconds(text: str) -> float:
 
 
 def names(text: str) -> list[str]:
-    """Those of ``A,B``."""
+    """Split ``A,B`` into names."""
     return [name.strip() for name in text.split(",") if name.strip()]

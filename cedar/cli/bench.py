@@ -1,6 +1,6 @@
-"""``cedar bench``: ours against the peers that are installed in this environment.
+"""``cedar bench``: compares cedar with the other loaders that are installed in this environment.
 
-The workloads and the peers' entries are no part of the installed package: they are next to it in a checkout.
+Its workloads and entries are not part of the installed package, but next to it in a checkout.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add(adder: Adder) -> None:
 
 
 def bench_here(chosen: argparse.Namespace) -> int:
-    """``cedar bench``; the exit status tells whether a row was wrong (2: an argument was)."""
+    """``cedar bench``. Exit status 1: a row was wrong; 2: an argument was invalid."""
     root = checkout()
     command = [sys.executable, "-m", "benchmarks.peers", "--here", "--all-settings"]
     for name in ("only", "peers", "rounds"):
@@ -51,10 +51,10 @@ def bench_here(chosen: argparse.Namespace) -> int:
 
 
 def checkout() -> Path:
-    """The folder that holds the package and its benchmarks.
+    """Return the folder that contains the package and its benchmarks.
 
     Raises:
-        CedarError: the package is installed without them.
+        CedarError: the package is installed without benchmarks.
     """
     root = Path(cedar.__file__).resolve().parents[1]
     if not (root / "benchmarks" / "peers" / "__main__.py").is_file():

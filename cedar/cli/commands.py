@@ -1,4 +1,4 @@
-"""The commands on a pipeline: their arguments, and what each does."""
+"""The commands on a pipeline: ``explain``, ``profile``, ``run``, ``warm``, ``locate`` and ``where``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cedar import Loader, Pipeline
     from cedar.cli.arguments import Adder
 
-_LATE = 1.0  # seconds: a loop that gets batches ends by itself before
+_LATE = 1.0  # seconds of grace, within which a loop that gets batches ends by itself
 
 
 def add(adder: Adder) -> None:
@@ -115,7 +115,7 @@ def locate(chosen: argparse.Namespace) -> None:
 
 
 def where(chosen: argparse.Namespace) -> int:
-    """``cedar where``; the exit status is 1 if the row is in no batch."""
+    """``cedar where``. Exit status 1: the row is in no batch."""
     with _of_state(chosen) as loader:
         steps = loader.where(chosen.file, chosen.row)
         print("\n".join(map(str, steps)) or f"row {chosen.row} of {chosen.file} is in no batch of epoch {loader.epoch}")
@@ -124,7 +124,7 @@ def where(chosen: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
-    """The loader that a state is of: what it says of its run is taken from it."""
+    """Yield a loader restored from a state file, with the run settings that the state contains."""
     pipeline = load_pipeline(chosen.pipeline)
     try:
         with open(chosen.state, encoding="utf-8") as file:
@@ -137,13 +137,13 @@ def _of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
     given = {name: state[name] for name in own if name in state} if isinstance(state, dict) else {}
     with pipeline.loader(**given, subgroup=True) as loader:
         loader.load_state_dict(state)
-        if isinstance(state, dict):  # its steps are of the epoch in which it was saved, after the last batch too
+        if isinstance(state, dict):  # count steps in the state's epoch, even if it was saved after the last batch
             loader.set_epoch(state["epoch"])
         yield loader
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """``cedar run``: until the end, the limit, the time, or Ctrl-C; the report comes in any case."""
+    """``cedar run``: run until the end, a limit, or Ctrl-C. The report is printed in every case."""
     pipeline = load_pipeline(chosen.pipeline)
     if chosen.write is not None:
         return _written(pipeline, chosen)
@@ -174,8 +174,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def warm(chosen: argparse.Namespace) -> None:
-    """``cedar warm``: what a first run on a machine does for all later ones."""
-    os.environ["CEDAR_KERNELS"] = "wait"  # those of other processes are compiled by then, too
+    """``cedar warm``: do the one-time work of a first run on a machine."""
+    os.environ["CEDAR_KERNELS"] = "wait"  # also wait for kernels that other processes compile
     pipeline = load_pipeline(chosen.pipeline)
     began = time.perf_counter()
     with (
@@ -195,7 +195,7 @@ def warm(chosen: argparse.Namespace) -> None:
 
 
 def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
-    """``cedar run --write``: a job, which Ctrl-C ends and the same command continues with."""
+    """``cedar run --write``: resumable; after Ctrl-C the same command continues."""
     others = {
         "--epochs": chosen.epochs != 1, "--limit-batches": chosen.limit_batches, "--seconds": chosen.seconds,
         "--plan": chosen.plan != "auto", "--rules": chosen.rules, "--without": chosen.without,
@@ -218,7 +218,7 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _interrupted_after(seconds: float | None) -> Iterator[None]:
-    """As by Ctrl-C, a second late: the time ends a pipeline that delivers nothing, too."""
+    """Raise KeyboardInterrupt one second after the time limit, in case a pipeline delivers nothing."""
     if seconds is None:
         yield
         return
@@ -232,7 +232,7 @@ def _interrupted_after(seconds: float | None) -> Iterator[None]:
 
 
 def _until(loader: Loader, limit: int | None, stop: float) -> None:
-    """Take an epoch's batches, at most so many, until the time is over."""
+    """Take the batches of an epoch, up to a limit or until the time is over."""
     with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
         for _ in itertools.islice(batches, limit):
             if time.perf_counter() >= stop:
@@ -240,10 +240,10 @@ def _until(loader: Loader, limit: int | None, stop: float) -> None:
 
 
 def budget_of(text: str) -> cedar.Budget | None:
-    """The budget that ``cpus=4,memory=2GiB`` names; None if nothing is named.
+    """Parse a budget such as ``cpus=4,memory=2GiB``; None for an empty text.
 
     Raises:
-        PipelineError: a name or an invalid figure.
+        PipelineError: a name or a value is invalid.
     """
     pairs = dict(each.partition("=")[::2] for each in names(text))
     unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster", "layout"})
@@ -254,6 +254,6 @@ def budget_of(text: str) -> cedar.Budget | None:
 
 
 def _plan(text: str, pipeline: Pipeline, executor: str) -> Any:
-    """What the loader takes: auto, off, or the plan in a file, whose cluster is the one that is run on."""
+    """Return the ``plan`` argument of the loader: auto, off, or a plan loaded from a file for this cluster."""
     cluster = executor if "://" in executor else None
     return text if text in ("auto", "off") else cedar.Plan.load(text, pipeline, cluster=cluster)

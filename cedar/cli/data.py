@@ -1,4 +1,4 @@
-"""``cedar data``: make a log, cluster it, count its values, look at it."""
+"""``cedar data``: generates, clusters, converts, indexes and inspects data sets."""
 
 from __future__ import annotations
 

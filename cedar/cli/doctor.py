@@ -1,4 +1,4 @@
-"""``cedar doctor``: what is installed, and what this process may use of the machine."""
+"""``cedar doctor``: reports installed versions, and the machine's resources that this process may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _REQUIREMENT = re.compile(r"([\w.-]+)[^<>=!~;]*(?:(>=|==) *([\d.]+))?")
 _EXTRA = re.compile(r"""extra == ["']([^"']+)""")
-_NO_EXTRAS = ("all", "dev", "browser")  # lists of others, and what tests need
+_NO_EXTRAS = ("all", "dev", "browser")  # combinations of other extras, and test dependencies
 _SHM = "/dev/shm"  # noqa: S108 - nothing is written to it
 _FEW_FILES, _SMALL_SHM = 1024, 256 << 20
 
@@ -50,11 +50,11 @@ def doctor(_: argparse.Namespace) -> None:
 
 
 def _groups() -> dict[str, list[str]]:
-    """The requirements of each extra, of "" those of all: "name version" where it is installed."""
+    """Return the requirements of each extra, as "name version" if installed; "" holds the required ones."""
     groups: dict[str, list[str]] = {}
     try:
         requirements = metadata.requires("cedar-data") or []
-    except metadata.PackageNotFoundError:  # run from a checkout that was not installed
+    except metadata.PackageNotFoundError:  # cedar runs from a checkout without being installed
         return groups
     for requirement in requirements:
         match, extra = _REQUIREMENT.match(requirement), _EXTRA.search(requirement)
@@ -78,7 +78,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _machine() -> Iterator[tuple[str, str, str]]:
-    """What there is, how much of it, and what to do about it."""
+    """Yield (resource, amount, advice)."""
     yield "cores", f"{quota.cores()} of {os.cpu_count()}", ""
     yield "memory", f"{quota.memory() / 2**30:.1f} GiB", ""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

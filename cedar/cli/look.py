@@ -16,7 +16,7 @@ from cedar.profile.text import cut
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
-_TABLE = 8  # columns of a table; more of them are printed one below the other
+_TABLE = 8  # largest number of columns in a table; with more, columns are printed as lines
 
 
 def add(adder: Adder) -> None:
@@ -37,7 +37,7 @@ def add(adder: Adder) -> None:
 
 
 def head(chosen: argparse.Namespace) -> None:
-    """``cedar head``: a table; of many columns, one of them a line."""
+    """``cedar head``: print a table, or one line per column if there are many."""
     import polars as pl
 
     frame = load_data(chosen.data).head(chosen.rows)
@@ -51,7 +51,7 @@ def head(chosen: argparse.Namespace) -> None:
 
 
 def schema(chosen: argparse.Namespace) -> None:
-    """``cedar schema``: a column a line."""
+    """``cedar schema``: print one column per line."""
     kinds = {one_line(name): str(kind) for name, kind in load_data(chosen.data).schema.items()}
     width = max(map(len, kinds), default=0)
     print(printable("\n".join(f"{name:<{width}}  {kind}" for name, kind in kinds.items())))

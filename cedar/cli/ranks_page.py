@@ -1,4 +1,4 @@
-"""The pages of ``cedar top --page``, live: all ranks of a job, or a service, from one address."""
+"""Live pages for ``--page`` of ``cedar top`` and ``cedar service``: all ranks of a job, or a service."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cedar.core import listen
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.printable import escape
 
-_EVERY = 2  # seconds between two looks of a browser
+_EVERY = 2  # seconds between refreshes in the browser
 
 
 def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
-    """The reports of the runs at these addresses, one below the other; one that does not answer is named.
+    """Return a page with the reports of several runs, including errors of those that do not answer.
 
     Args:
-        urls: of runs.
-        head: a line for all of them.
-        ask: gets an address.
+        urls: addresses of the runs.
+        head: a line above all reports.
+        ask: requests an address and returns its answer.
     """
     parts = []
     for number, url in enumerate(urls):
@@ -34,7 +34,7 @@ def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
 
 
 def page_of_service(status: Any) -> str:
-    """A service's jobs and workers.
+    """Return a page with a service's jobs and workers.
 
     Args:
         status: a ``ServiceStatus``.
@@ -60,7 +60,7 @@ def _whole(title: str, head: str, shown: str) -> str:
 
 
 def watch(address: str, shown: Callable[[], str]) -> None:
-    """Serve a page, and say where, until Ctrl-C."""
+    """Serve a page until Ctrl-C, and print its URL."""
     url, server = serve(address, shown)
     print(f"{url}   # Ctrl-C ends it", flush=True)
     with server:
@@ -68,14 +68,14 @@ def watch(address: str, shown: Callable[[], str]) -> None:
 
 
 def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
-    """Serve a page to who has the token; returns its URL, and a server that is not started.
+    """Serve a page to clients that have the token. Returns its URL, and a server that has not been started.
 
     Args:
-        address: host and port; port 0 is any that is free.
-        shown: makes the page.
+        address: host and port; port 0 selects a free port.
+        shown: renders the page.
 
     Raises:
-        PipelineError: an invalid address, or cannot be listened on.
+        PipelineError: the address is invalid or cannot be listened on.
     """
     token = secrets.token_urlsafe(16)
     server = listen.listen(
@@ -85,11 +85,11 @@ def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
 
 
 class _Handler(listen.TokenHandler):
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # what ranks send runs no script
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # content from ranks cannot run scripts
     shown: Callable[[], str]
 
     def get(self, path: str, asked: Mapping[str, str]) -> None:
-        """The page, whatever the path."""
+        """Return the page for any path."""
         try:
             page = self.shown()
         except CedarError as error:

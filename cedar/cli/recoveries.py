@@ -1,4 +1,4 @@
-"""What a run's failures cost: a table, and a plot of its throughput."""
+"""The cost of a run's failures: a table of recovery times, and a plot of throughput."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cedar.trainers.resilient.run import Record
 
 @dataclass(frozen=True)
 class RecoveryTimes:
-    """A generation that began with a failure; seconds."""
+    """Recovery times, in seconds, of a generation that began after a failure."""
 
-    generation: int  # its number
-    who: str  # failed
-    detection: float | None  # from the failure, where it was made on purpose, until the supervisor saw it
-    decision: float  # until the generation began
-    rebuild: float  # until the first survivor had met the others
-    plan: float  # until it had its plan
-    # from the failure, or its detection, until the first F or B of the step that is redone, on any survivor
+    generation: int  # number of the generation
+    who: str  # the worker that failed
+    detection: float | None  # from an injected failure until the supervisor detected it; None for other failures
+    decision: float  # from detection until the generation began
+    rebuild: float  # until the first survivor was connected to the others
+    plan: float  # until that survivor had its plan
+    # from the failure, or its detection, until the first survivor runs an F or B of the repeated step
     redo: float
-    redo_all: float  # the same, on the last survivor
-    kept: int  # micro-batches of the step that needed no new work, on all survivors together
+    redo_all: float  # the same for the last survivor
+    kept: int  # micro-batches of the step that were not recomputed, over all survivors
 
 
 def recoveries(record: Record) -> list[RecoveryTimes]:
-    """Of each generation that began with a failure and got as far as to compute."""
+    """Return the recovery times of each generation that began after a failure and started to compute."""
     recovered = []
     lives: dict[str, int] = {}
     replicas = 1 + max((int(w.strip("()").split(", ")[1]) for g in record.recoveries.values() for w in g), default=0)
@@ -53,7 +53,7 @@ def recoveries(record: Record) -> list[RecoveryTimes]:
 
 
 def show(record: Record) -> None:
-    """Print what happened."""
+    """Print recovery times, memory use and step times of a run."""
     from rich.console import Console
     from rich.filesize import decimal
     from rich.table import Table
@@ -93,12 +93,12 @@ def show(record: Record) -> None:
 
 
 def intervals(record: Record) -> list[float]:
-    """Seconds between steps that follow each other."""
+    """Return the seconds between consecutive steps."""
     return [after[1] - before[1] for before, after in zip(record.steps, record.steps[1:], strict=False)]
 
 
 def plot(record: Record, path: str) -> None:
-    """Draw steps per second over time, with what happened, into a PNG."""
+    """Plot steps per second over time, with failures and joins, into a PNG."""
     picture = figure(9, 4)
     axes = picture.subplots()
     if record.steps:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cedar.cli.arguments import Adder
 
-_LOOK = 1.0  # seconds
+_LOOK = 1.0  # seconds between status requests
 
 
 def add(adder: Adder) -> None:
@@ -60,7 +60,7 @@ def show_status(chosen: argparse.Namespace) -> None:
 
 
 def _tables(status: Any) -> RenderableType:
-    """Jobs, workers, and the rest; jobs that stall in red."""
+    """Return tables of jobs and workers, and a summary; stalled jobs are red."""
     from rich.console import Group
     from rich.text import Text
 

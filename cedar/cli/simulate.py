@@ -1,4 +1,4 @@
-"""``cedar simulate``: a model and a cluster as data, and what to expect of them."""
+"""``cedar simulate``: predicts how a model trains on a cluster, both given as data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(adder: Adder) -> None:
 
 
 def main(chosen: argparse.Namespace) -> int:
-    """Simulate, and print what was found."""
+    """Simulate, and print the results."""
     found = forecast(chosen.config, chosen.changes, chosen.against)
     if chosen.json:
         print(json.dumps(asdict(found), indent=1, default=sorted))
@@ -44,7 +44,7 @@ def main(chosen: argparse.Namespace) -> int:
 
 
 def tables(forecast: Forecast) -> Iterator[Table]:
-    """What is printed: title, headings, rows."""
+    """Yield the tables to print: title, headings, rows."""
     low, middle, high = forecast.step
     cells: list[tuple[str, ...]]
     rows = [("seconds, median (5% to 95%)", f"{middle:.4g} ({low:.4g} to {high:.4g})")]

@@ -1,4 +1,4 @@
-"""Tables in a terminal, plain text in a pipe."""
+"""Tables for a terminal, or plain text for a pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def show(shown: Any, as_table: Callable[[Any], Any]) -> None:
-    """Print a profile or a report: as a table where a caller looks, as its own text elsewhere."""
+    """Print a profile or a report: as a table in a terminal, as plain text otherwise."""
     if not sys.stdout.isatty():
         print(shown)
         return
@@ -30,7 +30,7 @@ def show(shown: Any, as_table: Callable[[Any], Any]) -> None:
 
 @contextmanager
 def status(text: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr while something runs, in a terminal; gives a function that changes it."""
+    """Show a status line on stderr in a terminal while the block runs; yields a function that changes it."""
     if not sys.stderr.isatty():
         yield lambda _text: None
         return
@@ -42,7 +42,7 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def profile_table(profile: Profile) -> Table:
-    """One operator a row, the costliest in bold."""
+    """Return a table with one operator per row, the slowest in bold."""
     header, *rows = profile.cells()
     reported = profile.table().splitlines()[len(rows) + 1 :]
     costliest = max(profile.operators.values(), key=lambda figures: figures.seconds, default=None)
@@ -51,7 +51,7 @@ def profile_table(profile: Profile) -> Table:
 
 
 def report_table(report: Report) -> Table:
-    """What workers did, a part a row, most first; the rest of the report below."""
+    """Return a table of the workers' time, largest part first, with the rest of the report below."""
     total = sum(line.seconds for line in report.workers_time) or 1.0
     rows = [(str(line), f"{line.seconds:.3f}", f"{line.seconds / total:.0%}") for line in report.workers_time]
     reported = str(replace(report, workers_time=())).splitlines()
@@ -62,7 +62,7 @@ def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = (), reported: Sequence[str] = (),
     title: str | None = None,
 ) -> Table:  # fmt: skip
-    """Rows below a header, the first column to the left. ``styles``: of the first rows; ``reported``: lines below."""
+    """Return a table with the first column left-aligned. ``styles``: of the first rows; ``reported``: the caption."""
     from rich.table import Table
     from rich.text import Text
 

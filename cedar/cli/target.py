@@ -1,4 +1,4 @@
-"""Pipelines by name: ``module:name``."""
+"""Loads pipelines by name: ``module:name`` or ``file.py:name``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DATA = f"a file, folder, glob or URL of data, or {TARGET}"
 
 
 def load_data(target: str) -> cedar.Pipeline:
-    """The rows of data files, by their ending, or the pipeline that ``target`` names.
+    """Return a pipeline over data files, by their extension, or the pipeline that ``target`` names.
 
     Raises:
-        CedarError: there is no such file or pipeline, or its ending does not say what it holds.
+        CedarError: there is no such file or pipeline, or the extension is unknown.
     """
     if "://" in target or glob.has_magic(target) or (os.path.exists(target) and not target.endswith(".py")):
         return cedar.read(target)
@@ -37,7 +37,7 @@ def load_data(target: str) -> cedar.Pipeline:
 
 
 def load_pipeline(target: str) -> cedar.Pipeline:
-    """The pipeline that ``target`` names: ``module:name`` or ``file.py:name``; a function of no arguments is called.
+    """Return the pipeline that ``module:name`` or ``file.py:name`` names; a function is called without arguments.
 
     Raises:
         PipelineError: there is no such module, file or name, it raises, or it is not a pipeline.
@@ -57,7 +57,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
 
 
 def load_name(target: str) -> Any:
-    """What ``module:name`` or ``file.py:name`` names.
+    """Return the object that ``module:name`` or ``file.py:name`` names.
 
     Raises:
         PipelineError: there is no such module, file or name.
@@ -91,7 +91,7 @@ def _called(make: Any, target: str) -> Any:
 def _module(place: str) -> ModuleType:
     file = Path(place) if place.endswith(".py") else None
     folders = [os.getcwd()] if file is None else [os.getcwd(), str(file.resolve().parent)]
-    for folder in folders:  # as `python -m` and `python file.py` do; functions may import from them as long as they run
+    for folder in folders:  # as `python -m` and `python file.py` do, and kept for later imports
         if folder not in sys.path:
             sys.path.insert(0, folder)
     try:
@@ -100,12 +100,12 @@ def _module(place: str) -> ModuleType:
         raise
     except (ImportError, FileNotFoundError) as error:
         raise PipelineError(f"{place} cannot be imported: {error}", fix=f"write {TARGET}") from error
-    except (Exception, SystemExit) as error:  # whatever the user's module does
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise PipelineError(f"{place} cannot be imported: {_told(error)}") from error
 
 
 def _of_file(file: Path) -> ModuleType:
-    """A file as a module of its own name, whose functions and classes go to other processes by value."""
+    """Import a file as a module whose functions and classes are pickled by value for other processes."""
     import cloudpickle
 
     name = f"cedar_target_{file.stem}"
@@ -114,7 +114,7 @@ def _of_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up here
     cloudpickle.register_pickle_by_value(module)
     try:
         spec.loader.exec_module(module)
@@ -126,7 +126,7 @@ def _of_file(file: Path) -> ModuleType:
 
 
 def _told(error: BaseException) -> str:
-    """An exception, and the user's line that raised it."""
+    """Describe an exception and the line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

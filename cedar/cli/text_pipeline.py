@@ -1,4 +1,4 @@
-"""The pipeline of the command: a GPT-style model on text, byte by byte."""
+"""The model pipeline of ``cedar train resilient``: a GPT-style model on byte-level text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cedar.trainers.resilient.pipeline import ResilientPipeline, Workers
 
 
 def text_pipeline(options: Options, stages: int, group: Workers) -> ResilientPipeline:
-    """The pipeline of a configuration."""
+    """Build the pipeline of a configuration."""
     chosen, seed = options.model, options.run.seed
     if not 1 <= stages <= chosen.layers:
         raise CedarError(
@@ -35,11 +35,11 @@ def text_pipeline(options: Options, stages: int, group: Workers) -> ResilientPip
 
 
 def token_pipeline(options: DataOptions, seed: int) -> cedar.Pipeline:
-    """Rows of tokens, shuffled within windows of the text."""
+    """Return rows of tokens, shuffled within windows of the text."""
     return token_rows(options.paths, options.length + 1).shuffle(seed=seed)
 
 
 def next_token(batch: Mapping[str, Any]) -> tuple[Any, Any]:
-    """All tokens of a row but the last, and for each the one that follows."""
+    """Return (all tokens of each row but the last, the token that follows each)."""
     tokens = batch["tokens"].long()
     return tokens[:, :-1], tokens[:, 1:]

@@ -1,4 +1,4 @@
-"""``cedar top``: a run that is served, live."""
+"""``cedar top``: shows runs with a status server, live."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
 _LINES = 12
-_WORDS = 200  # bytes of a refusal
+_WORDS = 200  # bytes of an error response to show
 ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its process on this machine'
 
 
 def add(adder: Adder) -> None:
-    """The command."""
+    """Register the command."""
     about = "Show runs that are served, ranks of one job for example: live in a terminal, once in a pipe."
     examples = ['"http://127.0.0.1:41234/status?token=..."   # loader.url', "4711   # one of your processes here"]
     made = command(adder, "top", "show a run that is served", top, examples, about)
@@ -57,7 +57,7 @@ def top(chosen: argparse.Namespace) -> None:
 
 
 def addresses(text: str) -> list[str]:
-    """Of what was given on the command line: an address, or a process."""
+    """Return the URLs that a command-line argument stands for: a URL, or a process id."""
     if text.isdecimal():
         return cedar.served_by(int(text))
     try:
@@ -70,7 +70,7 @@ def addresses(text: str) -> list[str]:
 
 
 def _answers(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """Of those that answer."""
+    """Return the statuses of the runs that answer."""
     statuses = []
     for url in urls:
         with suppress(PipelineError):
@@ -83,22 +83,22 @@ def _asked(url: str) -> dict[str, Any]:
     try:
         status = dict(json.loads(answer))
         told_all([status] * 2, [status] * 2)
-    except Exception as error:  # of whatever listens there
+    except Exception as error:  # any server may listen there
         said = f"{type(error).__name__}: {error}"
         raise PipelineError(f"what answers there is no run: {said}", fix="loader.url has the address") from error
     return status
 
 
 def ask(url: str, seconds: float = 10) -> bytes:
-    """What a run answers.
+    """Return a run's answer to a request.
 
     Raises:
-        PipelineError: none does, or it refuses to.
+        PipelineError: no run answers, or it refuses.
     """
     fix = "the run may be over; its address is loader.url, with the token"
     try:
         try:
-            with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was inspected
+            with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was checked
                 return bytes(answer.read())
         except HTTPError as error:
             with error:
@@ -109,13 +109,13 @@ def ask(url: str, seconds: float = 10) -> bytes:
 
 
 def told_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
-    """The status of all ranks; of several, a line for all comes first, which names the one that waits most."""
+    """Describe all ranks; with several, the first line summarizes them and names the one with the largest stall."""
     each = [describe(now, then) for now, then in zip(statuses, before, strict=True)]
     return printable(each[0] if len(statuses) == 1 else "\n\n".join([headline(statuses), *each]))
 
 
 def headline(statuses: Sequence[dict[str, Any]]) -> str:
-    """All ranks in a line, which names the one that waits most."""
+    """Return a line for all ranks, which names the rank that waits most."""
     if not statuses:
         return "no rank answers"
     most = max(statuses, key=lambda rank: rank["stall"])
@@ -124,7 +124,7 @@ def headline(statuses: Sequence[dict[str, Any]]) -> str:
 
 
 def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
-    """The status as text; rates are of the time between two of them."""
+    """Describe a status; rates are computed since ``before``."""
     passed = now["seconds"] - before["seconds"]
     rate, stall = now["rows_per_second"], now["stall"]
     if passed > 0:

@@ -1,4 +1,4 @@
-"""``cedar trace``, ``cedar view`` and ``cedar merge``: what a run did when, from its file or its address."""
+"""``cedar trace``, ``cedar view`` and ``cedar merge``: record, show and combine traces of runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
 
-_LONGEST = 60  # seconds that a run records for who asks
+_LONGEST = 60  # longest recording that a client may request, in seconds
 
 
 def add(adder: Adder) -> None:
-    """The commands."""
+    """Register the commands."""
     view = command(adder, "view", "show a trace as a page that needs no network", _view, ["run.json --open"])
     view.add_argument("file", metavar="FILE", help="of loader(trace=FILE), or of cedar trace")
     view.add_argument("--out", metavar="PAGE", help="the page (default: FILE with the ending .html)")
@@ -59,7 +59,7 @@ def _trace(chosen: argparse.Namespace) -> None:
     query = {"token": parse_qs(parts.query).get("token", [""])[0], "seconds": str(chosen.seconds)}
     place = chosen.out if os.path.exists(chosen.out) else os.path.dirname(chosen.out) or os.curdir
     with writing(chosen.out):
-        if not os.access(place, os.W_OK):  # known before recording, which takes a while
+        if not os.access(place, os.W_OK):  # check before recording, which takes a while
             raise OSError(f"nothing can be written to {place}")
         trace = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
         with open(chosen.out, "wb") as file:

@@ -1,4 +1,4 @@
-"""``cedar train``: a configuration, the processes that train, and what came of it in the end."""
+"""``cedar train``: reads a configuration, starts training, and prints the results."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _add_grid(made: argparse.ArgumentParser) -> None:
 
 
 def main(name: str, chosen: argparse.Namespace) -> int:
-    """Train."""
+    """Train the model of a configuration."""
     options = config.load(chosen.config, import_module(_OPTIONS.format(name)).Options, chosen.changes)
     return _supervise(chosen, options) if name == "resilient" else _rank(name, chosen, options)
 
 
 def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
-    """Train as the only rank, or as one of those that torchrun started."""
+    """Train as the only rank, or as one of the ranks that torchrun started."""
     import torch
 
     from cedar.trainers.common.compute import device_of
@@ -83,14 +83,14 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
 
 
 def _supervise(chosen: argparse.Namespace, options: Any) -> int:
-    """Supervise the workers of this machine until the run is over; under torchrun, one process on each machine."""
+    """Supervise this machine's workers until the run is over; torchrun starts one such process per machine."""
     from cedar.cli import recoveries
     from cedar.cli.text_pipeline import text_pipeline
     from cedar.trainers.resilient.pipeline import Workers
 
     machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
     found = find_rank(None, None, False, None)
-    if found.world > 1 and (not (listen or joins) or "MASTER_ADDR" in os.environ):  # supervisors; the store is not ours
+    if found.world > 1 and (not (listen or joins) or "MASTER_ADDR" in os.environ):  # ranks are supervisors
         machines = chosen.machines or found.world
         host, port = launch.meeting_place()
         address = f"{host}:{port + 1}"
