@@ -26,13 +26,13 @@ def add(adder: Adder) -> None:
 `make bench` gives every peer its own environment."""
     examples = ["--only clicklog,python_map", "--peers cedar,dataloader --data my_photos"]
     bench = command(adder, "bench", "compare with the other loaders that are installed", bench_here, examples, about)
-    bench.add_argument("--only", metavar="A,B", help="these workloads")
-    bench.add_argument("--peers", metavar="A,B", help="these entries; cedar is ours, limits the parts alone")
-    bench.add_argument("--rounds", type=count, metavar="N", help="how often each runs (default: 2, with --full 5)")
+    bench.add_argument("--only", metavar="A,B", help="only these workloads")
+    bench.add_argument("--peers", metavar="A,B", help="only these entries; limits measures single parts alone")
+    bench.add_argument("--rounds", type=count, metavar="N", help="runs of each workload (default: 2, with --full 5)")
     bench.add_argument("--full", action="store_true", help="more rows, more rounds, every setting")
     bench.add_argument("--data", metavar="DIR", help="your own .jpg, .wav, .flac and .txt files")
-    bench.add_argument("--out", metavar="DIR", help="where results and inputs go (default: benchmarks/out/peers)")
-    bench.add_argument("--list", action="store_true", help="name workloads and peers")
+    bench.add_argument("--out", metavar="DIR", help="folder for results and inputs (default: benchmarks/out/peers)")
+    bench.add_argument("--list", action="store_true", help="list workloads and peers")
 
 
 def bench_here(chosen: argparse.Namespace) -> int:

@@ -34,29 +34,29 @@ def add(adder: Adder) -> None:
     examples = ["my_project.data:train", "pipelines.py:train --seconds 10 --save train.profile.json"]
     made = on_pipeline(adder, "profile", "measure a pipeline, operator by operator", profile, examples)
     made.add_argument("--seconds", type=seconds, default=2.0, help="how long to measure (default: 2)")
-    made.add_argument("--save", metavar="FILE", help="write the figures as JSON, too")
+    made.add_argument("--save", metavar="FILE", help="also write the measurements as JSON")
 
     _add_run(adder)
 
     examples = [
         "my_project.data:train   # while an image of the machine is built", "pipelines.py:train --save-plan plan.json"
     ]  # fmt: skip
-    summary = "prepare a machine: compile kernels, measure it, find a plan"
+    summary = "warm up a machine: compile kernels, measure it, find a plan"
     made = on_pipeline(adder, "warm", summary, warm, examples)
-    made.add_argument("--batches", type=count, default=1, metavar="N", help="how many to take (default: 1)")
+    made.add_argument("--batches", type=count, default=1, metavar="N", help="how many batches to run (default: 1)")
     _add_executor(made)
     made.add_argument("--save-plan", metavar="FILE", help="write the plan, for loader(plan=cedar.Plan.load(...))")
 
     examples = ["my_project.data:train state.json 1200 5   # row 5 of batch 1200 of the epoch of that state"]
-    made = on_pipeline(adder, "locate", "say which row of which file a trainer got at a step", locate, examples)
-    made.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON, of the rank at issue")
+    made = on_pipeline(adder, "locate", "find which row of which file a trainer got at a step", locate, examples)
+    made.add_argument("state", metavar="STATE", help="a file with that rank's loader.state_dict() as JSON")
     made.add_argument("step", type=index, metavar="STEP", help="batch of the epoch, from 0")
     made.add_argument("row", type=index, nargs="?", default=0, metavar="ROW", help="row of the batch (default: 0)")
 
     examples = ["my_project.data:train state.json clicks/part-3.parquet 1742   # in the epoch of that state"]
-    made = on_pipeline(adder, "where", "say at which step a row of a file is delivered", where, examples)
+    made = on_pipeline(adder, "where", "find the step at which a row of a file is delivered", where, examples)
     made.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON")
-    made.add_argument("file", metavar="FILE", help="a file of the pipeline, or how its path ends")
+    made.add_argument("file", metavar="FILE", help="a file of the pipeline, or the end of its path")
     made.add_argument("row", type=index, metavar="ROW", help="row of the file, from 0")
 
 
@@ -67,22 +67,22 @@ def _add_run(adder: Adder) -> None:
         "pipelines.py:train --epochs 2 --plan off   # as written, to compare",
         "pipelines.py:train --plan train.plan.json --limit-batches 1000",
         "pipelines.py:train --without late,order --budget cache=1GiB",
-        "pipelines.py:clean --write s3://bucket/clean --partition-by day   # again, and it continues where it was",
+        "pipelines.py:clean --write s3://bucket/clean --partition-by day   # run again to continue after a stop",
     ]
     made = on_pipeline(adder, "run", "run a pipeline and report what it did", run, examples)
     made.add_argument("--epochs", type=count, default=1, metavar="N", help="how many epochs (default: 1)")
     made.add_argument("--limit-batches", type=count, metavar="N", help="end each epoch after N batches (or rows)")
     made.add_argument("--seconds", type=seconds, metavar="S", help="end after S seconds")
     _add_executor(made)
-    made.add_argument("--plan", default="auto", metavar="PLAN", help="auto, off, or a file of plan.save (auto)")
+    made.add_argument("--plan", default="auto", metavar="PLAN", help="auto, off or a file of plan.save (default: auto)")
     made.add_argument("--rules", default="", metavar="A,B", help="more rewrites: module:function, or file.py:function")
     made.add_argument("--without", default="", metavar="A,B", help="rewrites to leave out, such as late, order, place")
     made.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
-    made.add_argument("--write", metavar="URL", help="write one epoch below URL; what was written before stays")
+    made.add_argument("--write", metavar="URL", help="write one epoch to URL; files already written are kept")
     formats = "parquet, arrow, vortex, lance, jsonl or tar (parquet)"
     made.add_argument("--format", metavar="NAME", help=formats)
-    made.add_argument("--partition-by", default="", metavar="A,B", help="columns that become folders")
-    made.add_argument("--rows-per-file", type=count, metavar="N", help="at most (default: files of 512 MiB)")
+    made.add_argument("--partition-by", default="", metavar="A,B", help="columns to partition into folders by")
+    made.add_argument("--rows-per-file", type=count, metavar="N", help="maximum rows (default: files of 512 MiB)")
     layouts = "of --write: fast to read, small, or pyarrow (fast)"
     made.add_argument("--layout", metavar="NAME", help=layouts)
 
@@ -152,7 +152,7 @@ def run(chosen: argparse.Namespace) -> int:
         "--layout": chosen.layout,
     }  # fmt: skip
     if given := [name for name, value in of_files.items() if value]:
-        raise PipelineError(f"{given[0]} is of files, and there are none without --write", fix="add --write URL")
+        raise PipelineError(f"{given[0]} needs --write", fix="add --write URL")
     options: dict[str, Any] = {
         "executor": chosen.executor, "workers": chosen.workers, "without": names(chosen.without),
         "rules": [load_name(each) for each in names(chosen.rules)], "budget": budget_of(chosen.budget),
@@ -185,10 +185,8 @@ def warm(chosen: argparse.Namespace) -> None:
         taken = sum(1 for _ in itertools.islice(loader, chosen.batches))
         plan = loader.plan
     if not taken:
-        raise PipelineError(f"{chosen.pipeline} has no batch", fix="give it data on which its kernels run")
-    print(
-        f"{taken} batch(es) in {time.perf_counter() - began:.1f} s; compiled kernels and the machine's figures are kept"
-    )
+        raise PipelineError(f"{chosen.pipeline} has no batch", fix="use data with at least one batch")
+    print(f"{taken} batch(es) in {time.perf_counter() - began:.1f} s; saved compiled kernels and measurements")
     if chosen.save_plan is not None:
         plan.save(chosen.save_plan)
         print(f"wrote {chosen.save_plan}")
@@ -202,7 +200,7 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
         "--budget": chosen.budget,
     }  # fmt: skip
     if given := [name for name, value in others.items() if value]:
-        raise PipelineError(f"--write writes one epoch, whole, by the plan that it finds: leave {given[0]} out")
+        raise PipelineError(f"--write always writes one whole epoch with its own plan: omit {given[0]}")
     try:
         written = pipeline.write(
             chosen.write, format=chosen.format or "parquet", partition_by=names(chosen.partition_by),
@@ -210,7 +208,7 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
             layout=chosen.layout or "fast",
         )  # fmt: skip
     except KeyboardInterrupt:
-        print("stopped; the same command continues where this was")
+        print("stopped; run the same command to continue")
         return 130
     print(written)
     return 0
@@ -248,7 +246,7 @@ def budget_of(text: str) -> cedar.Budget | None:
     pairs = dict(each.partition("=")[::2] for each in names(text))
     unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster", "layout"})
     if unknown or not all(pairs.values()):
-        raise PipelineError(f"--budget {text}: {', '.join(unknown) or 'a figure is missing'}", fix="such as cpus=4")
+        raise PipelineError(f"--budget {text}: {', '.join(unknown) or 'a value is missing'}", fix="such as cpus=4")
     cpus = pairs.pop("cpus", "")
     return cedar.Budget(cpus=int(cpus) if cpus.isdecimal() else cpus or None, **pairs) if text else None  # type: ignore[arg-type]
 

@@ -30,15 +30,15 @@ def _add_clicks(kinds: Adder) -> None:
     clicks.add_argument("out", metavar="OUT", help="a directory or URL")
     clicks.add_argument("--rows", type=int, default=500_000, help="number of rows (default: 500000)")
     clicks.add_argument("--seed", type=int, default=0, help="the same seed writes the same rows (default: 0)")
-    clicks.add_argument("--samples", type=int, default=16, metavar="S", help="rows of a session (default: 16)")
-    clicks.add_argument("--vary", action="store_true", help="S on average: sessions differ in length")
-    chance = "that a feature of the user is as in the row before (default: 0.95)"
+    clicks.add_argument("--samples", type=int, default=16, metavar="S", help="rows per session (default: 16)")
+    clicks.add_argument("--vary", action="store_true", help="vary session lengths, with S rows on average")
+    chance = "chance that a user feature repeats from the previous row (default: 0.95)"
     clicks.add_argument("--repeats", type=float, default=0.95, metavar="CHANCE", help=chance)
-    clicks.add_argument("--lists", type=index, default=0, help="of the user next to hist_items and tags (default: 0)")
+    clicks.add_argument("--lists", type=index, default=0, help="number of further list features (default: 0)")
     clicks.add_argument("--length", type=float, default=20, help="mean length of hist_items and lists (default: 20)")
-    slides = "a list that changes slides by M ids; 0: it is new (default: 0)"
+    slides = "ids by which a changed list slides; 0: it is redrawn (default: 0)"
     clicks.add_argument("--shift", type=int, default=0, metavar="M", help=slides)
-    clicks.add_argument("--items", type=int, default=5_000, help="how many items there are (default: 5000)")
+    clicks.add_argument("--items", type=int, default=5_000, help="number of items (default: 5000)")
     clicks.add_argument("--skew", type=float, default=0.8, help="popularity is 1 / rank ** SKEW (default: 0.8)")
     clicks.add_argument("--rows-per-file", type=int, default=100_000, metavar="N", help="(default: 100000)")
 
@@ -48,27 +48,27 @@ def _add_cluster(kinds: Adder) -> None:
     about = "Reads Parquet, writes Parquet; an interrupted run continues where it was."
     cluster = command(kinds, "cluster", summary, _cluster, about=about)
     cluster.add_argument("paths", metavar="IN", help="a directory, glob or URL")
-    cluster.add_argument("out", metavar="OUT", help="a folder that is not there yet")
+    cluster.add_argument("out", metavar="OUT", help="a new folder")
     _add_keys(cluster, sort=True)
-    cluster.add_argument("--columns-first", default="", metavar="A,B", help="what is read most often, to the front")
-    cluster.add_argument("--gap", type=float, metavar="MINUTES", help="a session ends where its user pauses so long")
-    cluster.add_argument("--unit", default="s", choices=("s", "ms", "us", "ns"), help="of plain numbers (default: s)")
+    cluster.add_argument("--columns-first", default="", metavar="A,B", help="columns to store first in each row group")
+    cluster.add_argument("--gap", type=float, metavar="MINUTES", help="a session ends after a pause of this length")
+    cluster.add_argument("--unit", default="s", choices=("s", "ms", "us", "ns"), help="unit of times (default: s)")
     cluster.add_argument(
         "--history", action="append", default=[], metavar="COLUMN:N[:event]",
         help="add the last N values before the session, or before each event; can be given several times",
     )  # fmt: skip
-    cluster.add_argument("--row-group-rows", type=int, default=65_536, metavar="N", help="at least (default: 65536)")
+    cluster.add_argument("--row-group-rows", type=int, default=65_536, metavar="N", help="minimum (default: 65536)")
     cluster.add_argument(
         "--compression", default="auto", choices=("auto", "zstd", "lz4"),
         help="auto: per column what is read fastest in 1.1 times the bytes of zstd (default: auto)",
     )  # fmt: skip
-    cluster.add_argument("--memory", default="1GiB", help="for all tasks together, about (default: 1GiB)")
+    cluster.add_argument("--memory", default="1GiB", help="approximate memory of all tasks together (default: 1GiB)")
     cluster.add_argument("--workers", type=int, metavar="N", help="tasks at once (default: the cores)")
     cluster.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler whose workers do the work")
 
 
 def _add_convert(kinds: Adder) -> None:
-    summary = "write data in another format, after telling what each is worth for a pipeline"
+    summary = "convert data to another format, after comparing formats for a pipeline"
     about = "Measures on the first rows, prints a table, then writes; an interrupted run continues where it was."
     convert = command(kinds, "convert", summary, _convert, about=about)
     convert.add_argument("paths", metavar="SRC", help="a directory, glob or URL of files, or a Lance data set")
@@ -82,37 +82,37 @@ def _add_convert(kinds: Adder) -> None:
 
 
 def _add_vocab(kinds: Adder) -> None:
-    summary = "count values and number the frequent ones, a Parquet file for each column"
+    summary = "count values and assign ids to frequent ones, in a Parquet file per column"
     vocab = command(kinds, "vocab", summary, _vocab)
     vocab.add_argument("paths", metavar="IN", help="a directory, glob or URL")
     vocab.add_argument("out", metavar="OUT", help="a folder")
     vocab.add_argument("--columns", required=True, metavar="A,B", help="ids, strings, or lists of them")
-    vocab.add_argument("--min-count", type=int, default=1, metavar="N", help="leave out what is rarer (default: 1)")
-    vocab.add_argument("--most", type=int, metavar="N", help="keep so many at most")
-    vocab.add_argument("--oov", type=int, default=0, metavar="ID", help="the id of what is left out (default: 0)")
+    vocab.add_argument("--min-count", type=int, default=1, metavar="N", help="omit rarer values (default: 1)")
+    vocab.add_argument("--most", type=int, metavar="N", help="largest number of values to keep")
+    vocab.add_argument("--oov", type=int, default=0, metavar="ID", help="id of omitted values (default: 0)")
     vocab.add_argument("--null", choices=("oov", "own", "keep"), default="oov", help="the id of nulls (default: oov)")
-    vocab.add_argument("--format", default="parquet", choices=_KINDS, help="of the files (default: parquet)")
-    vocab.add_argument("--memory", default="512MiB", help="before counts are spilled (default: 512MiB)")
+    vocab.add_argument("--format", default="parquet", choices=_KINDS, help="format of the files (default: parquet)")
+    vocab.add_argument("--memory", default="512MiB", help="memory for counts, before they spill (default: 512MiB)")
 
 
 def _add_inspect(kinds: Adder) -> None:
-    summary = "tell rows a session, what repeats, clustered or not, predicted factors"
+    summary = "report rows per session, repetition, clustering and predicted gains"
     inspect = command(kinds, "inspect", summary, _inspect)
     inspect.add_argument("paths", metavar="IN", help="a directory, glob or URL of Parquet files")
     _add_keys(inspect, sort=False)
     inspect.add_argument("--batch", type=int, default=2048, help="rows of a batch (default: 2048)")
-    inspect.add_argument("--rows", type=int, default=500_000, help="look at so many of the first (default: 500000)")
+    inspect.add_argument("--rows", type=int, default=500_000, help="number of first rows to inspect (default: 500000)")
     inspect.add_argument("--check", action="store_true", help="read all rows, and fail unless the log is clustered")
 
 
 def _add_keys(made: argparse.ArgumentParser, sort: bool) -> None:
-    made.add_argument("--session", required=True, metavar="COLUMN", help="what tells sessions (or users) apart")
+    made.add_argument("--session", required=True, metavar="COLUMN", help="the column of session ids (or user ids)")
     made.add_argument("--sort", required=sort, metavar="COLUMN", help="the column of times")
 
 
 def _add_manifest(kinds: Adder) -> None:
     summary = "list Parquet files and read their footers into one file, for read_parquet(manifest=)"
-    about = "A manifest that is there is brought up to date: only files that are new or changed are read."
+    about = "An existing manifest is updated: only new or changed files are read."
     manifest = command(kinds, "manifest", summary, _manifest, about=about)
     manifest.add_argument("paths", metavar="IN", nargs="+", help="as read_parquet takes them: directories, globs, URLs")
     manifest.add_argument("--out", required=True, metavar="FILE", help="a path or URL")
@@ -160,7 +160,7 @@ def _convert(chosen: argparse.Namespace) -> None:
     from cedar.cli.target import load_pipeline
 
     if chosen.out is None and not chosen.measure:
-        raise cedar.PipelineError("cedar data convert: there is no DST to write to", fix="name a folder; or --measure")
+        raise cedar.PipelineError("cedar data convert: DST is missing", fix="name a folder, or use --measure")
     pipeline = None if chosen.pipeline is None else load_pipeline(chosen.pipeline)
     out = None if chosen.measure else chosen.out
     print(cedar.convert(chosen.paths, out, format=chosen.format, layout=chosen.layout, pipeline=pipeline))

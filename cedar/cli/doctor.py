@@ -91,7 +91,7 @@ def _machine() -> Iterator[tuple[str, str, str]]:
     if folder := private_folder():
         yield "cache folder", f"{folder}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free", ""
     else:
-        yield "cache folder", "none", "measurements are not kept: set XDG_CACHE_HOME to a folder of yours alone"
+        yield "cache folder", "none", "measurements are not kept: set XDG_CACHE_HOME to a private folder"
 
 
 def _gpus() -> Iterator[tuple[str, str, str]]:

@@ -31,9 +31,9 @@ def add(adder: Adder) -> None:
 
     made = on_data(adder, "inspect", "show rows before and after each operator", inspect, " --rows 8 --out page.html")
     made.add_argument("--rows", type=count, default=4, metavar="N", help="how many rows (default: 4)")
-    made.add_argument("--out", metavar="FILE", help="write a page that shows images and sound, in place of text")
-    made.add_argument("--seed", type=int, default=0, metavar="S", help="of the run (default: 0)")
-    made.add_argument("--epoch", type=index, default=0, metavar="E", help="of the run (default: 0)")
+    made.add_argument("--out", metavar="FILE", help="write a page that shows images and sound, instead of text")
+    made.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the run (default: 0)")
+    made.add_argument("--epoch", type=index, default=0, metavar="E", help="epoch of the run (default: 0)")
 
 
 def head(chosen: argparse.Namespace) -> None:

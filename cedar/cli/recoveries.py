@@ -70,17 +70,17 @@ def show(record: Record) -> None:
     if recovered:
         console.print(table)
     console.print(
-        f"{record.plans['failures'] + 1:.0f} plans ahead took {1000 * record.plans['seconds']:.0f} ms"
+        f"{record.plans['failures'] + 1:.0f} plans computed in advance took {1000 * record.plans['seconds']:.0f} ms"
         + (f", a plan at a failure {1000 * max(one.plan for one in recovered):.0f} ms" if recovered else "")
     )
     if record.ended:
         state, logs = (max(one[name] for one in record.ended.values()) for name in ("peak", "logs"))
         console.print(
-            f"a worker kept {decimal(state)} of state and copies to undo it, and {decimal(logs)} of logs, at most"
+            f"each worker kept at most {decimal(state)} of state and undo copies, and {decimal(logs)} of logs"
         )
     if record.step:
         console.print(
-            f"a step without failures: {record.step['simulated']:.3f} s simulated from what its instructions took,"
+            f"a step without failures: {record.step['simulated']:.3f} s simulated from measured instructions,"
             f" {record.step['measured']:.3f} s measured"
         )
     gaps = intervals(record)

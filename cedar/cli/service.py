@@ -25,15 +25,15 @@ def add(adder: Adder) -> None:
     service = adder.add_parser("service", help="workers that several trainers share", description=__doc__)
     actions = service.add_subparsers(title="actions", metavar="ACTION", required=True)
     start = command(actions, "start", "run a service on this machine until Ctrl-C", run_service)
-    start.add_argument("--workers", type=int, default=1, metavar="N", help="the least number of workers (default: 1)")
-    start.add_argument("--max-workers", type=int, metavar="N", help="the most, while trainers wait (default: N)")
-    start.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback by TLS alone")
-    start.add_argument("--port", type=int, default=8786, help="of the scheduler; 0 takes a free one (default: 8786)")
-    start.add_argument("--keep", default="1GiB", metavar="SIZE", help="for results that jobs share (default: 1GiB)")
+    start.add_argument("--workers", type=int, default=1, metavar="N", help="minimum number of workers (default: 1)")
+    start.add_argument("--max-workers", type=int, metavar="N", help="maximum, while trainers wait (default: N)")
+    start.add_argument("--host", default="127.0.0.1", help="address to listen on; requires TLS beyond loopback")
+    start.add_argument("--port", type=int, default=8786, help="scheduler port; 0 selects a free one (default: 8786)")
+    start.add_argument("--keep", default="1GiB", metavar="SIZE", help="memory for shared results (default: 1GiB)")
     status = command(actions, "status", "show jobs, buffers, workers and stalls", show_status)
-    status.add_argument("address", metavar="ADDRESS", help="of the scheduler, such as tls://127.0.0.1:8786")
-    status.add_argument("--follow", action="store_true", help="show it every second, until Ctrl-C")
-    status.add_argument("--page", metavar="HOST:PORT", help="serve it as a page that is live, such as 127.0.0.1:0")
+    status.add_argument("address", metavar="ADDRESS", help="address of the scheduler, such as tls://127.0.0.1:8786")
+    status.add_argument("--follow", action="store_true", help="update every second, until Ctrl-C")
+    status.add_argument("--page", metavar="HOST:PORT", help="serve a live page at this address, such as 127.0.0.1:0")
 
 
 def run_service(chosen: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ def run_service(chosen: argparse.Namespace) -> None:
         chosen.workers, chosen.max_workers, host=chosen.host, port=chosen.port, keep=chosen.keep
     ) as service:
         print(f"listening at {service.address}", flush=True)
-        print(f'trainers: loader(executor="{service.address}"); look: cedar service status {service.address}')
+        print(f'trainers: loader(executor="{service.address}"); status: cedar service status {service.address}')
         with contextlib.suppress(KeyboardInterrupt):
             while service.alive:
                 time.sleep(_LOOK)

@@ -24,8 +24,8 @@ def add(adder: Adder) -> None:
     about = "Simulate a pipeline-parallel model on a cluster. All figures are simulated."
     made = command(adder, "simulate", summary, main, about=about)
     made.add_argument("config", metavar="FILE", help="a TOML file; python -m pydoc cedar.simulate.job lists settings")
-    made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
-    made.add_argument("--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong")
+    made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="overrides of settings in the file: run.hours=2")
+    made.add_argument("--against", metavar="REPORT", help="report.json of a run, to compare the simulation with")
     made.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -48,7 +48,7 @@ def tables(forecast: Forecast) -> Iterator[Table]:
     low, middle, high = forecast.step
     cells: list[tuple[str, ...]]
     rows = [("seconds, median (5% to 95%)", f"{middle:.4g} ({low:.4g} to {high:.4g})")]
-    rows += [("with mean times all the way", f"{forecast.period:.4g}")]
+    rows += [("with mean times for all instructions", f"{forecast.period:.4g}")]
     if forecast.rows:
         speeds = [f"{forecast.rows / seconds:,.0f}" for seconds in forecast.step]
         rows += [("rows per second", f"{speeds[1]} ({speeds[2]} to {speeds[0]})")]
@@ -61,7 +61,7 @@ def tables(forecast: Forecast) -> Iterator[Table]:
         yield "under failures (simulated)", ("system", "MTBF", "steps per hour", "effective training time"), cells
     if forecast.rates:
         cells = [(system, f"{rate:.0%}", f"{share:.3f}") for rate, system, share in forecast.rates]
-        yield "workers that are dead at once (simulated)", ("system", "dead", "throughput left"), cells
+        yield "workers that fail at the same time (simulated)", ("system", "dead", "throughput left"), cells
     if forecast.effective:
         ratios: dict[float, dict[str, str]] = {}
         for mtbf, name, every, ratio in forecast.effective:
@@ -77,7 +77,7 @@ def tables(forecast: Forecast) -> Iterator[Table]:
             )
             for one in forecast.comparisons
         ]  # fmt: skip
-        yield "against the run, seconds of a step", ("dead", "steps", "measured", "simulated", "median off by"), cells
+        yield "compared with the run, in seconds", ("dead", "steps", "measured", "simulated", "median off by"), cells
 
 
 def _range(quantiles: Sequence[float], how: str) -> str:

@@ -64,7 +64,7 @@ def load_name(target: str) -> Any:
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
-        raise PipelineError(f"{target!r} names no pipeline", fix=f"write {TARGET}")
+        raise PipelineError(f"{target!r} does not name a pipeline", fix=f"write {TARGET}")
     module = _module(place)
     if not hasattr(module, name):
         known = [n for n in vars(module) if not n.startswith("_")]

@@ -20,8 +20,8 @@ def text_pipeline(options: Options, stages: int, group: Workers) -> ResilientPip
     chosen, seed = options.model, options.run.seed
     if not 1 <= stages <= chosen.layers:
         raise CedarError(
-            f"{chosen.layers} layers cannot be cut into {stages} stages of {group.replicas} replicas",
-            fix="give each stage a layer or more",
+            f"{chosen.layers} layers cannot be split into {stages} stages",
+            fix="use at most one stage per layer, and at least one stage",
         )
     model = Transformer(
         VOCABULARY, options.data.length, chosen.layers, chosen.width, chosen.heads, chosen.dropout, chosen.tied

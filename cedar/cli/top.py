@@ -30,11 +30,11 @@ ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its pro
 
 def add(adder: Adder) -> None:
     """Register the command."""
-    about = "Show runs that are served, ranks of one job for example: live in a terminal, once in a pipe."
-    examples = ['"http://127.0.0.1:41234/status?token=..."   # loader.url', "4711   # one of your processes here"]
-    made = command(adder, "top", "show a run that is served", top, examples, about)
+    about = "Show runs with a status server, such as the ranks of a job: live in a terminal, once in a pipe."
+    examples = ['"http://127.0.0.1:41234/status?token=..."   # loader.url', "4711   # one of your local processes"]
+    made = command(adder, "top", "show the status of a run", top, examples, about)
     made.add_argument("urls", metavar="URL|PID", nargs="+", help=ADDRESS)
-    made.add_argument("--page", metavar="HOST:PORT", help="serve a page of all of them, such as 127.0.0.1:0")
+    made.add_argument("--page", metavar="HOST:PORT", help="serve a page of all runs, such as at 127.0.0.1:0")
 
 
 def top(chosen: argparse.Namespace) -> None:
@@ -65,7 +65,7 @@ def addresses(text: str) -> list[str]:
     except ValueError:
         known = False
     if not known:
-        raise PipelineError(f"{text!r} is not an address of a run", fix="loader.url has it")
+        raise PipelineError(f"{text!r} is not the address of a run", fix="use loader.url")
     return [text]
 
 
@@ -85,7 +85,7 @@ def _asked(url: str) -> dict[str, Any]:
         told_all([status] * 2, [status] * 2)
     except Exception as error:  # any server may listen there
         said = f"{type(error).__name__}: {error}"
-        raise PipelineError(f"what answers there is no run: {said}", fix="loader.url has the address") from error
+        raise PipelineError(f"the server at this address is not a run: {said}", fix="use loader.url") from error
     return status
 
 
@@ -95,7 +95,7 @@ def ask(url: str, seconds: float = 10) -> bytes:
     Raises:
         PipelineError: no run answers, or it refuses.
     """
-    fix = "the run may be over; its address is loader.url, with the token"
+    fix = "check that the run is still active, and use loader.url, with the token"
     try:
         try:
             with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was checked
@@ -103,9 +103,9 @@ def ask(url: str, seconds: float = 10) -> bytes:
         except HTTPError as error:
             with error:
                 said = error.read(_WORDS).decode("utf-8", "replace").strip()
-            raise PipelineError(f"what answers there refuses: {error}: {said}", fix=fix) from error
+            raise PipelineError(f"the server at this address refused the request: {error}: {said}", fix=fix) from error
     except (OSError, HTTPException, ValueError) as error:
-        raise PipelineError(f"no run answers there: {str(error).strip()}", fix=fix) from error
+        raise PipelineError(f"no run answers at this address: {str(error).strip()}", fix=fix) from error
 
 
 def told_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:

@@ -23,19 +23,19 @@ _LONGEST = 60  # longest recording that a client may request, in seconds
 
 def add(adder: Adder) -> None:
     """Register the commands."""
-    view = command(adder, "view", "show a trace as a page that needs no network", _view, ["run.json --open"])
-    view.add_argument("file", metavar="FILE", help="of loader(trace=FILE), or of cedar trace")
-    view.add_argument("--out", metavar="PAGE", help="the page (default: FILE with the ending .html)")
+    view = command(adder, "view", "show a trace as a self-contained page", _view, ["run.json --open"])
+    view.add_argument("file", metavar="FILE", help="a trace from loader(trace=FILE) or cedar trace")
+    view.add_argument("--out", metavar="PAGE", help="the page to write (default: FILE with the extension .html)")
     view.add_argument("--open", action="store_true", help="show it in a browser")
-    examples = ['"http://127.0.0.1:41234/?token=..."', "4711   # a process of yours on this machine"]
-    trace = command(adder, "trace", "record a run that is served, for a while", _trace, examples)
+    examples = ['"http://127.0.0.1:41234/?token=..."', "4711   # one of your processes on this machine"]
+    trace = command(adder, "trace", "record a trace of a running job", _trace, examples)
     trace.add_argument("url", metavar="URL|PID", help=ADDRESS)
-    trace.add_argument("--seconds", type=_span, default=5, metavar="S", help=f"1 to {_LONGEST} (default: 5)")
+    trace.add_argument("--seconds", type=_span, default=5, metavar="S", help=f"to record: 1 to {_LONGEST} (default: 5)")
     trace.add_argument("--out", default="run.json", metavar="FILE", help="default: run.json")
     examples = ["both.json run.json torch.json"]
-    merge = command(adder, "merge", "put traces on one clock, in one file for Perfetto", _merge, examples)
+    merge = command(adder, "merge", "merge traces into one file for Perfetto, with aligned clocks", _merge, examples)
     merge.add_argument("out", metavar="OUT", help="the file to write")
-    merge.add_argument("traces", metavar="TRACE", nargs="+", help="of cedar, or of torch.profiler")
+    merge.add_argument("traces", metavar="TRACE", nargs="+", help="a trace from cedar or torch.profiler")
 
 
 def _span(text: str) -> int:
@@ -60,7 +60,7 @@ def _trace(chosen: argparse.Namespace) -> None:
     place = chosen.out if os.path.exists(chosen.out) else os.path.dirname(chosen.out) or os.curdir
     with writing(chosen.out):
         if not os.access(place, os.W_OK):  # check before recording, which takes a while
-            raise OSError(f"nothing can be written to {place}")
+            raise OSError(f"{place} is not writable")
         trace = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
         with open(chosen.out, "wb") as file:
             file.write(trace)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 TRAINERS = {
     "dlrm": "a recommendation model on deduplicated features",
-    "moe": "a mixture of experts whose replicas follow popularity",
-    "resilient": "a pipeline-parallel model that outlives its workers",
+    "moe": "a mixture of experts with adaptive replicas",
+    "resilient": "a pipeline-parallel model that survives worker failures",
 }
 REPORT, THROUGHPUT = "report.json", "throughput.png"
 _OPTIONS = "cedar.trainers.{}.options"
@@ -36,7 +36,7 @@ def add(adder: Adder) -> None:
         made.add_argument(
             "config", metavar="CONFIG", help=f"a TOML file; python -m pydoc {_OPTIONS.format(name)} lists settings"
         )
-        made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="in place of the file's: run.steps=50")
+        made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="overrides of the file: run.steps=50")
         made.add_argument("--resume", action="store_true", help="continue from the newest checkpoint in run.folder")
         if name == "resilient":
             _add_grid(made)
@@ -45,12 +45,12 @@ def add(adder: Adder) -> None:
 
 
 def _add_grid(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--stages", type=count, default=2, metavar="N", help="of the pipeline (default: 2)")
+    made.add_argument("--stages", type=count, default=2, metavar="N", help="number of pipeline stages (default: 2)")
     made.add_argument("--replicas", type=count, default=2, metavar="N", help="workers of each stage (default: 2)")
     made.add_argument("--machines", type=count, default=None, metavar="N", help="supervisors to wait for (default: 1)")
-    made.add_argument("--listen", default=None, metavar="HOST:PORT", help="where the others join (default: any port)")
-    made.add_argument("--join", default=None, metavar="HOST:PORT", help="join a run that continues there")
-    made.add_argument("--chaos", default="", metavar="WHAT", help="fail on purpose: kill=2@step40, rejoin@step80")
+    made.add_argument("--listen", default=None, metavar="HOST:PORT", help="where machines join (default: any port)")
+    made.add_argument("--join", default=None, metavar="HOST:PORT", help="join the run at this address")
+    made.add_argument("--chaos", default="", metavar="WHAT", help="inject failures: kill=2@step40, rejoin@step80")
 
 
 def main(name: str, chosen: argparse.Namespace) -> int:

@@ -85,7 +85,7 @@ def test_ctrl_c_ends_a_run_with_its_report(module, monkeypatch, capsys):
 @pytest.mark.parametrize("option", ["--format csv", "--partition-by a", "--rows-per-file 3", "--layout fast"])
 def test_options_of_files_need_files(module, option, capsys):
     assert main(["run", "my_pipelines_for_cli:rows", *option.split()]) == 1
-    assert f"{option.split()[0]} is of files" in capsys.readouterr().err
+    assert f"{option.split()[0]} needs --write" in capsys.readouterr().err
 
 
 def test_run_writes_what_is_not_written_yet(module, tmp_path, capsys):
@@ -98,7 +98,7 @@ def test_run_writes_what_is_not_written_yet(module, tmp_path, capsys):
     assert main(command) == 1
     assert "was begun with format='jsonl', but this call has format='parquet'" in capsys.readouterr().err
     assert main([*command, "--epochs", "2"]) == 1
-    assert "leave --epochs out" in capsys.readouterr().err
+    assert "omit --epochs" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_writing(module, tmp_path, monkeypatch, capsys):
@@ -107,7 +107,7 @@ def test_ctrl_c_ends_writing(module, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(cedar.Pipeline, "write", interrupted)
     assert main(["run", "my_pipelines_for_cli:rows", "--write", str(tmp_path)]) == 130
-    assert "the same command continues" in capsys.readouterr().out
+    assert "run the same command to continue" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_head_takes_so_many_rows_and_prints_wide_rows_by_column(files, capsys):
         ("nowhere/a.csv", "nowhere/a.csv: there is no such file or folder\n"),
         ("none*.csv", "no file matches 'none*.csv'"),
         ("my_pipelines_for_cli:mode", "has no 'mode'; it has made"),
-        ("my_pipelines_for_cli.py", "names no pipeline"),
+        ("my_pipelines_for_cli.py", "does not name a pipeline"),
     ],
 )
 def test_what_is_not_there_is_said(module, files, target, said, capsys):

@@ -35,7 +35,7 @@ def test_all_ranks_are_on_one_page(tmp_path):
             loaders[1].close()
             later = served(url, "/")[0]
             assert "1 ranks, " in later
-            assert "no run answers there" in later
+            assert "no run answers at this address" in later
             with pytest.raises(urllib.error.HTTPError):
                 served(url.partition("?")[0] + "?token=x", "/")
         finally:

@@ -46,7 +46,7 @@ def test_explain_prints_the_plan(module, target, capsys):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("no_colon", "names no pipeline"),
+        ("no_colon", "does not name a pipeline"),
         ("no_such_module_here:p", "no_such_module_here cannot be imported"),
         ("no_such_file.py:p", "no_such_file.py cannot be imported"),
         ("my_pipelines_for_cli:mode", "has no 'mode'; it has made"),

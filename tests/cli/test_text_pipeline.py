@@ -42,5 +42,5 @@ def test_stages_hold_the_whole_model_and_no_layer_twice(tied: bool) -> None:
     assert set(names) == set(whole)
     assert len(names) - len(whole) == tied  # the table of tokens is at both ends
     assert (pipeline.tied == "tokens.weight") is tied
-    with pytest.raises(CedarError, match="3 layers cannot be cut into 4 stages"):
+    with pytest.raises(CedarError, match="3 layers cannot be split into 4 stages"):
         text_pipeline(made, 4, Workers(1))

@@ -31,12 +31,12 @@ def test_top_shows_all_ranks_and_which_of_them_waits_most(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"SSH-2.0-OpenSSH_9\r\n", "no run answers there: SSH-2.0-OpenSSH_9\n"),
-        (b"HTTP/1.0 200 OK\r\n\r\n" + b'{"a": 1}', "what answers there is no run: KeyError: 'seconds'"),
-        (b"HTTP/1.0 200 OK\r\n\r\n[1]", "what answers there is no run: TypeError"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "no run answers at this address: SSH-2.0-OpenSSH_9\n"),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b'{"a": 1}', "the server at this address is not a run: KeyError: 'seconds'"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[1]", "the server at this address is not a run: TypeError"),
         (
             b"HTTP/1.0 403 Forbidden\r\n\r\nthe token is wrong\n",
-            "refuses: HTTP Error 403: Forbidden: the token is wrong",
+            "refused the request: HTTP Error 403: Forbidden: the token is wrong",
         ),
     ],
 )
@@ -58,4 +58,4 @@ def answered(server, answer):
 @pytest.mark.parametrize("command", ["top", "trace"])
 def test_what_is_no_address_is_an_error(command, capsys):
     assert main([command, "http://[bad"]) == 1
-    assert "'http://[bad' is not an address of a run" in capsys.readouterr().err
+    assert "'http://[bad' is not the address of a run" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_own_files(demo, tmp_path):
     [
         ({"x": [1.0] * 40}, (), "no label column"),
         ({"label": ["a"] * 40, "x": [1.0] * 40}, (), "must hold the numbers 0 and 1"),
-        ({"label": [5] * 40, "x": [1.0] * 40}, (), "must hold 0 and 1; 5 was found"),
+        ({"label": [5] * 40, "x": [1.0] * 40}, (), "must be 0 or 1; got 5"),
         ({"label": [1.0] * 40}, (), "no column that can be a feature"),
         ({"label": [1] * 3, "x": [1.0] * 3}, (), "at least 20 are needed"),
         ({"label": [1] * 40, "x": [1.0] * 40}, ("--label", "lable"), "no label column ('lable')"),

@@ -60,7 +60,7 @@ class BackgroundWriter:
             error, self._error = self._error, None
             raise CedarError(
                 f"a checkpoint could not be written into {self.folder}: {error}",
-                done="older checkpoints are as they were", fix="look for space and rights there",
+                done="older checkpoints are unchanged", fix="check the free space and the permissions of that folder",
             ) from error  # fmt: skip
 
 
@@ -146,14 +146,14 @@ def read_index(path: str, name: str = INDEX) -> Index:
     file = os.path.join(path, name)
     if not os.path.exists(file) and any(os.path.exists(os.path.join(path, former)) for former in _FORMER):
         raise CedarError(
-            f"{path} is of the format that earlier versions wrote, which holds pickles: reading those may run code",
+            f"{path} has the format of earlier versions, which contains pickles: reading them could run code",
             done="nothing was loaded",
             fix="if no other user can write there, cedar.trainers.common.dcp.import_dcp(OLD, NEW, trust=True) converts"
             " those of dlrm and moe; else set run.folder to another folder and start again",
         )
     index = read_sealed(file)
     if index.get("format") != FORMAT or not isinstance(index.get("state"), dict):
-        raise Damaged(f"{file} is not an index of a checkpoint", done="nothing was loaded", fix="remove that folder")
+        raise Damaged(f"{file} is not a checkpoint index", done="nothing was loaded", fix="remove that folder")
     return Index(index["state"], entries_of(index.get("tensors"), file))
 
 
@@ -177,7 +177,7 @@ def newest(folder: str, *, thorough: bool = False) -> str:
 
 def say_damaged(error: CedarError) -> None:
     """Print on stderr that a damaged checkpoint is skipped."""
-    sys.stderr.write(f"{error}\nthe checkpoint before it is taken\n")
+    sys.stderr.write(f"{error}\nskipping it; an older checkpoint is used\n")
 
 
 def rename_whole(aside: str, path: str, keep: int) -> None:
@@ -325,13 +325,13 @@ def refuse_others(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: 
         saved = saved_with.get(key)
         if isinstance(own, dict) and isinstance(saved, dict):
             names = [name for name in {**own, **saved} if own.get(name) != saved.get(name)]
-            odd += [f"{key} {name} was {saved.get(name)!r} and is {own.get(name)!r}" for name in names]
+            odd += [f"{key} {name}was {saved.get(name)!r} and is now {own.get(name)!r}" for name in names]
         elif saved != own:
-            odd.append(f"{key} was {saved!r} and is {own!r}")
+            odd.append(f"{key} was {saved!r} and is now {own!r}")
     if odd:
         raise CedarError(
             f"{path} was saved with other settings: {'; '.join(odd[:8])}", done="nothing was loaded",
-            fix="give the settings and the vocabularies that it was saved with, or another run.folder",
+            fix="use the settings and vocabularies that it was saved with, or set another run.folder",
         )  # fmt: skip
 
 
@@ -351,6 +351,6 @@ def torn(path: str) -> Iterator[None]:
         if isinstance(error, CedarError):
             raise
         raise Damaged(
-            f"the state in {path} cannot be taken: {type(error).__name__} {error}",
-            fix="remove that folder, or take an older checkpoint",
+            f"the state in {path} cannot be loaded: {type(error).__name__} {error}",
+            fix="remove that folder, or resume from an older checkpoint",
         ) from error

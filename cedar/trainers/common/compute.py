@@ -61,10 +61,10 @@ def device_of(name: str) -> torch.device:
     except RuntimeError as error:
         raise CedarError(f"run.device is {name!r}: {error}", fix="give cpu, cuda or auto") from error
     if device.type not in ("cpu", "cuda"):
-        raise CedarError(f"run.device is {name!r}, on which nothing here was tried", fix="give cpu, cuda or auto")
+        raise CedarError(f"run.device is {name!r}, which cedar does not support", fix="give cpu, cuda or auto")
     if device.type == "cuda" and (device.index or 0) >= (gpus := count_gpus()):
         raise CedarError(
-            f"run.device is {name!r}, and torch sees {gpus} GPUs",
+            f"run.device is {name!r}, but torch sees {gpus} GPU(s)",
             fix="give run.device=cpu, or install a torch that is built for the GPUs of this machine",
         )
     return device

@@ -54,7 +54,7 @@ class TransformerOptions:
     def __post_init__(self) -> None:
         positive(self, "layers", "width", "heads")
         if self.width % self.heads:
-            raise ValueError(f"a width of {self.width} cannot be cut into {self.heads} heads")
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: give 0 or more, and less than 1")
 
@@ -204,7 +204,7 @@ def parse(values: Mapping[str, Any], cls: type[T], where: str) -> T:
 def _put(values: dict[str, Any], change: str) -> None:
     key, equals, text = change.partition("=")
     if not equals:
-        raise CedarError(f"{change!r} changes nothing", fix="write KEY=VALUE, as in model.layers=4")
+        raise CedarError(f"{change!r} is not a setting", fix="write KEY=VALUE, as in model.layers=4")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -222,7 +222,7 @@ def _build(values: Mapping[str, Any], cls: Any, where: str, prefix: str) -> Any:
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
-            fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+            fix = f"did you mean {near[0]!r}?" if near else f"known settings: {', '.join(known)}"
             raise CedarError(f"{where}: there is no setting {prefix + key!r}", fix=fix)
     for field in dataclasses.fields(cls):
         if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:

@@ -59,12 +59,12 @@ def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
     if trust is not True:
         raise CedarError(
             f"reading {folder} unpickles a file, which may run code", done="nothing was read",
-            fix="where no other user could write there, say import_dcp(..., trust=True)",
+            fix="if no other user can write there, call import_dcp(..., trust=True)",
         )  # fmt: skip
     aside = f"{checkpoint}.part"
     for path in (checkpoint, aside):
         if os.path.exists(path):
-            raise CedarError(f"{path} is there already", fix="give another name, or remove it")
+            raise CedarError(f"{path} already exists", fix="give another name, or remove it")
     from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
@@ -80,7 +80,7 @@ def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
             with open(os.path.join(folder, STATE), encoding="utf-8") as file:
                 state = json.load(file)
     except (OSError, ValueError, KeyError) as error:
-        raise CedarError(f"{folder} is not a checkpoint that torch reads: {error}", fix="see what it holds") from error
+        raise CedarError(f"{folder} is not a checkpoint that torch reads: {error}", fix="check its files") from error
     os.makedirs(aside)
     tensors = {name: Part(value) for name, value in values.items() if torch.is_tensor(value)}
     write_index(aside, state, write_parts(aside, "rank-0.safetensors", tensors))

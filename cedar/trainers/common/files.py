@@ -45,15 +45,15 @@ def unseal(line: bytes, where: str) -> dict[str, Any]:
     """
     match = _SEALED.fullmatch(line)
     if match is None:
-        raise _damaged(where, "it is cut off, or not of this format")
+        raise _damaged(where, "it is truncated, or has another format")
     if hashlib.sha256(match[2]).hexdigest().encode() != match[1]:
-        raise _damaged(where, "its digest is another than was written")
+        raise _damaged(where, "its SHA-256 digest does not match its content")
     try:
         content = json.loads(match[2], parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise _damaged(where, f"it is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise _damaged(where, "it holds no object")
+        raise _damaged(where, "it is not a JSON object")
     return content
 
 
@@ -110,11 +110,11 @@ def sync_folder(folder: str) -> None:
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _damaged(where: str, why: str) -> Damaged:
-    return Damaged(f"{where} cannot be read: {why}", done="it was not used", fix="remove it, or take an older one")
+    return Damaged(f"{where} cannot be read: {why}", done="it was not used", fix="remove it, or use an older one")
 
 
 CHECKPOINTS, METRICS, RUN, PLOT = "checkpoints", "metrics.jsonl", "run.json", "replicas.png"
@@ -135,7 +135,7 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
         names = [name for name in names if not os.path.isdir(path := os.path.join(folder, name)) or os.listdir(path)]
     except OSError as error:
         raise CedarError(
-            f"run.folder is {folder!r}, which cannot be made: {error.strerror}",
+            f"run.folder is {folder!r}, which cannot be created: {error.strerror}",
             fix="set it to a folder for checkpoints and metrics",
         ) from error
     whose = ""
@@ -144,7 +144,7 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
         whose = str(reported.get("trainer", "")) if isinstance(reported, dict) else ""
     if names and whose not in ("", trainer):
         raise CedarError(
-            f"{folder} holds a run of the trainer {whose!r}, and this one is {trainer!r}",
+            f"{folder} holds a run of the trainer {whose!r}, but this one is {trainer!r}",
             done="nothing was changed there", fix="set run.folder to another folder",
         )  # fmt: skip
     if names and not resume:

@@ -164,9 +164,9 @@ class Group:
                 yield
             except RuntimeError as error:
                 raise CedarError(
-                    f"rank {self.rank} of {self.size} lost the others while it exchanged {phase}: {error}",
+                    f"rank {self.rank} of {self.size} lost the connection to other ranks during {phase}: {error}",
                     done="this rank stopped; what the last checkpoint holds is safe",
-                    fix="start again with --resume, on as many ranks or on fewer",
+                    fix="restart with --resume, on the same number of ranks or on fewer",
                 ) from error
 
 

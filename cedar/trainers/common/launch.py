@@ -74,9 +74,9 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
         dist.init_process_group(backend, store=attempt, rank=rank, world_size=world, timeout=limit)
     except RuntimeError as error:
         raise CedarError(
-            f"rank {rank} of {world} did not meet the others at {where} within {timeout:g} s: {error}",
+            f"rank {rank} of {world} did not connect to the other ranks at {where} within {timeout:g} s: {error}",
             done="nothing was trained",
-            fix="see that all ranks are started, and that MASTER_ADDR and MASTER_PORT are the same for all",
+            fix="check that all ranks have started with the same MASTER_ADDR and MASTER_PORT",
         ) from error
     try:
         yield int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
@@ -105,7 +105,7 @@ def meeting_place() -> tuple[str, int]:
     """
     port = _told("MASTER_PORT")
     if not port.isdecimal():
-        raise CedarError(f"MASTER_PORT is {port!r}, no integer", fix="let torchrun set it")
+        raise CedarError(f"MASTER_PORT is {port!r}, which is not an integer", fix="let torchrun set it")
     return _told("MASTER_ADDR"), int(port)
 
 
@@ -114,8 +114,8 @@ def _told(name: str) -> str:
         return os.environ[name]
     raise CedarError(
         f"{find_rank(None, None, False, None).origin} are set, so this is one of several ranks, and {name} is not set",
-        fix="start ranks with torchrun, which sets all of it; or set MASTER_ADDR to rank 0's "
-        "machine, as the others reach it, and MASTER_PORT to a free port there",
+        fix="start ranks with torchrun, which sets these variables; or set MASTER_ADDR to rank 0's "
+        "host, as other ranks reach it, and MASTER_PORT to a free port there",
     )
 
 
@@ -127,7 +127,7 @@ def _take_gpu(local: int) -> None:
     one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # the launcher gave each rank its own GPU
     if local >= gpus and not one_each:
         raise CedarError(
-            f"rank {local} of this machine has no GPU: there are {gpus}, and each rank takes one",
-            fix="start as many ranks on a machine as it has GPUs, or set run.device=cpu",
+            f"rank {local} of this machine has no GPU: there are {gpus}, and each rank needs one",
+            fix="start at most one rank per GPU on each machine, or set run.device=cpu",
         )
     torch.cuda.set_device(0 if one_each else local)

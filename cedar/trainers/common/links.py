@@ -47,7 +47,7 @@ def admit(connection: socket.socket, key: bytes) -> socket.socket:
         answer = receive_exactly(connection, KEY + _PROOF)
         theirs, proof = answer[:KEY], answer[KEY:]
         if not hmac.compare_digest(proof, _proof(key, b"dials", ours, theirs)):
-            raise RefusedConnection("a connection without the key of this run was refused")
+            raise RefusedConnection("refused a connection from a process without this run's key")
         connection.sendall(_proof(key, b"listens", theirs, ours))
         connection.settimeout(None)
     except BaseException:
@@ -71,9 +71,9 @@ def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.sock
         try:
             proof = receive_exactly(connection, _PROOF)
         except ConnectionError as error:
-            raise RefusedConnection("the other end does not take this key") from error
+            raise RefusedConnection("the other process rejected this key") from error
         if not hmac.compare_digest(proof, _proof(key, b"listens", ours, theirs)):
-            raise RefusedConnection("the other end does not hold the key of this run")
+            raise RefusedConnection("the other process does not have this run's key")
         connection.settimeout(None)
     except BaseException:
         connection.close()
@@ -90,7 +90,7 @@ def receive_frame(connection: socket.socket) -> bytes:
     """Receive the bytes of one ``send_frame`` call."""
     (length,) = struct.unpack("<I", receive_exactly(connection, 4))
     if length > _MOST:
-        raise ConnectionError(f"a message of {length} bytes is none of ours")
+        raise ConnectionError(f"a message of {length} bytes exceeds the limit of {_MOST} bytes")
     return receive_exactly(connection, length)
 
 
@@ -133,7 +133,7 @@ def read_key(path: str) -> bytes:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="ascii") as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISREG(status.st_mode):
-                raise CedarError(f"{path} is not this user's alone", fix="remove it, and start the run again")
+                raise CedarError(f"{path} is accessible to other users", fix="remove it, and start the run again")
             key = bytes.fromhex(file.read(2 * KEY + 1))
     except (OSError, ValueError) as error:
         raise CedarError(
@@ -141,7 +141,7 @@ def read_key(path: str) -> bytes:
             fix="give the run.folder of a run that continues: its first machine writes the key there",
         ) from error
     if len(key) != KEY:
-        raise CedarError(f"{path} holds no key", fix="remove it, and start the run again")
+        raise CedarError(f"{path} does not contain a key", fix="remove it, and start the run again")
     return key
 
 

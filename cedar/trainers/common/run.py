@@ -174,10 +174,10 @@ def choices(trainer: Trainer) -> list[str]:
     """Return one line for each choice that all trainers make, with its reason."""
     run = trainer.options.run
     why = "as asked" if run.device != "auto" else f"auto: torch sees {torch.cuda.device_count()} GPUs"
-    each = "as asked" if run.threads else "the machine's cores over its ranks"
+    each = "as asked" if run.threads else "the machine's cores divided by its ranks"
     return [
         f"device: {trainer.device} ({why}), {run.dtype}",
-        f"ranks: {trainer.group.size}, threads of torch on each: {torch.get_num_threads()} ({each})",
+        f"ranks: {trainer.group.size}, torch threads on each: {torch.get_num_threads()} ({each})",
         f"folder: {run.folder}",
     ]
 

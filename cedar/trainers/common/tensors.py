@@ -121,17 +121,17 @@ def entries_of(reported: Any, where: str) -> dict[str, Entry]:
             box = Box(_sizes(line["start"]), _sizes(line["shape"]))
             entry = entries.setdefault(str(line["name"]), Entry(dtype, whole, ()))
             if (entry.dtype, entry.shape) != (dtype, whole) or not _inside(box, whole):
-                raise ValueError(f"parts of {line['name']!r} do not fit each other")
+                raise ValueError(f"parts of {line['name']!r} contradict each other")
             if not box.size:
                 continue
             if not _FILE.fullmatch(line["file"]):
-                raise ValueError(f"{line['file']!r} is not a name of a file of tensors")
+                raise ValueError(f"{line['file']!r} is not the name of a tensor file")
             piece = Piece(line["file"], box, str(line["sha256"]))
             entries[str(line["name"])] = Entry(dtype, whole, (*entry.pieces, piece))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise Damaged(
-            f"{where} does not tell of its tensors: {type(error).__name__} {error}",
-            done="it was not used", fix="remove it, or take an older one",
+            f"{where} has invalid tensor entries: {type(error).__name__} {error}",
+            done="it was not used", fix="remove it, or use an older one",
         ) from error  # fmt: skip
     return entries
 
@@ -158,12 +158,12 @@ class Reader(ExitStack):
             if entry is None:
                 odd.append(f"{name} is missing")
             elif (entry.dtype, entry.shape) != here:
-                odd.append(f"{name} is {_kind(entry.dtype, entry.shape)}, and {_kind(*here)} here")
+                odd.append(f"{name} is {_kind(entry.dtype, entry.shape)}, but {_kind(*here)} in this model")
         if odd:
             raise CedarError(
                 f"{self.folder} does not fit this model or its settings: {'; '.join(odd[:8])}",
                 done="nothing was loaded",
-                fix="resume with the model and the settings that it was saved with, or set another run.folder",
+                fix="resume with the model and settings that it was saved with, or set another run.folder",
             )  # fmt: skip
         for name, part in parts.items():
             size = sum(common.size for _, common, _ in self._pieces(name, part))
@@ -178,7 +178,7 @@ class Reader(ExitStack):
         """
         for name, entry in self.entries.items():
             if sum(piece.box.size for piece in entry.pieces) != math.prod(entry.shape):
-                raise self._damaged("the index", name, "is not there wholly")
+                raise self._damaged("the index", name, "is incomplete")
         self.verify_pieces()
 
     def verify_pieces(self) -> None:
@@ -220,9 +220,9 @@ class Reader(ExitStack):
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
             raise self._damaged(piece.file, name, f"cannot be read: {str(error).splitlines()[0]}") from error
         if (value.dtype, tuple(value.shape)) != (self.entries[name].dtype, piece.box.shape):
-            raise self._damaged(piece.file, name, "is of another kind than the index says")
+            raise self._damaged(piece.file, name, "has another dtype or shape than in the index")
         if hash_of(value) != piece.sha256:
-            raise self._damaged(piece.file, name, "has another hash than was written")
+            raise self._damaged(piece.file, name, "does not match its hash")
         return value
 
     def _damaged(self, file: str, name: str, why: str) -> Damaged:

@@ -26,7 +26,7 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
         [range(0, 2), range(2, 4), range(4, 6)]
     """
     if not 1 <= steps <= len(sizes):
-        raise ValueError(f"a window of {steps} steps cannot be cut from {len(sizes)} operators")
+        raise ValueError(f"cannot split {len(sizes)} operators over a window of {steps} steps")
     low, high = 0, state * sum(sizes)
     while low < high:
         middle = (low + high) // 2

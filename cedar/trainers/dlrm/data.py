@@ -33,7 +33,7 @@ def files_of(data: DataOptions) -> list[str]:
             continue
         inside = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".parquet"))
         if not inside:
-            raise CedarError(f"no vocabularies in {path}", fix="make some: cedar data vocab")
+            raise CedarError(f"no vocabularies in {path}", fix="create them with cedar data vocab")
         files += inside
     return files
 
@@ -47,13 +47,13 @@ def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
     for path in files_of(options.data):
         made = Vocabulary.load(path)
         if made.column in vocabularies:
-            raise CedarError(f"data.vocabularies has two of the column {made.column!r}", fix="name one of them")
+            raise CedarError(f"data.vocabularies has two files for the column {made.column!r}", fix="name one of them")
         vocabularies[made.column] = made
     if missing := sorted(wanted - set(vocabularies)):
         raise CedarError(
-            f"no vocabulary of {', '.join(map(repr, missing))} is in data.vocabularies"
+            f"data.vocabularies has no vocabulary for {', '.join(map(repr, missing))}"
             + (f"; there are {', '.join(sorted(vocabularies))}" if vocabularies else ""),
-            fix="make it: cedar data vocab ... --columns " + ",".join(missing),
+            fix="create it: cedar data vocab ... --columns " + ",".join(missing),
         )
     return {name: vocabularies[name] for name in sorted(wanted)}
 
@@ -67,7 +67,7 @@ def sized(options: Options) -> Options:
     try:
         return replace(options, features=features)
     except ValueError as error:  # features share a table, but their vocabularies differ in size
-        raise CedarError(str(error), fix="features of one table share one vocabulary") from error
+        raise CedarError(str(error), fix="use one vocabulary for all features of a table") from error
 
 
 def _sized(feature: FeatureOptions, words: Vocabulary | None) -> FeatureOptions:
@@ -75,8 +75,8 @@ def _sized(feature: FeatureOptions, words: Vocabulary | None) -> FeatureOptions:
         return feature
     if feature.rows:
         raise CedarError(
-            f"the table {feature.home!r} has {feature.rows} rows, the vocabulary of {words.column!r} {words.size}",
-            fix="leave features.rows out, or give as many",
+            f"the table {feature.home!r} has {feature.rows} rows; the vocabulary {words.column!r} needs {words.size}",
+            fix="omit features.rows, or set it to at least that number",
         )
     return replace(feature, rows=words.size)
 
@@ -107,7 +107,7 @@ class Batches(Endless):
         data = options.data
         if data.batch % group.size:
             raise CedarError(
-                f"data.batch is {data.batch}: {group.size} ranks cannot share that",
+                f"data.batch is {data.batch}, which is not divisible by {group.size} ranks",
                 fix=f"give a multiple of {group.size}",
             )
         for paths in (data.paths, data.evaluate):
@@ -121,7 +121,7 @@ class Batches(Endless):
         elif data.held_out:
             total = _count(rows)
             if total <= data.held_out:
-                raise CedarError(f"data.held_out is {data.held_out}, of {total} rows", fix="hold out fewer")
+                raise CedarError(f"data.held_out is {data.held_out}, but there are {total} rows", fix="hold out fewer")
             rows, self.held_out = rows.take(total - data.held_out), rows.skip(total - data.held_out)
         self.rows = prepared(rows, options)
         self.pipeline = self._ordered(self.rows).batch(data.batch, last="drop")
@@ -156,9 +156,7 @@ class Batches(Endless):
         try:
             steps = len(self.loader)
         except TypeError as error:
-            raise CedarError(
-                "how many steps an epoch has is not known before it is run", fix="set run.steps"
-            ) from error
+            raise CedarError("the number of steps of an epoch is not known in advance", fix="set run.steps") from error
         if not steps:
             raise self.none
         return steps
@@ -233,7 +231,7 @@ def _rows(data: DataOptions) -> cedar.Pipeline:
     if data.paths:
         return cedar.read_parquet(_paths(data.paths))
     if not data.pipeline:
-        raise CedarError("there is no data", fix="give data.paths, or data.pipeline")
+        raise CedarError("there is no data", fix="set data.paths, or data.pipeline")
     place, _, name = data.pipeline.rpartition(":")
     try:
         pipeline: Any = getattr(importlib.import_module(place), name)
@@ -265,5 +263,5 @@ def _digest(path: str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CedarError(
-            f"the vocabulary {os.fspath(path)} cannot be read: {error.strerror}", fix="see data"
+            f"the vocabulary {os.fspath(path)} cannot be read: {error.strerror}", fix="check data.vocabularies"
         ) from error

@@ -91,13 +91,9 @@ class DedupEmbeddings(nn.Module):
         self.waiting, self.left_behind = False, False
         self.widths = widths_of(features, width)
         if backend == "torchrec" and rule is not None:
-            raise CedarError(
-                "torchrec's collections are parameters, and have no fused rule", fix="give rule=None and an optimizer"
-            )
+            raise CedarError("torchrec's collections do not support fused rules", fix="give rule=None and an optimizer")
         if fast and (rule is None or backend in ("fbgemm", "torchrec")):
-            raise CedarError(
-                "rows in a file are updated by torch's fused rules", fix="give a rule, and backend='torch'"
-            )
+            raise CedarError("fast= needs a fused rule and backend='torch'", fix="give a rule, and backend='torch'")
         wanted = ShardingRequest(sharding, costs, frequencies, planner, memory, fast, slow_cost)
         self.plan = plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
         self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.pieces_of(self.group.rank)
@@ -148,7 +144,7 @@ class DedupEmbeddings(nn.Module):
         if why is None and self.rule not in RULES:
             why = f"fbgemm has no {self.rule} on the CPU"
         if why is None and self.dtype != torch.float32:
-            half = " with rounding that can be repeated" if self.dtype == torch.float16 else ""
+            half = "with reproducible rounding" if self.dtype == torch.float16 else ""
             why = f"fbgemm has no tables of {str(self.dtype).removeprefix('torch.')}{half}"
         if why is None and width % 4:
             why = f"fbgemm needs a width that is a multiple of 4, not {width}"
@@ -170,8 +166,8 @@ class DedupEmbeddings(nn.Module):
             found = by_width(self.stores, [self.widths[one.table] for one in bags], bags)
         elif again:
             raise CedarError(
-                "DedupEmbeddings was called in the backward pass, in which not all ranks would ask for rows again",
-                done="nothing was updated", fix="leave it outside of what torch.utils.checkpoint repeats",
+                "DedupEmbeddings was called in a backward pass, where not all ranks would repeat the lookup",
+                done="nothing was updated", fix="move it out of the torch.utils.checkpoint region",
             )  # fmt: skip
         else:
             found = self.sharded.lookup(bags)
@@ -207,7 +203,7 @@ class DedupEmbeddings(nn.Module):
         """
         if odd := [feature.column for feature in self.features if feature.sequence]:
             raise CedarError(
-                f"{odd[0]!r} is a sequence, which rows() looks up", fix="pool it, or set pooling to sum or mean"
+                f"{odd[0]!r} is a sequence, which rows() looks up", fix="call rows(), or set pooling to sum or mean"
             )
         inputs = self._read(batch)
         parts = [
@@ -232,14 +228,14 @@ class DedupEmbeddings(nn.Module):
         """
         if self._half and scaler is None:
             raise CedarError(
-                "rows were looked up in autocast to float16, whose loss a GradScaler scales",
+                "rows were looked up under float16 autocast, but step() got no GradScaler",
                 done="nothing was updated",
-                fix="embeddings.step(scaler) before scaler.update(), or step(torch.amp.GradScaler(enabled=False))",
+                fix="call embeddings.step(scaler) before scaler.update(), or step(torch.amp.GradScaler(enabled=False))",
             )
         if self.rule is not None and any(parameter.grad is not None for parameter in self.tables.parameters()):
             raise CedarError(
-                "a table of a fused rule has a gradient: something next to DedupEmbeddings uses its weights",
-                done="nothing was updated", fix="set rule=None for weights that are tied",
+                "a table with a fused rule has a gradient: another module uses its weights",
+                done="nothing was updated", fix="set rule=None if weights are tied",
             )  # fmt: skip
         with torch.autocast(self.device.type if self.device else "cpu", enabled=False):
             if self.rule is None or scaler is None or self._unscaled(scaler):
@@ -270,16 +266,16 @@ class DedupEmbeddings(nn.Module):
         why = "an optimizer has made a step" if self.left_behind else "fbgemm has updated the rows"
         raise CedarError(
             f"{why} since the last backward pass, and embeddings.step() was not called", done="nothing was looked up",
-            fix="call embeddings.step() if the optimizer makes its step; to accumulate gradients over backward "
-            "passes call neither between them, and take backend='torch'; to skip a step call embeddings.zero_grad()",
+            fix="call embeddings.step() after each optimizer.step(); to accumulate gradients over backward "
+            "passes call neither in between, and set backend='torch'; to skip a step call embeddings.zero_grad()",
         )  # fmt: skip
 
     def _unscaled(self, scaler: torch.amp.GradScaler) -> bool:
         """Divide the gradients by the scale, and return whether they are finite on all ranks."""
         if self._fbgemm and scaler.is_enabled():
             raise CedarError(
-                "fbgemm has updated the rows in the backward pass, with gradients that were scaled",
-                done="the rows are wrong now", fix="load the last checkpoint, and take backend='torch'",
+                "fbgemm has updated the rows in the backward pass with scaled gradients",
+                done="the rows are wrong now", fix="load the last checkpoint, and set backend='torch'",
             )  # fmt: skip
         finite = all(store.unscale(1 / scaler.get_scale()) for store in self._each())
         return not float(self.group.add(torch.tensor([float(not finite)], device=self.device), GRADIENTS))
@@ -363,7 +359,7 @@ class DedupEmbeddings(nn.Module):
             if name not in state_dict:
                 missing.append(name)
             elif state_dict[name].shape != value.shape:
-                errors.append(f"{name} is {list(state_dict[name].shape)}, and {list(value.shape)} here")
+                errors.append(f"{name} is {list(state_dict[name].shape)}, but {list(value.shape)} in this model")
             else:
                 value.copy_(state_dict.pop(name))
         self.steps = int(state_dict.pop(f"{prefix}steps", self.steps))

@@ -148,7 +148,7 @@ class FbgemmTables(Tables):
         if dtype != torch.float32:
             raise CedarError(
                 f"fbgemm's tables are float32, not {str(dtype).removeprefix('torch.')}", done="nothing was moved",
-                fix="set backend='torch', or compute in it by torch.autocast",
+                fix="set backend='torch', or use torch.autocast",
             )  # fmt: skip
 
     def moved(self, device: torch.device) -> None:

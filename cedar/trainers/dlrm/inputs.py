@@ -84,7 +84,7 @@ def read_batch(
         labels = batch[label].to(device=device, dtype=torch.promote_types(dtype, torch.float32))
         odd = labels[~((labels >= 0) & (labels <= 1))]
         if len(odd):
-            raise CedarError(f"the label {label!r} must hold 0 and 1; {float(odd[0]):g} was found", fix="see the data")
+            raise CedarError(f"the label {label!r} must be 0 or 1; got {float(odd[0]):g}", fix="check the data")
     return Inputs(width, feature_inputs, labels)
 
 
@@ -113,9 +113,9 @@ def _feature(
         ids, offsets = column.reshape(-1), torch.arange(len(column) + 1, device=column.device) * step
     else:
         problem = "is not in the batch" if column is None else f"is {type(column).__name__}"
-        raise CedarError(f"the feature {option.column!r} {problem}", fix="give a column of ids, or of lists of ids")
+        raise CedarError(f"the feature {option.column!r} {problem}", fix="use a column of ids, or of lists of ids")
     if option.weights and weights is None:
-        raise CedarError(f"{option.weights!r} has not one weight for each id of {option.column!r}", fix="see the data")
+        raise CedarError(f"{option.weights!r} must have one weight per id of {option.column!r}", fix="check the data")
     if ids.is_floating_point() or ids.is_complex():
         raise CedarError(f"the ids of {option.column!r} are {ids.dtype}", fix="give integers")
     seen.append((option, ids, offsets))
@@ -142,8 +142,8 @@ def _weights_of(group: Any, option: FeatureOptions, offsets: Any) -> Any:
 
 def _apart(option: FeatureOptions) -> CedarError:
     return CedarError(
-        f"{option.column!r} and its weights {option.weights!r} are not in one group",
-        fix=f'name both in data.dedup: [["{option.column}", "{option.weights}"]]',
+        f"{option.column!r} and its weights {option.weights!r} are not in the same dedup group",
+        fix=f'list both in data.dedup: [["{option.column}", "{option.weights}"]]',
     )
 
 
@@ -159,9 +159,9 @@ def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> 
             raise bad_id(option, low if low < 0 else high)
         if option.longest and most > option.longest:
             raise CedarError(
-                f"a list of {option.column!r} has {most} ids, {option.longest} were promised",
-                done="nothing was cut",
-                fix=f"cut the lists beforehand, or set features.longest of {option.column!r} to at least {most}",
+                f"a list of {option.column!r} has {most} ids; features.longest is {option.longest}",
+                done="no list was truncated",
+                fix=f"truncate the lists beforehand, or set features.longest of {option.column!r} to at least {most}",
             )
 
 
@@ -172,9 +172,9 @@ def bad_id(option: FeatureOptions, value: int, where: str = "") -> CedarError:
         f"{option.rows - 1}",
         done="nothing was looked up",
         fix=(
-            'ids below 0 often stand for "missing": give them their own row'
+            'negative ids often mean "missing": map them to a row of their own'
             if value < 0
-            else f'give features.rows = {value + 1} or more, a vocabulary, or ids = "modulo" to let ids share rows'
+            else f'set features.rows to {value + 1} or more, use a vocabulary, or set ids = "modulo" to share rows'
         ),
     )
 

@@ -51,11 +51,11 @@ class FeatureOptions:
         if self.rows < 1 and not (self.rows == 0 and self.vocabulary):
             raise ValueError(f"rows of {self.column!r} is {self.rows}: give 1 or more, or a vocabulary")
         if self.vocabulary and self.ids != "asis":
-            raise ValueError(f"{self.column!r} has a vocabulary: its ids are asis")
+            raise ValueError(f"{self.column!r} has a vocabulary: set ids to asis")
         if self.missing == "oov" and not self.vocabulary:
-            raise ValueError(f"missing values of {self.column!r} are oov: name the vocabulary")
+            raise ValueError(f"{self.column!r} has missing = 'oov', which needs a vocabulary")
         if self.sliding and (self.pooling not in ("sum", "mean") or self.weights):
-            raise ValueError(f"{self.column!r} slides: its pooling must be sum or mean, without weights")
+            raise ValueError(f"{self.column!r} has sliding lists: its pooling must be sum or mean, without weights")
         for name in ("longest", "width"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} of {self.column!r} is {getattr(self, name)}: give 0 or more")
@@ -110,9 +110,9 @@ class DataOptions:
         if isinstance(self.dedup, str) and self.dedup not in ("auto", "off"):
             raise ValueError(f'dedup is {self.dedup!r}: give "auto", "off", or lists of columns')
         if extra := set(self.log) - set(self.dense):
-            raise ValueError(f"log names {', '.join(sorted(extra))}, which dense does not")
+            raise ValueError(f"log names {', '.join(sorted(extra))}, which are not in dense")
         if self.held_out < 0 or (self.held_out and self.evaluate):
-            raise ValueError("held_out is a number of rows, and stands in place of evaluate")
+            raise ValueError("held_out must be a number of rows, without evaluate")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class ModelOptions:
     def __post_init__(self) -> None:
         positive(self, "width", "cross", "rank", "heads")
         if min((*self.bottom, *self.top), default=1) < 1:
-            raise ValueError("a layer has no units: give 1 or more")
+            raise ValueError("a layer in bottom or top has no units: give 1 or more")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}: give 0 or more, and less than 1")
 
@@ -214,16 +214,16 @@ class Options:
 
     def __post_init__(self) -> None:
         if not self.features and not self.data.dense:
-            raise ValueError("there are no features: add [[features]], or data.dense")
+            raise ValueError("no features are configured: add [[features]], or data.dense")
         columns = [feature.column for feature in self.features]
         if twice := {c for c in columns if columns.count(c) > 1}:
-            raise ValueError(f"{', '.join(sorted(twice))}: a column is one feature")
+            raise ValueError(f"{', '.join(sorted(twice))}used by several features: use each column once")
         rows: dict[str, int] = {}
         for feature in self.features:
             if not feature.rows:  # the vocabulary's size is used
                 continue
             if rows.setdefault(feature.home, feature.rows) != feature.rows:
-                raise ValueError(f"table {feature.home!r} has {rows[feature.home]} rows, and {feature.rows}")
+                raise ValueError(f"table {feature.home!r} has {rows[feature.home]} and {feature.rows} rows")
         for width in [f.width or self.model.width for f in self.features if f.pooling == "transformer"]:
             if width % self.model.heads:
-                raise ValueError(f"a width of {width} cannot be cut into {self.model.heads} heads")
+                raise ValueError(f"width {width} is not divisible by heads {self.model.heads}")

@@ -99,7 +99,7 @@ def place(
         fits = [rank for rank in range(ranks) if not memory or used[rank] + sizes[name] <= memory]
         if not fits:
             raise CedarError(
-                f"table {name!r} of {sizes[name]:,} bytes has no room: {ranks} rank(s) of {memory:,} bytes hold "
+                f"table {name!r} of {sizes[name]:,} bytes does not fit: {ranks} rank(s) of {memory:,} bytes hold "
                 f"{sum(used):,} of {sum(sizes.values()):,} bytes",
                 done="nothing was allocated",
                 fix="use more ranks, a larger tables.memory, or fewer rows",

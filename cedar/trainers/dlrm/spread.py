@@ -58,15 +58,15 @@ class Spread:
         how = planned(rows, known, sizes, wanted.sharding, ranks, memory)
         if rule == "rowwise_adagrad" and (odd := [name for name, one in how.items() if one == "columns" and ranks > 1]):
             raise CedarError(
-                f"rowwise_adagrad keeps a number for each row of {odd[0]!r}, and its columns are on several ranks",
-                fix="cut by rows, or take the rule sgd or adam",
+                f"rowwise_adagrad needs all columns of a row on one rank, but {odd[0]!r} is sharded by columns",
+                fix="shard it by rows, or use the rule sgd or adam",
             )
         pieces = {name: _cut(name, count, widths[name], how[name], ranks) for name, count in rows.items()}
         whole = {name: sizes[name] for name in rows if len(pieces[name]) == 1}
         cut = sum(-(-size // len(pieces[name])) for name, size in sizes.items() if name not in whole)  # bytes per rank
         if memory and cut > memory:
             raise CedarError(
-                f"pieces of tables take {cut:,} of {memory:,} bytes on each of {ranks} ranks",
+                f"pieces of tables need {cut:,} bytes on each of {ranks} ranks, which have {memory:,}",
                 done="nothing was allocated", fix="use more ranks, a larger tables.memory, or fewer rows",
             )  # fmt: skip
         self.frequencies = {name: (wanted.frequencies or {}).get(name, NONE) for name in rows}
@@ -93,7 +93,7 @@ class Spread:
         if often and self.rule is None:
             asked = self.wanted.sharding
             if "hot" in ([asked] if isinstance(asked, str) else asked.values()):
-                raise CedarError("rows on every rank are updated by fused rules", fix="give a rule, or cut by rows")
+                raise CedarError("sharding 'hot' needs a fused rule", fix="set a rule, or shard by rows")
             return {}  # auto
         wide = torch.promote_types(self.dtype, torch.float32).itemsize
         prices = {name: Exchange(self.group.size, self.widths[name] * wide) for name in often}
@@ -106,7 +106,7 @@ class Spread:
             self.sent += sent
             self.notes.append(
                 f"{name}: {len(ids):,} of {self.rows[name]:,} rows on every rank ({_mb(len(ids) * self.each[name])}), "
-                f"so ranks send {_mb(sent)} of it in a step, and {_mb(alone)} by rows alone"
+                f"so ranks send {_mb(sent)} per step for it, instead of {_mb(alone)} with sharding by rows"
             )
         return {name: ids for name, ids in copied.items() if len(ids)}
 
@@ -151,8 +151,8 @@ class Spread:
             size = sum(len(ids) * sizes[name] for name, ids in near.items())
             self.notes.append(
                 f"rank {rank}: {sum(map(len, near.values())):,} of {sum(rows.values()):,} rows in memory "
-                f"({_mb(size)}), the others in a file: of the {touched:,.0f} that a step touches "
-                f"{1 - self.far[-1] / (touched or 1.0):.0%} are in memory, as the batches say that were inspected"
+                f"({_mb(size)}), the others in a file; of the {touched:,.0f} rows that a step touches, "
+                f"{1 - self.far[-1] / (touched or 1.0):.0%} are in memory, estimated from sampled batches"
             )
             mine = near if rank == self.group.rank else mine
         return mine

@@ -157,9 +157,9 @@ class TableParameters(nn.Module):
 def would_cut(what: str) -> CedarError:
     """Return the error for a wrapper that would shard tables that are already sharded or that fused rules update."""
     return CedarError(
-        f"{what} would cut the tables of DedupEmbeddings, which spreads them over the ranks itself",
+        f"{what} would shard the tables of DedupEmbeddings, which are sharded already",
         done="nothing was trained",
-        fix="make the model again, and fully_shard(model, ignored_params=set(embeddings.parameters())), or give it the "
+        fix="rebuild the model, and fully_shard(model, ignored_params=set(embeddings.parameters())), or wrap the "
         "other parts of the model",
     )
 
@@ -320,7 +320,7 @@ class TorchTables(Tables):
         if dtype not in (torch.float64, torch.float32, torch.float16):
             raise CedarError(
                 f"fused rules update tables of float64, float32 and float16, not {str(dtype).removeprefix('torch.')}",
-                fix="compute in it by torch.autocast and leave the tables as they are, or set rule=None",
+                fix="use torch.autocast and keep the tables' dtype, or set rule=None",
             )
 
     def moved(self, device: torch.device) -> None:
@@ -397,8 +397,8 @@ class TorchTables(Tables):
 def uncopied(what: str) -> CedarError:
     """Return the error for tables that cannot be deep-copied."""
     return CedarError(
-        f"{what} cannot be copied, as copy.deepcopy and averages of weights do", done="nothing was copied",
-        fix="make another DedupEmbeddings without them, and load the state_dict of this one",
+        f"{what} cannot be copied by copy.deepcopy or weight averaging", done="nothing was copied",
+        fix="create a DedupEmbeddings without them, and load the state_dict of this one",
     )  # fmt: skip
 
 

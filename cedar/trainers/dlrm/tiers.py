@@ -63,7 +63,7 @@ class TieredTables(TorchTables):
         if self._file and dtype != self.weight.dtype:
             raise CedarError(
                 f"tables in a file stay {str(self.weight.dtype).removeprefix('torch.')}",
-                done="nothing was moved", fix="give DedupEmbeddings the dtype when you make it",
+                done="nothing was moved", fix="pass dtype= to DedupEmbeddings instead",
             )  # fmt: skip
         super().check(dtype)
 
@@ -141,8 +141,8 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Ten
             memory = mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise CedarError(
-            f"{folder} has no room for {size:,} bytes of tables: {error.strerror}",
-            done="nothing was kept there", fix="free some, or name another folder as tables.slow",
+            f"{folder} has no space for {size:,} bytes of tables: {error.strerror}",
+            done="nothing was written", fix="free space, or set tables.slow to another folder",
         ) from error  # fmt: skip
     with contextlib.suppress(OSError, AttributeError):
         memory.madvise(mmap.MADV_RANDOM)  # rows are read at random, so read-ahead would not help

@@ -34,7 +34,7 @@ def module(name: str) -> Any:
     except Exception as error:  # a library built for another torch fails in many ways
         raise CedarError(
             f"torchrec cannot be used: {error}",
-            fix="pip install --no-deps torchrec, what it names as missing, and the fbgemm that fits torch",
+            fix="pip install --no-deps torchrec, the modules that it reports as missing, and the matching fbgemm",
         ) from error
 
 

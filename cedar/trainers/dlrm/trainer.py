@@ -90,8 +90,8 @@ class Trainer(common.Trainer):
         if not bool(torch.isfinite(total)):
             raise CedarError(
                 f"the loss of step {self.step} is {float(total)}",
-                done="the training stopped; checkpoints are as they were",
-                fix="lower the learning rates, or look for infinities in the dense features",
+                done="training stopped; checkpoints are unchanged",
+                fix="lower the learning rates, or check the dense features for infinities",
             )
         self.optimizer.zero_grad(set_to_none=True)
         (loss / rows).backward()  # type: ignore[no-untyped-call]

@@ -43,8 +43,8 @@ def _stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
     sends = type(optimizer).__name__ == "ZeroRedundancyOptimizer"
     if sends and any(each.group.size > 1 for each in _tables_of(optimizer)):
         raise CedarError(
-            "ZeroRedundancyOptimizer sends parameters to all ranks, of which each has other rows of DedupEmbeddings",
-            done="nothing was updated", fix="give it the others, and embeddings.parameters() to another optimizer",
+            "ZeroRedundancyOptimizer broadcasts parameters, but each rank has its own rows of DedupEmbeddings",
+            done="nothing was updated", fix="give embeddings.parameters() to another optimizer",
         )  # fmt: skip
 
 
@@ -86,18 +86,18 @@ def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: Ded
         return  # each rank holds all tables, and DDP averages their gradients
     if ranks != size:
         raise CedarError(
-            f"DistributedDataParallel is of {size} ranks, and the DedupEmbeddings inside of {ranks}: tables of ranks "
-            "would come apart",
+            f"DistributedDataParallel has {size} ranks, but the DedupEmbeddings inside has {ranks}: their tables would "
+            "diverge",
             done="nothing was trained",
-            fix="make DedupEmbeddings after torch.distributed.init_process_group, with the group of all those ranks",
+            fix="create DedupEmbeddings after torch.distributed.init_process_group, with the same ranks",
         )
     own = {id(parameter) for parameter in embeddings.parameters()}
     others = [each for each in module.modules() if each is not embeddings.tables]
     tied = [each for each in others if any(id(p) in own for p in each.parameters(recurse=False))]
     if tied and ranks > 1:
         raise CedarError(
-            f"{type(tied[0]).__name__} has a table of DedupEmbeddings for its weight: of each rank other rows",
-            done="nothing was trained", fix="do not tie weights to tables that are spread over ranks",
+            f"{type(tied[0]).__name__} has a DedupEmbeddings table as its weight, which differs between ranks",
+            done="nothing was trained", fix="do not tie weights to sharded tables",
         )  # fmt: skip
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if id(parameter) in own:
@@ -105,6 +105,6 @@ def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: Ded
             parameter._ddp_ignored = True  # type: ignore[attr-defined] # DDP's mixed precision reads this attribute
     if not any(p.requires_grad for n, p in module.named_parameters() if n not in parent.parameters_to_ignore):
         raise CedarError(
-            "DistributedDataParallel has nothing to average: DedupEmbeddings exchanges gradients of tables itself",
-            done="nothing was trained", fix="call the embeddings without it",
+            "DistributedDataParallel has nothing to average: DedupEmbeddings exchanges its gradients itself",
+            done="nothing was trained", fix="do not wrap the embeddings",
         )  # fmt: skip

@@ -149,7 +149,7 @@ class Experts:
             raise CedarError(
                 f"an expert of class {type(self.module).__name__} has parameters of {len(kinds)} dtypes"
                 f" and {len(list(self.module.buffers()))} buffers",
-                fix="give experts parameters of one dtype, and no buffers",
+                fix="use experts with parameters of one dtype and without buffers",
             )
         self.dtype = kinds.pop()
         self.shapes = {name: tuple(parameter.shape) for name, parameter in named.items()}
@@ -165,7 +165,7 @@ class Experts:
         """Return the initial weights of an expert, ``[size]``."""
         parameters = dict((self.module if expert == 0 else self.make(expert)).named_parameters())
         if {name: tuple(p.shape) for name, p in parameters.items()} != self.shapes:
-            raise CedarError(f"expert {expert} has other parameters than expert 0", fix="make all of one kind")
+            raise CedarError(f"expert {expert} has other parameter shapes than expert 0", fix="build all experts alike")
         return torch.cat([parameter.detach().flatten() for parameter in parameters.values()])
 
     def named(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -193,7 +193,7 @@ class Experts:
             torch.Size([5, 3])
         """
         if weights.shape[1] != self.size:
-            raise ValueError(f"weights of {weights.shape[1]} values do not fit experts of {self.size}")
+            raise ValueError(f"weights of {weights.shape[1]} values do not match experts of {self.size}")
         many: Any = getattr(self.module, "grouped", None)
         if grouped is None:
             widths = [size for shape in self.shapes.values() for size in shape]

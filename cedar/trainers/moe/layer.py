@@ -71,8 +71,8 @@ class SymiMoE(nn.Module):
         self.group, self.policy, self.name = group or Group(), policy or Policy(), name
         if self.policy.kind == "oracle" and self.group.size > 1:
             raise CedarError(
-                f"the policy 'oracle' places experts after tokens are routed, which {self.group.size} ranks cannot",
-                fix="run it on one rank: slots = all slots",
+                f"the policy 'oracle' places experts after routing, which is impossible on {self.group.size} ranks",
+                fix="run on one rank, with slots set to the slots of all ranks",
             )
         chooser: Any = router
         self.router: Any = router
@@ -197,9 +197,9 @@ class SymiMoE(nn.Module):
         table = self.group.gather(torch.cat([own, same]), f"counts {self.name}").cpu()
         if odd := odd_ranks(table[:, -1].tolist()):
             raise CedarError(
-                f"ranks disagree on where experts are: {odd} have another placement than rank 0",
+                f"ranks {odd} have another placement of experts than rank 0",
                 done="nothing was sent",
-                fix="start all ranks from one checkpoint, with one configuration",
+                fix="start all ranks from the same checkpoint, with the same configuration",
             )
         return table[:, :-1]
 
@@ -328,8 +328,8 @@ def lead(layer: SymiMoE, tell: Callable[[], None]) -> None:
 def refuse_wrapped(wrapper: str) -> None:
     """Raise an error that names the wrapper of the model."""
     raise CedarError(
-        f"the model is wrapped in {wrapper}, to which the experts of all ranks are alike",
-        fix="use the model itself: SymiOptimizer adds up gradients over ranks and spreads optimizer state",
+        f"the model is wrapped in {wrapper}, which assumes the same experts on all ranks",
+        fix="do not wrap it: SymiOptimizer sums gradients over ranks and shards optimizer state",
     )
 
 

@@ -121,12 +121,12 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     reported = f"{len(lines)} steps, {1000 * fmean(line['seconds'] for line in lines):.0f} ms each; "
     reported += f"{clipped} clipped, {skipped} skipped\n"
     reported += f"loss {fmean(line['loss'] for line in last):.4f} over the last {len(last)}"
-    reported += f", {held_out[-1]:.4f} on what is held out" if held_out else ""
+    reported += f", {held_out[-1]:.4f} on held-out rows" if held_out else ""
     grid = Table(caption=reported, caption_justify="left")
     columns = layer_columns(lines)
     for heading in ("mean of a step", *columns):
         grid.add_column(heading, justify="right" if heading in columns else "left")
-    rows = ["survival", "lowest survival", "entropy of popularity", "largest over mean", "replicas in the end", "moved"]
+    rows = ["survival", "lowest survival", "entropy of popularity", "largest over mean", "replicas at the end", "moved"]
     rows += [f"{phase}, kB" for phase in _SENT] + ["layer, ms"]
     for name, *values in zip(rows, *columns.values(), strict=True):
         grid.add_row(name, *values)

@@ -94,13 +94,13 @@ class SymiOptimizer(Optimizer):
     ) -> None:  # fmt: skip
         self.layers, self.options, self.mean = mixtures(model), options or OptimizerOptions(), mean
         if not self.layers:
-            raise CedarError("the model has no SymiMoE", fix="use an optimizer of torch.optim")
+            raise CedarError("the model has no SymiMoE", fix="use an optimizer from torch.optim")
         _check_plain(model)
         for at, layer in enumerate(self.layers):
             layer.name = f"{layer.name}{at}" if layer.name == "experts" else layer.name
             lead(layer, self._follow_leaves)
         if len({layer.name for layer in self.layers}) < len(self.layers):
-            raise CedarError("two SymiMoE have one name", fix="give each layer its own name=")
+            raise CedarError("two SymiMoE layers have the same name", fix="give each layer its own name=")
         self.group, self._model, self._dtype = self.layers[0].group, model, dtype
         self.steps = self.skips = 0
         self.parts: list[Part] = []
@@ -120,8 +120,8 @@ class SymiOptimizer(Optimizer):
         held = [layer for _, _, layer in self._leaves]
         if left := [layer.name for layer in self.layers if layer not in held]:
             raise CedarError(
-                f"params leaves out the experts of {', '.join(left)}, whose replicas have to follow popularity",
-                fix="put their weights into a group; requires_grad_(False) freezes them",
+                f"params leaves out the experts of {', '.join(left)}, which SymiOptimizer must train",
+                fix="add their weights to a group; to freeze them, call requires_grad_(False)",
             )
 
     # ---- ownership of parameters -------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class SymiOptimizer(Optimizer):
         names = {p: name for name, p in self._model.named_parameters()}
         given = [p for at in groups for p in self.param_groups[at]["params"]]
         if any(p.is_complex() for p in given):
-            raise CedarError("SymiOptimizer takes no complex parameters", fix="hold real and imaginary parts as reals")
+            raise CedarError("SymiOptimizer does not support complex parameters", fix="store their parts as reals")
         slices: dict[nn.Parameter, Sequence[nn.Parameter]] = {}
         made: list[Part] = []
         if dense := [(names.get(p, f"parameter {at}"), p) for at, p in enumerate(given) if p not in layers]:
@@ -199,9 +199,9 @@ class SymiOptimizer(Optimizer):
             late = [name for name, p in named.items() if p.grad is not None and p not in owned]
             if late:
                 raise CedarError(
-                    f"{', '.join(late[:5])} got a gradient, but SymiOptimizer does not train it: it was frozen, or not"
-                    " there, when the optimizer was made",
-                    fix='call optimizer.add_param_group({"params": [...]}) when you thaw parameters',
+                    f"{', '.join(late[:5])} got a gradient, but SymiOptimizer does not train it: it was frozen or not"
+                    " part of the model when the optimizer was created",
+                    fix='call optimizer.add_param_group({"params": [...]}) when you unfreeze parameters',
                 )
 
     # ---- a step ------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class SymiOptimizer(Optimizer):
         votes = self.group.gather(torch.tensor(own, dtype=torch.float64, device=device), "vote").cpu()
         if odd_ranks(votes[:, 3].tolist()) or odd_ranks(votes[:, 4].tolist()):
             raise CedarError(
-                f"GradScaler found infinite gradients on ranks {votes[:, 3].nonzero().flatten().tolist()} alone",
+                f"GradScaler found infinite gradients on ranks {votes[:, 3].nonzero().flatten().tolist()} only",
                 done="this step changed no weight",
                 fix="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler on all ranks, and call its"
                 " unscale_(optimizer) before its step(optimizer)",
@@ -330,9 +330,7 @@ class SymiOptimizer(Optimizer):
         if odd_ranks(votes[:, 5].tolist()):
             gc.collect()  # some ranks may hold unused copies that were not collected yet
             copies = sum(len(followers(layer)) for layer in self.layers)
-            self.group.agree(
-                {"copies of the model": copies}, "copy it, for an average of weights, on all ranks", device
-            )
+            self.group.agree({"copies of the model": copies}, "copy the model on all ranks", device)
         return votes
 
     def _judge(self, votes: torch.Tensor) -> Outcome:
@@ -347,11 +345,11 @@ class SymiOptimizer(Optimizer):
     def _count_skip(self, ranks: Sequence[int]) -> None:
         self.skips += 1
         if self.skips > self.options.most_skips:
-            where = f"on ranks {list(ranks)}" if ranks else "once they were added up over ranks"
+            where = f"on ranks {list(ranks)}" if ranks else "after they were summed over ranks"
             raise CedarError(
                 f"{self.skips} steps in a row had gradients that are not finite, {where}",
                 done="no weight was changed by them",
-                fix="lower the learning rate, or look at the data of these ranks",
+                fix="lower the learning rate, or check the data of these ranks",
             )
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -417,7 +415,7 @@ class SymiOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise CedarError(
-            "a SymiOptimizer cannot be copied or pickled", fix="copy the model, and make an optimizer for the copy"
+            "a SymiOptimizer cannot be copied or pickled", fix="copy the model, and create an optimizer for the copy"
         )
 
 

@@ -37,7 +37,7 @@ class ExpertOptions:
     def __post_init__(self) -> None:
         positive(self, "experts", "slots", "hidden", "top_k")
         if self.top_k > self.experts:
-            raise ValueError(f"top_k is {self.top_k}: there are {self.experts} experts")
+            raise ValueError(f"top_k is {self.top_k}, but there are only {self.experts} experts")
         not_negative(self, "shared", "capacity", "aux_loss", "z_loss", "bias_rate", "rates", "decays")
         for name in ("rates", "decays"):
             if getattr(self, name) and len(getattr(self, name)) != self.experts:
@@ -63,7 +63,7 @@ class DataOptions(config.TextOptions):
         positive(self, "accumulate")
         not_negative(self, "held_out")
         if self.batch < self.accumulate:
-            raise ValueError(f"a batch of {self.batch} rows cannot be cut into {self.accumulate} micro-batches")
+            raise ValueError(f"batch {self.batch} has fewer rows than accumulate {self.accumulate} micro-batches")
 
 
 class ModelOptions(TransformerOptions):

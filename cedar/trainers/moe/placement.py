@@ -138,7 +138,7 @@ def _checked(popularity: Sequence[int], slots: int) -> list[int]:
     counts = [int(count) for count in popularity]
     if slots < len(counts):
         raise CedarError(
-            f"{len(counts)} experts do not fit into {slots} slots: each needs one at least",
+            f"{len(counts)} experts do not fit into {slots} slots: each needs at least one",
             fix="give more slots per rank (experts.slots), more ranks, or fewer experts",
         )
     if any(count < 0 for count in counts):
@@ -163,7 +163,7 @@ class Placement:
         if min(self.replicas) < 1 or sum(self.replicas) != self.ranks * self.slots:
             raise CedarError(
                 f"replicas {self.replicas} do not fill {self.ranks} ranks of {self.slots} slots",
-                fix="every expert needs one replica at least, and every slot an expert",
+                fix="give every expert at least one replica, and every slot an expert",
             )
 
     @cached_property

@@ -52,7 +52,7 @@ class SparseCheckpoints:
         rows = sum(len(part.shards.slices) for part in trainer.optimizer.parts)
         if not 1 <= window <= rows:
             raise CedarError(
-                f"a sparse window of {window} steps cannot be cut from {rows} operators",
+                f"cannot split {rows} operators over a sparse window of {window} steps",
                 fix=f"set run.sparse_window to 1 to {rows}",
             )
         os.makedirs(folder, exist_ok=True)
@@ -145,8 +145,8 @@ class SparseCheckpoints:
             if (error := future.exception()) is not None:
                 raise CedarError(
                     f"a part of a sparse checkpoint could not be written into {self.folder}: {error}",
-                    done="windows that are whole are as they were",
-                    fix="look for space and rights there",
+                    done="complete windows are unchanged",
+                    fix="check the free space and the permissions of that folder",
                 ) from error
 
     def _tidy(self) -> None:
@@ -222,7 +222,7 @@ class SparseCheckpoints:
             raise CedarError(
                 f"{self.folder} holds no window of {self.window} steps by {self.group.size} ranks before step {until}",
                 done="nothing was loaded",
-                fix="recover on as many ranks, with the same run.sparse_window, or take a dense checkpoint",
+                fix="recover with the same number of ranks and run.sparse_window, or use a dense checkpoint",
             )
         self._begin(start)
         for at in range(self.window):

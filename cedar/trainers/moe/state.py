@@ -61,9 +61,9 @@ def unpack(
     """Load the result of ``pack``, possibly from another number of ranks."""
     if lacking := {"master", "begun", *kinds}.difference(given):
         raise CedarError(
-            f"the state is not one of SymiOptimizer with {type(inner).__name__}: it lacks {', '.join(sorted(lacking))}",
+            f"the state is not from a SymiOptimizer with {type(inner).__name__}: it lacks {', '.join(sorted(lacking))}",
             done="it was not loaded",
-            fix="give what state_dict() of a SymiOptimizer with the same optimizer_class returned",
+            fix="pass the state_dict() of a SymiOptimizer with the same optimizer_class",
         )
     own = {name: _own(given[name], len(slices[0]), group) for name in ("master", *kinds)}
     for at, s in enumerate(slices):
@@ -84,7 +84,7 @@ def _own(value: torch.Tensor, width: int, group: Group) -> torch.Tensor:
         own = value.to_local()
     else:
         raise CedarError(
-            f"the state of SymiOptimizer is that of one rank of {value.device_mesh.size()}, and this is another",
+            f"the state of SymiOptimizer is from another rank or rank count ({value.device_mesh.size()})",
             done="it was not loaded",
             fix="save and load it with torch.distributed.checkpoint, on any number of ranks",
         )
@@ -121,7 +121,7 @@ def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> 
             optimizer.step()
         return torch.cat([p.detach().flatten() for p in values]), optimizer
 
-    why: object = "it does not change each value by itself"
+    why: object = "it does not update each value independently"
     try:
         pieces, optimizer = trained(lambda whole: torch.split(whole.flatten(), [7, 17]))
         if torch.allclose(pieces, trained(lambda whole: [whole])[0], rtol=1e-9, atol=1e-12):
@@ -131,5 +131,5 @@ def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> 
         why = error
     raise CedarError(
         f"{of.__name__} cannot work on slices of weights: {why}",
-        fix="use an optimizer that changes each value by itself: AdamW, Adam, SGD, RMSprop, Adagrad, Lion, ...",
+        fix="use an optimizer that updates values independently: AdamW, Adam, SGD, RMSprop, Adagrad, Lion, ...",
     )

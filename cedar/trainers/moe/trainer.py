@@ -33,7 +33,7 @@ _SHAPE = (  # settings that determine weights, data and random numbers
     "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
     "data.length", "data.batch", "data.held_out", "data.shuffle", "run.seed",
 )  # fmt: skip
-_ALIKE = "start all ranks with one configuration, on the same files"
+_ALIKE = "start all ranks with the same configuration and files"
 
 
 class Trainer(common.Trainer):
@@ -77,9 +77,9 @@ class Trainer(common.Trainer):
         counts = tuple(tuple(layer.counts.tolist()) for layer in self.layers)
         if logged is not None and (logged.counts != counts or logged.bias != bias or logged.step != self.step):
             raise CedarError(
-                f"step {self.step} sends tokens to other experts than it did before",
+                f"step {self.step} routes tokens to other experts than in the original run",
                 done="the replay was stopped",
-                fix="replay with the same data, configuration, ranks and library versions, or take a dense checkpoint",
+                fix="replay with the same data, configuration, ranks and library versions, or use a dense checkpoint",
             )
         rate = logged.rate if logged else self.rate()
         for group in self.optimizer.param_groups:
@@ -168,7 +168,7 @@ class Trainer(common.Trainer):
         """Continue from the newest checkpoint, or from the sparse one if it reaches further with as many ranks."""
         dense = max(steps(files.folder), default=-1)
         reached = None if self.sparse is None else self.sparse.end()
-        ends = {"the newest checkpoint": dense, "the end of the sparse one": reached}
+        ends = {"the newest checkpoint": dense, "the end of the sparse checkpoint": reached}
         self.group.agree(ends, "give all ranks a run.folder that they share", self.device)
         if self.sparse is not None and reached is not None and reached > dense:
             self.sparse.recover()
@@ -239,8 +239,8 @@ class Trainer(common.Trainer):
             alike = (saved["ranks"], saved["slots"]) == (layer.placement.ranks, layer.placement.slots)
             if same and alike and layer.policy.kind != "oracle" and layer.placement.digest != saved["digest"]:
                 raise CedarError(
-                    f"the checkpoint leads to another placement of {layer.name} than was saved with it",
-                    fix="it was changed, or experts.rule was: set that as it was",
+                    f"the checkpoint's placement of {layer.name} differs from the one computed from its popularity",
+                    fix="restore experts.rule, or use a checkpoint that was not modified",
                 )
 
     def loaded(self) -> None:

@@ -40,7 +40,7 @@ def test_damage_that_one_rank_sees_is_told_on_all_and_nothing_is_changed(crew, t
     data[at] ^= 1
     path.write_bytes(data)
     for said, same in crew.run(one_rank_damages, str(tmp_path), ranks=2):
-        assert "step-00000004 is damaged: the tensor 'slice' in rank-0.safetensors has another hash" in said
+        assert "step-00000004 is damaged: the tensor 'slice' in rank-0.safetensors does not match its hash" in said
         assert same
 
 
@@ -56,9 +56,9 @@ def test_the_newest_whole_one_is_taken_and_damaged_ones_are_named(tmp_path, caps
     capsys.readouterr()
     assert resumed(Group(), str(tmp_path), 0)
     told = capsys.readouterr().err
-    assert "step-00000008/index.json cannot be read: it is cut off" in told
+    assert "step-00000008/index.json cannot be read: it is truncated" in told
     assert "step-00000006 is damaged: the tensor" in told
-    assert told.count("the checkpoint before it is taken") == 2
+    assert told.count("an older checkpoint is used") == 2
     shutil.rmtree(tmp_path / "step-00000004")
     shutil.rmtree(tmp_path / "step-00000002")
     with pytest.raises(Damaged):  # not a new run in silence
@@ -83,9 +83,7 @@ def test_the_former_format_is_refused_with_what_to_do_and_never_unpickled(tmp_pa
     tampered.Canary.path = str(tmp_path / "canary")
     (path / name).write_bytes(pickle.dumps(tampered.Canary()))
     for look in (lambda: newest(str(tmp_path)), Checkpoints(str(tmp_path), Toy()).resume):
-        with pytest.raises(
-            CedarError, match=r"earlier versions wrote, which holds pickles.*(\n.*)*import_dcp\(OLD, NEW"
-        ):
+        with pytest.raises(CedarError, match=r"earlier versions, which contains pickles.*(\n.*)*import_dcp\(OLD, NEW"):
             look()
     assert not (tmp_path / "canary").exists()
 

@@ -14,7 +14,7 @@ from cedar.trainers.common.compute import Attention, adamw, ask_fork, device_of,
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("gpu", "run.device is 'gpu'"), ("meta", "on which nothing here was tried"), ("cuda:99", "and torch sees")],
+    [("gpu", "run.device is 'gpu'"), ("meta", "which cedar does not support"), ("cuda:99", "but torch sees")],
 )
 def test_a_device_that_cannot_be_computed_on_is_refused(name, told):
     with pytest.raises(CedarError, match=told):
@@ -35,7 +35,7 @@ def test_asking_for_a_device_leaves_cuda_to_processes_that_are_forked_later(name
 def test_gpus_are_seen(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert (str(device_of("auto")), str(device_of("cuda:2"))) == ("cuda", "cuda:2")
-    with pytest.raises(CedarError, match="run.device is 'cuda:3', and torch sees 3 GPUs"):
+    with pytest.raises(CedarError, match="run.device is 'cuda:3', but torch sees 3 GPU"):
         device_of("cuda:3")
 
 

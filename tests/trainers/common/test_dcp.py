@@ -27,7 +27,7 @@ def test_torch_s_own_format_is_written_and_read_only_by_who_trusts_it(tmp_path):
             import_dcp(there, again, **trust)
     mine = tmp_path / "again" / "step-00000004.part"
     mine.mkdir(parents=True)
-    with pytest.raises(CedarError, match="step-00000004.part is there already"):
+    with pytest.raises(CedarError, match="step-00000004.part already exists"):
         import_dcp(there, again, trust=True)
     mine.rmdir()  # it is still there
     import_dcp(there, again, trust=True)

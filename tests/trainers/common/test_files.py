@@ -75,5 +75,5 @@ def test_a_folder_is_one_run_s_alone(tmp_path):
     check_folder(folder, "moe", resume=True)
     with pytest.raises(CedarError, match="holds the files of another run: run.json"):
         check_folder(folder, "moe", resume=False)
-    with pytest.raises(CedarError, match="holds a run of the trainer 'moe', and this one is 'dlrm'"):
+    with pytest.raises(CedarError, match="holds a run of the trainer 'moe', but this one is 'dlrm'"):
         check_folder(folder, "dlrm", resume=True)

@@ -35,14 +35,14 @@ def test_ranks_that_do_not_know_where_they_meet_are_told(monkeypatch):
     with pytest.raises(CedarError, match="this is one of several ranks, and MASTER_PORT is not set"), connected():
         pass
     monkeypatch.setenv("MASTER_PORT", "many")
-    with pytest.raises(CedarError, match="MASTER_PORT is 'many', no integer"), connected():
+    with pytest.raises(CedarError, match="MASTER_PORT is 'many', which is not an integer"), connected():
         pass
     with socket.socket() as free:  # bound, and nothing listens
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         with (
-            pytest.raises(CedarError, match="rank 1 of 2 did not meet the others at 127.0.0.1"),
+            pytest.raises(CedarError, match="rank 1 of 2 did not connect to the other ranks at 127.0.0.1"),
             connected(timeout=0.5),
         ):
             pass

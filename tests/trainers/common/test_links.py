@@ -43,7 +43,7 @@ def shut(link):
 
 def test_a_connection_without_the_key_is_refused(served):
     board = Board(store.connect("127.0.0.1", served, KEY))
-    with pytest.raises(CedarError, match="the other end does not take this key"):
+    with pytest.raises(CedarError, match="the other process rejected this key"):
         store.connect("127.0.0.1", served, OTHER)
     with socket.create_connection(("127.0.0.1", served), timeout=60) as stranger:  # says what it wants at once
         links.receive_exactly(stranger, links.KEY)
@@ -71,7 +71,7 @@ def test_a_store_without_the_key_is_not_believed():
 
         thread = threading.Thread(target=pretend)
         thread.start()
-        with pytest.raises(CedarError, match="does not hold the key of this run"):
+        with pytest.raises(CedarError, match="does not have this run's key"):
             store.connect("127.0.0.1", listener.getsockname()[1], KEY)
         thread.join()
     assert KEY not in heard[0]
@@ -120,7 +120,7 @@ def test_a_key_that_others_could_have_read_is_refused(tmp_path):
     path = str(tmp_path / "run.key")
     links.write_key(path)
     os.chmod(path, 0o640)
-    with pytest.raises(CedarError, match="is not this user's alone"):
+    with pytest.raises(CedarError, match="is accessible to other users"):
         links.read_key(path)
     os.symlink(path, tmp_path / "link")
     with pytest.raises(CedarError, match="cannot be read"):

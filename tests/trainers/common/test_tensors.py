@@ -18,7 +18,7 @@ def test_tensors_of_another_shape_are_a_misfit_and_no_damage(tmp_path):
     saved(Group(), str(tmp_path), 0)
     toy = Toy()
     toy.alike = torch.zeros(4, dtype=torch.float32)
-    with pytest.raises(CedarError, match=r"alike is bfloat16 \[3\], and float32 \[4\] here") as error:
+    with pytest.raises(CedarError, match=r"alike is bfloat16 \[3\], but float32 \[4\] in this model") as error:
         Checkpoints(str(tmp_path), toy).resume()
     assert not isinstance(error.value, Damaged)
 
@@ -35,7 +35,7 @@ def test_an_index_cannot_name_files_elsewhere_or_values_that_are_not_there(tmp_p
     ):
         forged = {**good, "tensors": [good["tensors"][0] | {key: value}, *good["tensors"][1:]]}
         write_sealed(path, forged)
-        with pytest.raises(Damaged, match="does not tell of its tensors"):
+        with pytest.raises(Damaged, match="has invalid tensor entries"):
             read_index(os.path.dirname(path))
     write_sealed(path, {**good, "tensors": [good["tensors"][0] | {"shape": [5, 6]}, *good["tensors"][1:]]})
     with pytest.raises(Damaged, match="step-00000004 is damaged"):

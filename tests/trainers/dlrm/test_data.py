@@ -108,13 +108,13 @@ device = "cpu"
 @pytest.mark.parametrize(
     ("features", "data", "told"),
     [
-        ([{"column": "word", "vocabulary": "words"}], {}, "no vocabulary of 'words'"),
-        ([{"column": "word", "vocabulary": "word", "rows": 3}], {}, "has 3 rows, the vocabulary of 'word'"),
+        ([{"column": "word", "vocabulary": "words"}], {}, "no vocabulary for 'words'"),
+        ([{"column": "word", "vocabulary": "word", "rows": 3}], {}, "has 3 rows; the vocabulary 'word'"),
         (
             [{"column": "word", "vocabulary": "word"}, {"column": "seen", "vocabulary": "seen", "table": "word"}],
             {}, "one vocabulary",
         ),
-        ([{"column": "word", "vocabulary": "word"}], {"vocabularies": []}, "no vocabulary of 'word'"),
+        ([{"column": "word", "vocabulary": "word"}], {"vocabularies": []}, "no vocabulary for 'word'"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_before_the_first_step(files, features, data, told):

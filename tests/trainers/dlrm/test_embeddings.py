@@ -172,7 +172,7 @@ def test_fused_rules_are_the_same_on_pieces(crew, rule, sharding):
 
 def test_what_cannot_be_spread_is_told(crew):
     for said in crew.run(refused, ranks=2):
-        assert "rowwise_adagrad keeps a number for each row of 'item', and its columns are on several ranks" in said
+        assert "rowwise_adagrad needs all columns of a row on one rank, but 'item' is sharded by columns" in said
     sequence = DedupEmbeddings([Feature("hist", 11, pooling="attention")], WIDTH)
     with pytest.raises(CedarError, match="'hist' is a sequence, which rows\\(\\) looks up"):
         sequence({"hist": torch.tensor([1])})

@@ -138,7 +138,7 @@ def test_grad_scaler_skips_a_step_whose_gradients_overflow(kind):
 
 def test_grad_scaler_that_is_forgotten_or_too_late_is_refused():
     ours = Model(made("fused"))
-    with pytest.raises(CedarError, match=r"autocast to float16.*GradScaler"):
+    with pytest.raises(CedarError, match=r"float16 autocast.*GradScaler"):
         trained(ours, autocast=torch.float16)
     ours.embeddings.zero_grad()
     trained(ours, autocast=torch.float16, scaler=torch.amp.GradScaler("cpu", enabled=False))
@@ -390,7 +390,7 @@ def test_weights_tied_to_another_module():
     block = next(iter(fused.embeddings.parameters()))
     fused.embeddings(batch(0)).sum().backward()
     block.sum().backward()
-    with pytest.raises(CedarError, match="something next to DedupEmbeddings uses its weights"):
+    with pytest.raises(CedarError, match="another module uses its weights"):
         fused.embeddings.step()
 
 

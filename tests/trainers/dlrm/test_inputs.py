@@ -68,13 +68,13 @@ def test_lists_of_one_length_may_be_a_matrix():
     [
         (jagged([[1], [7]]), {"rows": 7}, "'a' has the id 7; its table 'a' has the rows 0 to 6"),
         (torch.tensor([3, -1]), {"rows": 7}, "'a' has the id -1"),
-        (jagged([[1], [1, 2, 3]]), {"rows": 7, "longest": 2}, "a list of 'a' has 3 ids, 2 were promised"),
+        (jagged([[1], [1, 2, 3]]), {"rows": 7, "longest": 2}, "a list of 'a' has 3 ids; features.longest is 2"),
         (jagged([[0.5]], np.float32), {"rows": 7}, "the ids of 'a' are torch.float32"),
         (None, {"rows": 7}, "'a' is not in the batch"),
-        (jagged([[1, 2]]), {"rows": 7, "weights": "w"}, "'w' has not one weight for each id of 'a'"),
+        (jagged([[1, 2]]), {"rows": 7, "weights": "w"}, "'w' must have one weight per id of 'a'"),
         (
             cedar.InverseKeyedJaggedTensor.from_jagged({"a": jagged([[1, 2]])}), {"rows": 7, "weights": "w"},
-            "'a' and its weights 'w' are not in one group",
+            "'a' and its weights 'w' are not in the same dedup group",
         ),
     ],
 )  # fmt: skip
@@ -86,5 +86,5 @@ def test_what_cannot_be_looked_up_is_told(column, option, told):
 
 
 def test_labels_are_shares():
-    with pytest.raises(CedarError, match="the label 'y' must hold 0 and 1; 2 was found"):
+    with pytest.raises(CedarError, match="the label 'y' must be 0 or 1; got 2"):
         read_batch({"a": torch.tensor([1, 2]), "y": torch.tensor([0, 2])}, (FeatureOptions("a", 4),), (), "y")

@@ -10,17 +10,17 @@ from tests.trainers.dlrm.toy_clicks import options
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"features": [], "data": {"dense": [], "log": []}}, "there are no features"),
+        ({"features": [], "data": {"dense": [], "log": []}}, "no features are configured"),
         (
             {"features": [{"column": "a", "rows": 3}, {"column": "b", "rows": 4, "table": "a"}]},
-            "table 'a' has 3 rows, and 4",
+            "table 'a' has 3 and 4 rows",
         ),
-        ({"features": [{"column": "a", "rows": 3}] * 2}, "a column is one feature"),
+        ({"features": [{"column": "a", "rows": 3}] * 2}, "used by several features"),
         ({"features": [{"column": "a", "rows": 3, "pooling": "mean", "weights": "w"}]}, "its pooling must be sum"),
-        ({"model": {"width": 9}}, "cannot be cut into 2 heads"),
+        ({"model": {"width": 9}}, "width 9 is not divisible by heads 2"),
         ({"data": {"dedup": "always"}}, "dedup is 'always'"),
         ({"data": {"pipeline": "a:b"}}, "either paths or a pipeline"),
-        ({"data": {"log": ["d7"]}}, "log names d7, which dense does not"),
+        ({"data": {"log": ["d7"]}}, "log names d7, which are not in dense"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, told):
@@ -33,8 +33,8 @@ def test_settings_that_contradict_each_other_are_refused(changes, told):
     ("feature", "told"),
     [
         ({"column": "a"}, "rows of 'a' is 0: give 1 or more, or a vocabulary"),
-        ({"column": "a", "rows": 3, "missing": "oov"}, "name the vocabulary"),
-        ({"column": "a", "vocabulary": "a", "ids": "modulo"}, "its ids are asis"),
+        ({"column": "a", "rows": 3, "missing": "oov"}, "needs a vocabulary"),
+        ({"column": "a", "vocabulary": "a", "ids": "modulo"}, "set ids to asis"),
         ({"column": "a", "rows": 3, "sliding": True, "pooling": "attention"}, "must be sum or mean"),
     ],
 )

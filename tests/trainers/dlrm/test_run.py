@@ -60,7 +60,7 @@ def test_the_command_trains_and_goes_on(config, tmp_path, capsys):
     for choice in (
         "steps: 0 to 6",
         "device: cpu (as asked), float32",
-        "threads of torch on each: 1 (as asked)",
+        "torch threads on each: 1 (as asked)",
         "tables: ",
     ):
         assert choice in told.out
@@ -84,7 +84,7 @@ def test_a_folder_with_another_run_s_files_is_refused(config, log, tmp_path, cap
         with pytest.raises(CedarError, match="holds the files of another run: checkpoints, metrics.jsonl, run.json"):
             run(again, Group(), quiet=True)
     (tmp_path / "run" / "run.json").write_text('{"trainer": "moe"}')
-    with pytest.raises(CedarError, match="holds a run of the trainer 'moe', and this one is 'dlrm'"):
+    with pytest.raises(CedarError, match="holds a run of the trainer 'moe', but this one is 'dlrm'"):
         run(chosen, Group(), quiet=True, resume=True)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before["metrics.jsonl"]
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["step-00000001"]
@@ -120,9 +120,9 @@ def test_a_run_without_steps_is_an_epoch(log, tmp_path):
         ({"features": [{"column": "item", "rows": 50}]}, "row group 0: the feature 'item' has the id"),
         ({"features": [{"column": "hist", "rows": 50}]}, "row group 0: the feature 'hist' has the id"),
         ({"features": [{"column": "items", "rows": 50}]}, "the data has no column 'items'"),
-        ({"tables": {"memory": 1000}}, "has no room"),
+        ({"tables": {"memory": 1000}}, "does not fit"),
         ({"data": {"batch": 100_000}, "run": {"steps": 0}}, "no batch of 100000 rows"),
-        ({"data": {"held_out": 5000}}, "data.held_out is 5000, of 1024 rows"),
+        ({"data": {"held_out": 5000}}, "data.held_out is 5000, but there are 1024 rows"),
         ({"data": {"paths": (), "pipeline": "json:none"}}, "'json:none' cannot be imported"),
     ],
 )

@@ -105,7 +105,7 @@ def test_the_model_of_torchrec_trains_on_our_embeddings_as_on_its_own():
 
 
 def test_what_torchrec_cannot_do_is_refused(monkeypatch):
-    with pytest.raises(CedarError, match="no fused rule"):
+    with pytest.raises(CedarError, match="do not support fused rules"):
         DedupEmbeddings(FEATURES, WIDTH, backend="torchrec")
     with pytest.raises(CedarError, match="no tables of float64"):
         DedupEmbeddings(FEATURES, WIDTH, backend="torchrec", rule=None, dtype=torch.float64)

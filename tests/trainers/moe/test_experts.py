@@ -46,11 +46,11 @@ def test_experts_that_stand_still_get_no_gradient_and_pass_theirs_on():
 
 
 def test_weights_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="weights of 24 values do not fit experts of 30"):
+    with pytest.raises(ValueError, match="weights of 24 values do not match experts of 30"):
         Experts(lambda _: FeedForward(3, 5)).outputs(torch.zeros(2, 3), [2], torch.zeros(1, 24))
     with pytest.raises(CedarError, match="an expert of class BatchNorm1d has parameters of 1 dtypes and 3 buffers"):
         Experts(lambda _: torch.nn.BatchNorm1d(3))
-    with pytest.raises(CedarError, match="expert 1 has other parameters than expert 0"):
+    with pytest.raises(CedarError, match="expert 1 has other parameter shapes than expert 0"):
         Experts(lambda number: torch.nn.Linear(3, 3 + number)).first(1)
 
 

@@ -72,7 +72,7 @@ def test_fewer_ranks_go_on_after_a_rank_was_killed_and_every_token_is_trained_on
         first, losses, _, said = answers[rank]
         assert first == 0
         assert len(losses) == at
-        assert said.startswith(f"rank {rank} of 4 lost the others while it exchanged ")
+        assert said.startswith(f"rank {rank} of 4 lost the connection to other ranks during ")
         assert "--resume" in said
     (tmp_path / "store").unlink()
     crew = Crew(3, tmp_path)

@@ -373,7 +373,7 @@ def without_experts(net):
     ("change", "settings", "said"),
     [
         (None, lambda net: {"optimizer_class": of_norms}, "of_norms cannot work on slices of weights"),
-        (complex_part, lambda net: {}, "takes no complex parameters"),
+        (complex_part, lambda net: {}, "does not support complex parameters"),
         (None, without_experts, "params leaves out the experts of experts0, experts1"),
     ],
 )
@@ -406,7 +406,7 @@ def test_a_parameter_that_was_thawed_behind_its_back_is_refused():
 
 
 def test_an_optimizer_is_not_copied():
-    with pytest.raises(CedarError, match="copy the model, and make an optimizer for the copy"):
+    with pytest.raises(CedarError, match="copy the model, and create an optimizer for the copy"):
         copy.deepcopy(SymiOptimizer(Deep()))
 
 

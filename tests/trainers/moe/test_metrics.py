@@ -51,4 +51,4 @@ def test_columns_are_means_over_steps_and_what_the_last_one_holds():
     assert columns["dense"] == [""] * 6 + ["0.0", "3.0", "0.0", ""]
     told = table(lines).caption
     assert "2 steps, 10 ms each; 1 clipped, 0 skipped" in told
-    assert "loss 2.0000 over the last 2, 1.2500 on what is held out" in told
+    assert "loss 2.0000 over the last 2, 1.2500 on held-out rows" in told

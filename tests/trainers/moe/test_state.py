@@ -142,7 +142,7 @@ def test_slices_of_another_rank_are_refused(crew, tmp_path):
     path = str(tmp_path / "state")
     crew.run(dumped, path, ranks=2)
     for said in [*crew.run(loaded_of_rank_0, path, ranks=2)[1:], loaded_of_rank_0(Group(), path)]:
-        assert "the state of SymiOptimizer is that of one rank of 2" in said
+        assert "the state of SymiOptimizer is from another rank or rank count" in said
         assert "torch.distributed.checkpoint" in said
 
 

@@ -221,7 +221,7 @@ def test_the_oracle_needs_all_slots_on_one_rank(crew, text):
     mean = [sum(layer.survival for r in rs for layer in r.layers) for rs in (records, followed)]
     assert mean[0] > mean[1]
     for said in crew.run(refused, chosen, ranks=2):
-        assert "'oracle' places experts after tokens are routed, which 2 ranks cannot" in said
+        assert "'oracle' places experts after routing, which is impossible on 2 ranks" in said
 
 
 def refused(group, options):

@@ -30,7 +30,7 @@ def test_memory_is_a_number_a_word_or_a_size(memory, cap, size):
         (lambda: RunOptions(patience=0), "patience is 0: give seconds"),
         (lambda: RunOptions(serve="127.0.0.1:0"), "it is not served"),
         (lambda: DataOptions("text.txt", batch=0), "batch is 0: give 1 or more"),
-        (lambda: ModelOptions(width=10, heads=4), "a width of 10 cannot be cut into 4 heads"),
+        (lambda: ModelOptions(width=10, heads=4), "width 10 is not divisible by heads 4"),
         (lambda: OptimizerOptions(clip=-1.0), "clip is -1.0: give 0 or more"),
     ],
 )

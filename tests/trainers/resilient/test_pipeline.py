@@ -101,7 +101,7 @@ def test_what_cannot_be_trained_is_told() -> None:
     with pytest.raises(CedarError, match="a batch of 9 rows cannot be cut into 2 x 4 micro-batches"):
         _ = ResilientPipeline(modules(), functional.cross_entropy, batch, batch=9).rows
     run = RunOptions(device="cuda:99")
-    with pytest.raises(CedarError, match="run.device is 'cuda:99', and torch sees"):
+    with pytest.raises(CedarError, match="run.device is 'cuda:99', but torch sees"):
         ResilientPipeline(modules(), functional.cross_entropy, batch, Workers(), batch=8, run=run).train()
 
 

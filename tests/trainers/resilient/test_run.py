@@ -32,7 +32,7 @@ pytestmark = [
 def test_a_gpu_that_is_not_there_is_told_in_a_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "resilient", str(file), "run.device=cuda"]) == 1
     told = capsys.readouterr().err
-    assert "run.device is 'cuda', and torch sees 0 GPUs" in told
+    assert "run.device is 'cuda', but torch sees 0 GPU" in told
     assert "Traceback" not in told
 
 
@@ -85,7 +85,7 @@ def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path
     ("arguments", "words"),
     [
         (["--replicas", "3"], "cannot be cut into 3 x 2 micro-batches"),
-        (["--stages", "5"], "2 layers cannot be cut into 5 stages"),
+        (["--stages", "5"], "2 layers cannot be split into 5 stages"),
         (["--chaos", "kill=9@step3"], "workers are 0 to 3"),
         (["--chaos", "explode"], "'explode' is unknown"),
         (["--chaos", "kill=1@step100"], "steps are 0 to 99"),
