@@ -182,7 +182,7 @@ def timed(group, options):
 
 def test_ranks_that_disagree_stop_before_anything_is_sent(crew, text):
     for said in crew.run(disagreeing, options(text), ranks=2):
-        assert "ranks disagree on where experts are: [1] have another placement than rank 0" in said
+        assert "ranks [1] have another placement of experts than rank 0" in said
 
 
 def disagreeing(group, options):
