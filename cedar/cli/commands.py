@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cedar import Loader, Pipeline
     from cedar.cli.arguments import Adder
 
-_LATE = 1.0  # seconds of grace, within which a loop that gets batches ends by itself
+_GRACE_SECONDS = 1.0  # seconds of grace, within which a loop that gets batches ends by itself
 
 
 def add(adder: Adder) -> None:
@@ -110,20 +110,20 @@ def profile(chosen: argparse.Namespace) -> None:
 
 def locate(chosen: argparse.Namespace) -> None:
     """``cedar locate``."""
-    with _of_state(chosen) as loader:
+    with _loader_of_state(chosen) as loader:
         print(loader.locate(chosen.step, chosen.row))
 
 
 def where(chosen: argparse.Namespace) -> int:
     """``cedar where``. Exit status 1: the row is in no batch."""
-    with _of_state(chosen) as loader:
+    with _loader_of_state(chosen) as loader:
         steps = loader.where(chosen.file, chosen.row)
         print("\n".join(map(str, steps)) or f"row {chosen.row} of {chosen.file} is in no batch of epoch {loader.epoch}")
     return 0 if steps else 1
 
 
 @contextlib.contextmanager
-def _of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
+def _loader_of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
     """Yield a loader restored from a state file, with the run settings that the state contains."""
     pipeline = load_pipeline(chosen.pipeline)
     try:
@@ -146,7 +146,7 @@ def run(chosen: argparse.Namespace) -> int:
     """``cedar run``: run until the end, a limit, or Ctrl-C. The report is printed in every case."""
     pipeline = load_pipeline(chosen.pipeline)
     if chosen.write is not None:
-        return _written(pipeline, chosen)
+        return _write(pipeline, chosen)
     of_files = {
         "--format": chosen.format, "--partition-by": chosen.partition_by, "--rows-per-file": chosen.rows_per_file,
         "--layout": chosen.layout,
@@ -164,7 +164,7 @@ def run(chosen: argparse.Namespace) -> int:
             with _interrupted_after(chosen.seconds):
                 for epoch in range(chosen.epochs):
                     loader.set_epoch(epoch)
-                    _until(loader, chosen.limit_batches, stop)
+                    _take_batches(loader, chosen.limit_batches, stop)
                     if time.perf_counter() >= stop:
                         break
         except KeyboardInterrupt:
@@ -192,7 +192,7 @@ def warm(chosen: argparse.Namespace) -> None:
         print(f"wrote {chosen.save_plan}")
 
 
-def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
+def _write(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
     """``cedar run --write``: resumable; after Ctrl-C the same command continues."""
     others = {
         "--epochs": chosen.epochs != 1, "--limit-batches": chosen.limit_batches, "--seconds": chosen.seconds,
@@ -221,7 +221,7 @@ def _interrupted_after(seconds: float | None) -> Iterator[None]:
         yield
         return
     handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds + _LATE)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_SECONDS)
     try:
         yield
     finally:
@@ -229,7 +229,7 @@ def _interrupted_after(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def _until(loader: Loader, limit: int | None, stop: float) -> None:
+def _take_batches(loader: Loader, limit: int | None, stop: float) -> None:
     """Take the batches of an epoch, up to a limit or until the time is over."""
     with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
         for _ in itertools.islice(batches, limit):

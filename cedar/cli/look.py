@@ -16,7 +16,7 @@ from cedar.profile.text import cut
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
-_TABLE = 8  # largest number of columns in a table; with more, columns are printed as lines
+_MAX_TABLE_COLUMNS = 8  # largest number of columns in a table; with more, columns are printed as lines
 
 
 def add(adder: Adder) -> None:
@@ -42,7 +42,7 @@ def head(chosen: argparse.Namespace) -> None:
 
     frame = load_data(chosen.data).head(chosen.rows)
     width = shutil.get_terminal_size((120, 0)).columns
-    if frame.width > _TABLE:
+    if frame.width > _MAX_TABLE_COLUMNS:
         lines = frame.glimpse(max_items_per_column=chosen.rows, return_type="string").splitlines()
         print(printable("\n".join(cut(line, width) for line in lines)))
         return

@@ -11,7 +11,7 @@ from cedar.core import listen
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.printable import escape
 
-_EVERY = 2  # seconds between refreshes in the browser
+_REFRESH_SECONDS = 2  # seconds between refreshes in the browser
 
 
 def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
@@ -30,7 +30,7 @@ def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
             shown = f"<p>{escape(str(error.what))}</p>"
         where = urlsplit(url).netloc
         parts.append(f"<details{' open' if number == 0 else ''}><summary>{escape(where)}</summary>{shown}</details>")
-    return _whole(f"{len(urls)} ranks", head, "".join(parts))
+    return _page(f"{len(urls)} ranks", head, "".join(parts))
 
 
 def page_of_service(status: Any) -> str:
@@ -43,7 +43,7 @@ def page_of_service(status: Any) -> str:
     for header, *rows in (status.job_cells(), status.worker_cells()):
         lines = [_cells("th", header), *(_cells("td", row) for row in rows)]
         tables.append(f'<table style="font:14px system-ui">{"".join(lines)}</table>')
-    return _whole("service", status.summary(), "".join(tables))
+    return _page("service", status.summary(), "".join(tables))
 
 
 def _cells(kind: str, strings: Sequence[str]) -> str:
@@ -51,9 +51,9 @@ def _cells(kind: str, strings: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{kind}{style}>{escape(text)}</{kind}>' for text in strings)}</tr>"
 
 
-def _whole(title: str, head: str, shown: str) -> str:
+def _page(title: str, head: str, shown: str) -> str:
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{_EVERY}">'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{_REFRESH_SECONDS}">'
         f'<title>cedar: {title}</title><link rel="icon" href="data:,"><main><p style="font:16px system-ui">'
         f"{escape(head)}</p>{shown}</main></html>"
     )
@@ -93,5 +93,5 @@ class _Handler(listen.TokenHandler):
         try:
             page = self.shown()
         except CedarError as error:
-            page = _whole("no answer", str(error.what), "")
+            page = _page("no answer", str(error.what), "")
         self.answer(200, page, listen.HTML)

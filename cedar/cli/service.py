@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cedar.cli.arguments import Adder
 
-_LOOK = 1.0  # seconds between status requests
+_POLL_SECONDS = 1.0  # seconds between status requests
 
 
 def add(adder: Adder) -> None:
@@ -45,7 +45,7 @@ def run_service(chosen: argparse.Namespace) -> None:
         print(f'trainers: loader(executor="{service.address}"); status: cedar service status {service.address}')
         with contextlib.suppress(KeyboardInterrupt):
             while service.alive:
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
 
 
 def show_status(chosen: argparse.Namespace) -> None:
@@ -55,7 +55,7 @@ def show_status(chosen: argparse.Namespace) -> None:
         watch(chosen.page, lambda: page_of_service(cedar.Service.at(chosen.address)))
     tables.show(status, _tables)
     while chosen.follow:
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
         tables.show(cedar.Service.at(chosen.address), _tables)
 
 

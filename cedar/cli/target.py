@@ -50,7 +50,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
     """
     named = load_name(target)
     if callable(named) and not isinstance(named, cedar.Pipeline):
-        named = _called(named, target)
+        named = _call(named, target)
     if not isinstance(named, cedar.Pipeline):
         raise PipelineError(f"{target} is a {type(named).__name__}, not a Pipeline")
     return named
@@ -65,7 +65,7 @@ def load_name(target: str) -> Any:
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise PipelineError(f"{target!r} does not name a pipeline", fix=f"write {TARGET}")
-    module = _module(place)
+    module = _import_module(place)
     if not hasattr(module, name):
         known = [n for n in vars(module) if not n.startswith("_")]
         raise PipelineError(
@@ -75,7 +75,7 @@ def load_name(target: str) -> Any:
     return getattr(module, name)
 
 
-def _called(make: Any, target: str) -> Any:
+def _call(make: Any, target: str) -> Any:
     try:
         inspect.signature(make).bind()
     except (TypeError, ValueError) as error:
@@ -85,26 +85,26 @@ def _called(make: Any, target: str) -> Any:
     except CedarError:
         raise
     except (Exception, SystemExit) as error:
-        raise PipelineError(f"{target}() raised {_told(error)}") from error
+        raise PipelineError(f"{target}() raised {_describe_error(error)}") from error
 
 
-def _module(place: str) -> ModuleType:
+def _import_module(place: str) -> ModuleType:
     file = Path(place) if place.endswith(".py") else None
     folders = [os.getcwd()] if file is None else [os.getcwd(), str(file.resolve().parent)]
     for folder in folders:  # as `python -m` and `python file.py` do, and kept for later imports
         if folder not in sys.path:
             sys.path.insert(0, folder)
     try:
-        return importlib.import_module(place) if file is None else _of_file(file)
+        return importlib.import_module(place) if file is None else _import_file(file)
     except CedarError:
         raise
     except (ImportError, FileNotFoundError) as error:
         raise PipelineError(f"{place} cannot be imported: {error}", fix=f"write {TARGET}") from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise PipelineError(f"{place} cannot be imported: {_told(error)}") from error
+        raise PipelineError(f"{place} cannot be imported: {_describe_error(error)}") from error
 
 
-def _of_file(file: Path) -> ModuleType:
+def _import_file(file: Path) -> ModuleType:
     """Import a file as a module whose functions and classes are pickled by value for other processes."""
     import cloudpickle
 
@@ -125,7 +125,7 @@ def _of_file(file: Path) -> ModuleType:
     return module
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Describe an exception and the line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -23,8 +23,8 @@ from cedar.core.printable import printable
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
-_LINES = 12
-_WORDS = 200  # bytes of an error response to show
+_MAX_PARTS = 12
+_MAX_ERROR_BYTES = 200  # bytes of an error response to show
 ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its process on this machine'
 
 
@@ -40,20 +40,20 @@ def add(adder: Adder) -> None:
 def top(chosen: argparse.Namespace) -> None:
     """``cedar top``."""
     chosen.urls = [url for text in chosen.urls for url in addresses(text)]
-    statuses = [_asked(url) for url in chosen.urls]
+    statuses = [_fetch_status(url) for url in chosen.urls]
     if chosen.page is not None:
-        watch(chosen.page, lambda: page_of(chosen.urls, headline(_answers(chosen.urls)), ask))
+        watch(chosen.page, lambda: page_of(chosen.urls, headline(_reachable_statuses(chosen.urls)), ask))
     if not sys.stdout.isatty():
-        print(told_all(statuses, statuses))
+        print(describe_all(statuses, statuses))
         return
     from rich.live import Live
     from rich.text import Text
 
-    with Live(Text(told_all(statuses, statuses)), refresh_per_second=4) as live:
+    with Live(Text(describe_all(statuses, statuses)), refresh_per_second=4) as live:
         while True:
             time.sleep(1)
-            before, statuses = statuses, [_asked(url) for url in chosen.urls]
-            live.update(Text(told_all(statuses, before)))
+            before, statuses = statuses, [_fetch_status(url) for url in chosen.urls]
+            live.update(Text(describe_all(statuses, before)))
 
 
 def addresses(text: str) -> list[str]:
@@ -69,20 +69,20 @@ def addresses(text: str) -> list[str]:
     return [text]
 
 
-def _answers(urls: Sequence[str]) -> list[dict[str, Any]]:
+def _reachable_statuses(urls: Sequence[str]) -> list[dict[str, Any]]:
     """Return the statuses of the runs that answer."""
     statuses = []
     for url in urls:
         with suppress(PipelineError):
-            statuses.append(_asked(url))
+            statuses.append(_fetch_status(url))
     return statuses
 
 
-def _asked(url: str) -> dict[str, Any]:
+def _fetch_status(url: str) -> dict[str, Any]:
     answer = ask(urlunsplit(urlsplit(url)._replace(path="/status")))
     try:
         status = dict(json.loads(answer))
-        told_all([status] * 2, [status] * 2)
+        describe_all([status] * 2, [status] * 2)
     except Exception as error:  # any server may listen there
         said = f"{type(error).__name__}: {error}"
         raise PipelineError(f"the server at this address is not a run: {said}", fix="use loader.url") from error
@@ -102,13 +102,13 @@ def ask(url: str, seconds: float = 10) -> bytes:
                 return bytes(answer.read())
         except HTTPError as error:
             with error:
-                said = error.read(_WORDS).decode("utf-8", "replace").strip()
+                said = error.read(_MAX_ERROR_BYTES).decode("utf-8", "replace").strip()
             raise PipelineError(f"the server at this address refused the request: {error}: {said}", fix=fix) from error
     except (OSError, HTTPException, ValueError) as error:
         raise PipelineError(f"no run answers at this address: {str(error).strip()}", fix=fix) from error
 
 
-def told_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
+def describe_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
     """Describe all ranks; with several, the first line summarizes them and names the one with the largest stall."""
     each = [describe(now, then) for now, then in zip(statuses, before, strict=True)]
     return printable(each[0] if len(statuses) == 1 else "\n\n".join([headline(statuses), *each]))
@@ -129,11 +129,11 @@ def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
     rate, stall = now["rows_per_second"], now["stall"]
     if passed > 0:
         rate = (now["rows"] - before["rows"]) / passed
-        waited = _waited(now) - _waited(before)
+        waited = _seconds_waited(now) - _seconds_waited(before)
         stall = min(max(waited / passed, 0.0), 1.0)
     step = f"{now['step']:,}" + (f" of {now['steps']:,}" if now["steps"] else "")
     total = sum(now["worker_seconds"].values()) or 1.0
-    parts = sorted(now["worker_seconds"].items(), key=lambda each: -each[1])[:_LINES]
+    parts = sorted(now["worker_seconds"].items(), key=lambda each: -each[1])[:_MAX_PARTS]
     plan = f"{now['executor']}, {now['workers']} worker(s), plan {now['plan']}, {now['restarts']} restart(s)"
     skipped = sum(now["skipped_rows"].values())
     return "\n".join(
@@ -147,5 +147,5 @@ def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
     )
 
 
-def _waited(status: dict[str, Any]) -> float:
+def _seconds_waited(status: dict[str, Any]) -> float:
     return float(status["stall"] * status["seconds"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
 
-_LONGEST = 60  # longest recording that a client may request, in seconds
+_MAX_SECONDS = 60  # longest recording that a client may request, in seconds
 
 
 def add(adder: Adder) -> None:
@@ -30,7 +30,7 @@ def add(adder: Adder) -> None:
     examples = ['"http://127.0.0.1:41234/?token=..."', "4711   # one of your processes on this machine"]
     trace = command(adder, "trace", "record a trace of a running job", _trace, examples)
     trace.add_argument("url", metavar="URL|PID", help=ADDRESS)
-    trace.add_argument("--seconds", type=_span, default=5, metavar="S", help=f"to record: 1 to {_LONGEST} (default: 5)")
+    trace.add_argument("--seconds", type=_span, default=5, metavar="S", help=f"1 to {_MAX_SECONDS} (default: 5)")
     trace.add_argument("--out", default="run.json", metavar="FILE", help="default: run.json")
     examples = ["both.json run.json torch.json"]
     merge = command(adder, "merge", "merge traces into one file for Perfetto, with aligned clocks", _merge, examples)
@@ -39,8 +39,8 @@ def add(adder: Adder) -> None:
 
 
 def _span(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {_LONGEST}")
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {_MAX_SECONDS}")
     return int(text)
 
 

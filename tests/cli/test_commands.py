@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_run_with_its_report(module, monkeypatch, capsys):
     def interrupted(*_args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "_until", interrupted)
+    monkeypatch.setattr(commands, "_take_batches", interrupted)
     assert main(["run", "my_pipelines_for_cli:rows"]) == 130
     assert "0 rows in" in capsys.readouterr().out
 

@@ -66,8 +66,8 @@ class BackgroundWriter:
 
 INDEX, FORMAT = "index.json", "cedar checkpoint 1"
 NAME = re.compile(r"step-(\d{8,12})")
-_FORMER = (".metadata", "state.json")  # files of the earlier format, which held pickles
-_TORN = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, RecursionError)
+_FORMER_FILES = (".metadata", "state.json")  # files of the earlier format, which held pickles
+_BAD_STATE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, RecursionError)
 
 
 class CheckpointedTrainer(Protocol):
@@ -144,7 +144,7 @@ def read_index(path: str, name: str = INDEX) -> Index:
         CedarError: the checkpoint has the format of earlier versions.
     """
     file = os.path.join(path, name)
-    if not os.path.exists(file) and any(os.path.exists(os.path.join(path, former)) for former in _FORMER):
+    if not os.path.exists(file) and any(os.path.exists(os.path.join(path, former)) for former in _FORMER_FILES):
         raise CedarError(
             f"{path} has the format of earlier versions, which contains pickles: reading them could run code",
             done="nothing was loaded",
@@ -230,14 +230,14 @@ class Checkpoints:
 
     def _write(self, path: str, state: dict[str, Any], mine: dict[str, Part]) -> None:
         aside, first = path + ".part", self.group.rank == 0
-        self._together(lambda: self._prepare(aside) if first else None)
-        reported = self._together(lambda: write_parts(aside, f"rank-{self.group.rank}.safetensors", mine))
+        self._run_on_all_ranks(lambda: self._prepare(aside) if first else None)
+        reported = self._run_on_all_ranks(lambda: write_parts(aside, f"rank-{self.group.rank}.safetensors", mine))
 
         def finish() -> None:
             write_index(aside, state, [line for lines in reported for line in lines])
             rename_whole(aside, path, self.keep)
 
-        self._together(finish if first else lambda: None)
+        self._run_on_all_ranks(finish if first else lambda: None)
 
     def _prepare(self, aside: str) -> None:
         for name in os.listdir(self.folder):
@@ -248,7 +248,7 @@ class Checkpoints:
             os.makedirs(os.path.dirname(os.path.join(aside, name)), exist_ok=True)
             shutil.copyfile(source, os.path.join(aside, name))
 
-    def _together(self, work: Callable[[], Any]) -> list[Any]:
+    def _run_on_all_ranks(self, work: Callable[[], Any]) -> list[Any]:
         """Run ``work`` and return all ranks' results, which must be JSON; if it fails on a rank, all ranks raise."""
         value, error = None, None
         try:
@@ -318,7 +318,7 @@ class Checkpoints:
         self.trainer.loaded()
 
 
-def refuse_others(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
+def check_settings(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
     """Raise if a checkpoint's settings differ from the current ones. Values are JSON; mappings are compared per key."""
     odd = []
     for key, own in json.loads(json.dumps(here)).items():
@@ -347,7 +347,7 @@ def torn(path: str) -> Iterator[None]:
     """Report errors inside the block as a damaged checkpoint at ``path``."""
     try:
         yield
-    except _TORN as error:
+    except _BAD_STATE as error:
         if isinstance(error, CedarError):
             raise
         raise Damaged(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _SEALED = re.compile(rb'\{"sha256": "([0-9a-f]{64})", "content": (.*)\}\n?', re.DOTALL)
-_MOST = 1 << 28  # largest size of a JSON file, in bytes
+_MAX_BYTES = 1 << 28  # largest size of a JSON file, in bytes
 
 
 class Damaged(CedarError):
@@ -73,9 +73,9 @@ def read_sealed(path: str) -> dict[str, Any]:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a named pipe must not block
         with open(handle, "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST:
-                raise _damaged(path, f"it is not a file of at most {_MOST >> 20} MiB")
-            text = file.read(_MOST)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+                raise _damaged(path, f"it is not a file of at most {_MAX_BYTES >> 20} MiB")
+            text = file.read(_MAX_BYTES)
     except OSError as error:
         raise _damaged(path, error.strerror or str(error)) from error
     return unseal(text, path)

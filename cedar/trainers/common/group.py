@@ -20,14 +20,14 @@ import torch.distributed as dist
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import digest
 
-_all: weakref.WeakSet[Group] = weakref.WeakSet()
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
-def let_go() -> None:
+def release_process_groups() -> None:
     """Drop all references to process groups, so that torch.distributed destroys them. A thread of a process group that
     is still running while Python exits can crash the process.
     """
-    for group in list(_all):
+    for group in list(_groups):
         group.ranks = group._side = None
 
 
@@ -69,7 +69,7 @@ class Group:
         self.size: int = 1 if ranks is None else dist.get_world_size(ranks)
         self.meter = Meter()
         self._side = side
-        _all.add(self)
+        _groups.add(self)
 
     def __deepcopy__(self, memo: object) -> Group:
         """Return this object: a copied model has the same ranks, and process groups cannot be copied."""
@@ -89,7 +89,7 @@ class Group:
         if self.size == 1:
             return row[None]
         rows = torch.empty((self.size, *row.shape), dtype=row.dtype, device=row.device)
-        with self._talking(phase):
+        with self._communicating(phase):
             dist.all_gather(list(rows.unbind()), row.contiguous(), group=self.ranks)
         self.meter.sent[phase] += (self.size - 1) * row.nbytes
         return rows
@@ -99,7 +99,7 @@ class Group:
         if self.size == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        with self._talking("state"):
+        with self._communicating("state"):
             lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(lengths, torch.tensor([len(own)]), group=self.side)
             most = max(map(int, lengths))
@@ -116,11 +116,11 @@ class Group:
         gathers them all.
         """
         if values.numel() < self.size:
-            return _in_order_of_ranks(self.gather(values, phase))
+            return _sum_in_rank_order(self.gather(values, phase))
         parts = [len(part) for part in cut(values.numel(), self.size)]
         own = [parts[self.rank]] * self.size
         rows = self.exchange(values.flatten(), parts, own, phase)
-        total = _in_order_of_ranks(rows.view(self.size, -1))
+        total = _sum_in_rank_order(rows.view(self.size, -1))
         return self.exchange(total.repeat(self.size), own, parts, phase).view(values.shape)
 
     def agree(self, values: Mapping[str, object], fix: str, device: torch.device | None = None) -> None:
@@ -133,8 +133,8 @@ class Group:
         """
         own = torch.tensor([digest(value) for value in values.values()], device=device)
         table = self.gather(own, "agreement").cpu()
-        if odd := odd_ranks(table.tolist()):
-            names = [name for name, column in zip(values, table.T.tolist(), strict=True) if odd_ranks(column)]
+        if odd := differing_ranks(table.tolist()):
+            names = [name for name, column in zip(values, table.T.tolist(), strict=True) if differing_ranks(column)]
             raise CedarError(
                 f"ranks disagree: {odd} differ from rank 0 in {', '.join(names)}", done="nothing was trained", fix=fix
             )
@@ -151,14 +151,14 @@ class Group:
         if self.size == 1:
             return rows
         received = torch.empty((sum(receive), *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
-        with self._talking(phase):
+        with self._communicating(phase):
             dist.all_to_all_single(received, rows.contiguous(), list(receive), list(send), group=self.ranks)
         away = sum(send) - send[self.rank]
         self.meter.sent[phase] += away * rows[:1].numel() * rows.element_size()
         return received
 
     @contextmanager
-    def _talking(self, phase: str) -> Iterator[None]:
+    def _communicating(self, phase: str) -> Iterator[None]:
         with self.meter.timing(phase):
             try:
                 yield
@@ -170,7 +170,7 @@ class Group:
                 ) from error
 
 
-def _in_order_of_ranks(rows: torch.Tensor) -> torch.Tensor:
+def _sum_in_rank_order(rows: torch.Tensor) -> torch.Tensor:
     total = rows[0].clone()
     for row in rows[1:]:
         total += row
@@ -204,11 +204,11 @@ class _Exchange(torch.autograd.Function):
         return None, gradients if ctx.scale == 1.0 else gradients * ctx.scale, None, None, None, None, None
 
 
-def odd_ranks(values: Sequence[object]) -> list[int]:
+def differing_ranks(values: Sequence[object]) -> list[int]:
     """Return the ranks whose value differs from rank 0's.
 
     Examples:
-        >>> odd_ranks([3, 3, 4])
+        >>> differing_ranks([3, 3, 4])
         [2]
     """
     return [rank for rank, value in enumerate(values) if value != values[0]]

@@ -23,7 +23,7 @@ _LOCAL = {  # variable of the local rank, by the variables of rank and world siz
     "SLURM_PROCID and SLURM_STEP_NUM_TASKS": "SLURM_LOCALID",
     "SLURM_PROCID and SLURM_NTASKS": "SLURM_LOCALID",
 }
-_LOOK = 0.5  # seconds between two checks of the parent
+_POLL_SECONDS = 0.5  # seconds between two checks of the parent
 
 
 def end_with(parent: int, *, look: bool = True) -> None:
@@ -35,12 +35,12 @@ def end_with(parent: int, *, look: bool = True) -> None:
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
     if look:
-        threading.Thread(target=_look_for, args=(parent,), name="parent-watch", daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
 
 
-def _look_for(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -81,9 +81,9 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
     try:
         yield int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     finally:
-        from cedar.trainers.common.group import release_idle
+        from cedar.trainers.common.group import release_process_groups
 
-        release_idle()
+        release_process_groups()
         dist.destroy_process_group()
 
 
@@ -103,13 +103,13 @@ def meeting_place() -> tuple[str, int]:
     Raises:
         CedarError: one of them is not set, or the port is not an integer.
     """
-    port = _told("MASTER_PORT")
+    port = _required_variable("MASTER_PORT")
     if not port.isdecimal():
         raise CedarError(f"MASTER_PORT is {port!r}, which is not an integer", fix="let torchrun set it")
-    return _told("MASTER_ADDR"), int(port)
+    return _required_variable("MASTER_ADDR"), int(port)
 
 
-def _told(name: str) -> str:
+def _required_variable(name: str) -> str:
     if name in os.environ:
         return os.environ[name]
     raise CedarError(

@@ -19,8 +19,8 @@ from cedar.core.errors import CedarError
 
 KEY = 32  # bytes
 _PROOF = 32
-_HELLO = 10.0  # seconds that an unauthenticated peer has to prove that it holds the key
-_MOST = 1 << 28  # largest frame, in bytes
+_HANDSHAKE_SECONDS = 10.0  # seconds that an unauthenticated peer has to prove that it holds the key
+_MAX_FRAME_BYTES = 1 << 28  # largest frame, in bytes
 
 
 class RefusedConnection(ConnectionError):
@@ -41,7 +41,7 @@ def admit(connection: socket.socket, key: bytes) -> socket.socket:
         OSError: the other end closed the connection, or did not answer in time.
     """
     try:
-        _ready(connection, _HELLO)
+        _ready(connection, _HANDSHAKE_SECONDS)
         ours = secrets.token_bytes(KEY)
         connection.sendall(ours)
         answer = receive_exactly(connection, KEY + _PROOF)
@@ -89,8 +89,8 @@ def send_frame(connection: socket.socket, content: bytes) -> None:
 def receive_frame(connection: socket.socket) -> bytes:
     """Receive the bytes of one ``send_frame`` call."""
     (length,) = struct.unpack("<I", receive_exactly(connection, 4))
-    if length > _MOST:
-        raise ConnectionError(f"a message of {length} bytes exceeds the limit of {_MOST} bytes")
+    if length > _MAX_FRAME_BYTES:
+        raise ConnectionError(f"a message of {length} bytes exceeds the limit of {_MAX_FRAME_BYTES} bytes")
     return receive_exactly(connection, length)
 
 

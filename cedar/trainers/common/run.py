@@ -16,7 +16,7 @@ from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import CHECKPOINTS, METRICS, MetricsFile, OnMetrics, check_folder, claim_folder
 from cedar.trainers.common.group import Group
 
-_LINES = 20  # progress lines of a run if stderr is not a terminal
+_PROGRESS_LINES = 20  # progress lines of a run if stderr is not a terminal
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def progress(title: str, steps: int, done: int = 0, *, quiet: bool = False) -> I
             task = bar.add_task(title, total=steps, completed=done, said="")
             yield lambda now, text: bar.update(task, completed=now, said=text)
     else:
-        every = max(1, steps // _LINES)
+        every = max(1, steps // _PROGRESS_LINES)
 
         def say(now: int, text: str) -> None:
             if now % every == 0 or now == steps:

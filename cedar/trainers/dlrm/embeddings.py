@@ -87,7 +87,7 @@ class DedupEmbeddings(nn.Module):
         super().__init__()
         self.features, self.width, self.group = tuple(features), width, group or Group()
         self.rule, self.rate, self.dtype, self.device = rule, rate, dtype, device
-        self.steps, self._half = 0, False
+        self.steps, self._saw_float16 = 0, False
         self.waiting, self.left_behind = False, False
         self.widths = widths_of(features, width)
         if backend == "torchrec" and rule is not None:
@@ -96,16 +96,16 @@ class DedupEmbeddings(nn.Module):
             raise CedarError("fast= needs a fused rule and backend='torch'", fix="give a rule, and backend='torch'")
         wanted = ShardingRequest(sharding, costs, frequencies, planner, memory, fast, slow_cost)
         self.plan = plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
-        self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.pieces_of(self.group.rank)
+        self.places, self.notes, self._own_pieces = plan.places, list(plan.notes), plan.pieces_of(self.group.rank)
         ranks = self.group.size
         self.tables = TableParameters(fused=rule is not None, alone=ranks == 1)
         how: Any = {"dtype": dtype, "seed": seed, "device": device}
         fused: Any = how | {"rule": rule, "eps": eps}
         every = sorted({one.width for made in plan.places.values() for one in made})  # all ranks compute the same list
-        self._fbgemm = {each for each in every if rule and not fast and self._by_fbgemm(backend, each)}
+        self._fbgemm = {each for each in every if rule and not fast and self._uses_fbgemm(backend, each)}
         self.stores: dict[int, Tables] = {}
-        for columns in sorted({one.width for one in self._mine}):
-            tables = [one.table for one in self._mine if one.width == columns]
+        for columns in sorted({one.width for one in self._own_pieces}):
+            tables = [one.table for one in self._own_pieces if one.width == columns]
             if plan.near is not None:
                 self.stores[columns] = TieredTables(tables, columns, plan.near, slow, **fused, held=self.tables)
             elif columns in self._fbgemm:
@@ -129,11 +129,11 @@ class DedupEmbeddings(nn.Module):
         self.sharded = None
         if ranks > 1:
             self.sharded = ShardedTables(
-                self.stores, self.places, features, self.group, self._travels(), device, scale, self.replicas
+                self.stores, self.places, features, self.group, self._result_dtype(), device, scale, self.replicas
             )
         watch(self)
 
-    def _by_fbgemm(self, backend: str, width: int) -> bool:
+    def _uses_fbgemm(self, backend: str, width: int) -> bool:
         """Return whether fbgemm holds tables of this width; raise if ``backend`` is fbgemm and it cannot be loaded."""
         if backend == "torch":
             self.notes.append("tables: torch, as asked")
@@ -160,7 +160,7 @@ class DedupEmbeddings(nn.Module):
             self._check_taken()
         if learns:
             kind = self.device.type if self.device else "cpu"
-            self._half |= torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
+            self._saw_float16 |= torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
             self._begin()
         if self.sharded is None:
             found = by_width(self.stores, [self.widths[one.table] for one in bags], bags)
@@ -173,7 +173,7 @@ class DedupEmbeddings(nn.Module):
             found = self.sharded.lookup(bags)
         for rows in found if learns else ():
             if rows.requires_grad:
-                rows.register_hook(self._arrived)  # type: ignore[no-untyped-call]
+                rows.register_hook(self._gradient_arrived)  # type: ignore[no-untyped-call]
         return found
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
@@ -226,7 +226,7 @@ class DedupEmbeddings(nn.Module):
             CedarError: the loss was computed in float16 without a scaler; fbgemm has already updated the rows with
                 scaled gradients; another module uses a fused table as its weight.
         """
-        if self._half and scaler is None:
+        if self._saw_float16 and scaler is None:
             raise CedarError(
                 "rows were looked up under float16 autocast, but step() got no GradScaler",
                 done="nothing was updated",
@@ -257,7 +257,7 @@ class DedupEmbeddings(nn.Module):
     def _read(self, batch: Mapping[str, Any] | Inputs) -> Inputs:
         return batch if isinstance(batch, Inputs) else read_batch(batch, self.features, [], None, device=self.device)
 
-    def _arrived(self, _gradient: torch.Tensor) -> None:
+    def _gradient_arrived(self, _gradient: torch.Tensor) -> None:
         self.waiting = True
 
     def _check_taken(self) -> None:
@@ -288,11 +288,11 @@ class DedupEmbeddings(nn.Module):
             store.begin(self.rate, self.steps + 1)
 
     def _forget(self) -> None:
-        self.waiting, self.left_behind, self._half = False, False, False
+        self.waiting, self.left_behind, self._saw_float16 = False, False, False
         for store in self._each():
             store.clear()
 
-    def _travels(self) -> torch.dtype:
+    def _result_dtype(self) -> torch.dtype:
         """Return the dtype of lookup results."""
         return self.dtype if self.rule is None else torch.promote_types(self.dtype, torch.float32)
 
@@ -307,7 +307,7 @@ class DedupEmbeddings(nn.Module):
         for store in self._each():
             store.moved(like.device)
         if self.sharded is not None:
-            self.sharded.moved(self._travels(), like.device)
+            self.sharded.moved(self._result_dtype(), like.device)
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -334,7 +334,7 @@ class DedupEmbeddings(nn.Module):
     def saved(self) -> dict[str, Part]:
         """Return the same as parts of whole tables for checkpoints, which any number of ranks can load."""
         parts, state = {}, self.state()
-        for one in self._mine:
+        for one in self._own_pieces:
             piece = one.table
             name, whole = (piece.of, piece.whole) if piece.of else (piece.name, (piece.rows, one.width))
             for key in [key for key in state if key.rpartition(".")[0] == piece.name]:
@@ -370,14 +370,14 @@ def summed(
     inputs: Inputs, features: Sequence[FeatureOptions], lookup: Callable[[Sequence[Bags]], list[torch.Tensor]]
 ) -> list[torch.Tensor]:
     """Look up each feature of a batch: the sum of each list, or all rows of a sequence."""
-    embeddings = lookup([_looked_up(f, o) for f, o in zip(inputs.features, features, strict=True)])
+    embeddings = lookup([_bags_to_look_up(f, o) for f, o in zip(inputs.features, features, strict=True)])
     return [
         rows if feature.windows is None else pool(rows, feature.windows)
         for feature, rows in zip(inputs.features, embeddings, strict=True)
     ]
 
 
-def _looked_up(feature: Feature, option: FeatureOptions) -> Bags:
+def _bags_to_look_up(feature: Feature, option: FeatureOptions) -> Bags:
     """Return the bags to look up; each id of a sequence becomes its own bag."""
     bags = feature.bags
     if not option.sequence:

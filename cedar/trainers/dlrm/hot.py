@@ -242,7 +242,7 @@ class Exchange:
         return (one.asking * (self.ranks - 1) / self.ranks + one.touched * (self.ranks - 1)) * (self.id + self.row)
 
 
-def on_all(
+def rows_to_replicate(
     frequency: Mapping[str, Frequency], prices: Mapping[str, Exchange], sizes: Mapping[str, int], room: int
 ) -> dict[str, torch.Tensor]:
     """Return the rows of each table to replicate: those whose replication sends less, most savings per byte first."""

@@ -18,7 +18,7 @@ from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import Expansion, Windows, windows_of
 
-_MOST = 64  # largest number of files whose footers are read
+_MAX_FILES = 64  # largest number of files whose footers are read
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ def _feature(
         if option.weights:
             given = batch.get(option.weights)
             if isinstance(given, cedar.InverseKeyedJaggedTensor):
-                raise _apart(option)
+                raise _not_in_one_group(option)
             weights = given.values if given is not None and torch.equal(given.offsets, offsets) else None
     elif isinstance(column, torch.Tensor) and column.ndim in (1, 2):
         step = column.shape[1] if column.ndim == 2 else 1
@@ -135,12 +135,12 @@ def _weights_of(group: Any, option: FeatureOptions, offsets: Any) -> Any:
     if option.column in (group.weights or {}):
         return group.weights[option.column]
     if option.weights not in group.keys:
-        raise _apart(option)
+        raise _not_in_one_group(option)
     given = group[option.weights]
     return given.values if torch.equal(given.offsets, offsets) else None
 
 
-def _apart(option: FeatureOptions) -> CedarError:
+def _not_in_one_group(option: FeatureOptions) -> CedarError:
     return CedarError(
         f"{option.column!r} and its weights {option.weights!r} are not in the same dedup group",
         fix=f'list both in data.dedup: [["{option.column}", "{option.weights}"]]',
@@ -156,7 +156,7 @@ def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> 
         limits.append(torch.stack([low.long(), high.long(), most.long()]))
     for (option, _, _), (low, high, most) in zip(seen, torch.stack(limits).tolist() if limits else (), strict=True):
         if low < 0 or high >= option.rows:
-            raise bad_id(option, low if low < 0 else high)
+            raise invalid_id(option, low if low < 0 else high)
         if option.longest and most > option.longest:
             raise CedarError(
                 f"a list of {option.column!r} has {most} ids; features.longest is {option.longest}",
@@ -165,7 +165,7 @@ def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> 
             )
 
 
-def bad_id(option: FeatureOptions, value: int, where: str = "") -> CedarError:
+def invalid_id(option: FeatureOptions, value: int, where: str = "") -> CedarError:
     """Return the error for an id that is not a row of its table."""
     return CedarError(
         f"{where}the feature {option.column!r} has the id {value}; its table {option.home!r} has the rows 0 to "
@@ -229,7 +229,7 @@ def _footers(path: str) -> list[tuple[str, Any]]:
     try:
         system, place = fsspec.core.url_to_fs(path)
         files = system.glob(place) if "*" in place else system.find(place)
-        names = [name for name in sorted(files) if name.endswith((".parquet", ".pq"))][:_MOST]
+        names = [name for name in sorted(files) if name.endswith((".parquet", ".pq"))][:_MAX_FILES]
         return [(name, _footer(system, name)) for name in names]
     except (OSError, NotImplementedError, ImportError, pa.ArrowInvalid, BadFooter):
         return []
@@ -255,4 +255,4 @@ def _check(metadata: Any, wanted: dict[str, FeatureOptions], name: str) -> None:
             if limits is None or not limits.has_min_max or not isinstance(limits.min, int):
                 continue
             if limits.min < 0 or limits.max >= option.rows:
-                raise bad_id(option, limits.min if limits.min < 0 else limits.max, f"{name}, row group {group}: ")
+                raise invalid_id(option, limits.min if limits.min < 0 else limits.max, f"{name}, row group {group}: ")

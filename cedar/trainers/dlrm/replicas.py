@@ -13,7 +13,7 @@ import torch
 
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.sharding import GRADIENTS, IDS, ROWS, TablePiece
-from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, merged, row_gradients, uncopied
+from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, copy_error, merged, row_gradients
 
 
 class Replicas(TorchTables):
@@ -55,7 +55,7 @@ class Replicas(TorchTables):
         self._ids = torch.cat(list(ids.values())).to(self.device)
 
     def __deepcopy__(self, memo: object) -> Replicas:
-        raise uncopied("tables whose frequent rows are on every rank")
+        raise copy_error("tables whose frequent rows are on every rank")
 
     def moved(self, device: torch.device) -> None:
         super().moved(device)
@@ -65,7 +65,7 @@ class Replicas(TorchTables):
             for name, homes in self._homes.items()
         }
 
-    def parted(self, bags: Bags) -> tuple[Bags, Bags, torch.Tensor]:
+    def split_bags(self, bags: Bags) -> tuple[Bags, Bags, torch.Tensor]:
         """Split bags of one id each into replicated ids and others; also return the positions of both, concatenated."""
         slots = self.slots[bags.table].index_select(0, bags.ids)
         here = slots >= 0

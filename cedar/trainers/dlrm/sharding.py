@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Load: TypeAlias = Callable[[frozenset[str]], float]
 
-_LOOKUP = 7.0  # processing an id takes as long as this many values of touched rows
+_ID_COST = 7.0  # processing an id takes as long as this many values of touched rows
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FeatureStatistics:
         """Return the cost of a step, in values of touched rows. Looking up, sorting and summing an id costs as much as
         a few values, at any row width (measured by ``python -m benchmarks.recommendation_training --only costs``).
         """
-        return _LOOKUP * self.lookups + width * self.distinct
+        return _ID_COST * self.lookups + width * self.distinct
 
 
 def look(batches: Sequence[Inputs], features: Sequence[FeatureOptions]) -> list[FeatureStatistics]:
@@ -136,7 +136,7 @@ def _improved(
     return False
 
 
-_SCALE = 1_000_000  # the solver needs integers: costs are in millionths of the largest cost
+_COST_SCALE = 1_000_000  # the solver needs integers: costs are in millionths of the largest cost
 
 
 def place_exactly(
@@ -160,7 +160,7 @@ def place_exactly(
     model: Any = cp_model.CpModel()
     ways = choices or {name: [(cost, 0)] for name, cost in costs.items()}
     largest = max((cost for each in ways.values() for cost, _ in each), default=0.0) or 1.0
-    whole = {(name, n): round(_SCALE * cost / largest) for name in costs for n, (cost, _) in enumerate(ways[name])}
+    whole = {(name, n): round(_COST_SCALE * cost / largest) for name in costs for n, (cost, _) in enumerate(ways[name])}
     names = sorted(costs, key=lambda name: (-costs[name], name))
     at = {(name, rank): model.new_bool_var(f"{name} {rank}") for name in names for rank in range(ranks)}
     way = {(*key, rank): model.new_bool_var(f"{key} {rank}") for key in whole for rank in range(ranks)}
@@ -225,11 +225,11 @@ class ShardedTables:
         self.stores, self.places, self.features, self.group, self.scale = stores, places, tuple(features), group, scale
         asked = [(at, place) for at, feature in enumerate(features) for place in places[feature.home]]
         # The requests to each rank: a feature, and a piece of its table.
-        self._asked = [[one for one in asked if one[1].rank == rank] for rank in range(group.size)]
-        self._order = [one for of_rank in self._asked for one in of_rank]
+        self._requests = [[one for one in asked if one[1].rank == rank] for rank in range(group.size)]
+        self._order = [one for of_rank in self._requests for one in of_rank]
         most = max((feature.rows for feature in features), default=0)
         self._kind = torch.int32 if most < 2**31 else torch.int64
-        self._weighed = any(f.weights for f in features)
+        self._any_weights = any(f.weights for f in features)
         self.replicas = replicas or {}
         homes = {name: store for store in self.replicas.values() for name in store.slots}
         self._shared = {at: homes[f.home] for at, f in enumerate(features) if f.home in homes}
@@ -244,10 +244,10 @@ class ShardedTables:
         if not bags:
             return []
         group, me = self.group, self.group.rank
-        parted = {at: store.parted(bags[at]) for at, store in self._shared.items()}
-        bags = [parted[at][1] if at in parted else each for at, each in enumerate(bags)]
-        firsts = list(accumulate(map(len, self._asked), initial=0))
-        shares = [_share(bags[at], place.table, single=self.features[at].single) for at, place in self._order]
+        split_bags = {at: store.split_bags(bags[at]) for at, store in self._shared.items()}
+        bags = [split_bags[at][1] if at in split_bags else each for at, each in enumerate(bags)]
+        firsts = list(accumulate(map(len, self._requests), initial=0))
+        shares = [_bags_of_piece(bags[at], place.table, single=self.features[at].single) for at, place in self._order]
         fresh = all(store.fresh for store in self.replicas.values())
         sizes = [*([len(b), len(b.ids)] for b, _ in shares), [fresh, 0]]
         # [rank][request] -> number of bags, number of ids
@@ -273,10 +273,10 @@ class ShardedTables:
         pieces: list[list[tuple[torch.Tensor, torch.Tensor | None, Table]]] = [[] for _ in bags]
         for part, (at, place), (_, kept) in zip(torch.split(moved, own), self._order, shares, strict=True):
             pieces[at].append((part.view(-1, place.width), kept, place.table))
-        whole = [_together(each) for each in pieces]
-        widths = [self.places[self.features[at].home][0].width for at in parted]
-        near = by_width(self.replicas, widths, [one for one, _, _ in parted.values()])
-        for rows, (at, (_, _, places)) in zip(near, parted.items(), strict=True):
+        whole = [_combine_pieces(each) for each in pieces]
+        widths = [self.places[self.features[at].home][0].width for at in split_bags]
+        near = by_width(self.replicas, widths, [one for one, _, _ in split_bags.values()])
+        for rows, (at, (_, _, places)) in zip(near, split_bags.items(), strict=True):
             whole[at] = _in_order(torch.cat([rows, whole[at]]), places)
         return whole
 
@@ -294,17 +294,17 @@ class ShardedTables:
             cut = torch.split(part, [size for n in mine for size in self._pieces(n, table[rank][n])])
             received.append([(cut[2 * k], cut[2 * k + 1]) for k in range(len(mine))])
         weights: list[Any] = [[None] * len(mine)] * group.size
-        if self._weighed:
-            given = [_weights(bags) if self._weighs(n) else bags.ids[:0].float() for n, bags in enumerate(asked)]
+        if self._any_weights:
+            given = [_weights(bags) if self._has_weights(n) else bags.ids[:0].float() for n, bags in enumerate(asked)]
             to = [sum(len(given[n]) for n in of_rank) for of_rank in ranges]
-            by = [[table[rank][n][1] * self._weighs(n) for n in mine] for rank in range(group.size)]
+            by = [[table[rank][n][1] * self._has_weights(n) for n in mine] for rank in range(group.size)]
             wide = torch.float64 if any(one.dtype == torch.float64 for one in given) else torch.float32
             came = group.exchange(torch.cat([one.to(wide) for one in given]), to, [sum(n) for n in by], IDS)
             cuts = [torch.split(p, n) for p, n in zip(torch.split(came, [sum(n) for n in by]), by, strict=True)]
-            weights = [[w if self._weighs(n) else None for w, n in zip(cut, mine, strict=True)] for cut in cuts]
+            weights = [[w if self._has_weights(n) else None for w, n in zip(cut, mine, strict=True)] for cut in cuts]
         return received, weights
 
-    def _weighs(self, n: int) -> bool:
+    def _has_weights(self, n: int) -> bool:
         return bool(self.features[self._order[n][0]].weights)
 
     def _message(self, n: int, bags: Bags) -> torch.Tensor:
@@ -329,7 +329,7 @@ class ShardedTables:
         return Bags(place.table.name, ids, offsets, None if given[0] is None else torch.cat(given))
 
 
-def _share(bags: Bags, piece: Table, *, single: bool) -> tuple[Bags, torch.Tensor | None]:
+def _bags_of_piece(bags: Bags, piece: Table, *, single: bool) -> tuple[Bags, torch.Tensor | None]:
     """Return the part of the bags that a piece holds; for bags of one id also the positions of the remaining ids."""
     if not piece.of or piece.rows == piece.whole[0]:
         return Bags(piece.name, bags.ids, bags.offsets, bags.weights), None
@@ -342,7 +342,7 @@ def _share(bags: Bags, piece: Table, *, single: bool) -> tuple[Bags, torch.Tenso
     return Bags(piece.name, ids, offsets, weights), None
 
 
-def _together(pieces: Sequence[tuple[torch.Tensor, torch.Tensor | None, Table]]) -> torch.Tensor:
+def _combine_pieces(pieces: Sequence[tuple[torch.Tensor, torch.Tensor | None, Table]]) -> torch.Tensor:
     """Combine the results of a table's pieces."""
     pieces = sorted(pieces, key=lambda one: one[2].start)
     rows = [part for part, _, _ in pieces]

@@ -9,7 +9,7 @@ import torch
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, best_load, choices, filled, in_memory, on_all
+from cedar.trainers.dlrm.hot import NONE, Exchange, Frequency, best_load, choices, filled, in_memory, rows_to_replicate
 from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
 from cedar.trainers.dlrm.sharding import TablePiece, place, place_exactly, planned
 from cedar.trainers.dlrm.tables import Table
@@ -61,7 +61,7 @@ class Spread:
                 f"rowwise_adagrad needs all columns of a row on one rank, but {odd[0]!r} is sharded by columns",
                 fix="shard it by rows, or use the rule sgd or adam",
             )
-        pieces = {name: _cut(name, count, widths[name], how[name], ranks) for name, count in rows.items()}
+        pieces = {name: _split_table(name, count, widths[name], how[name], ranks) for name, count in rows.items()}
         whole = {name: sizes[name] for name in rows if len(pieces[name]) == 1}
         cut = sum(-(-size // len(pieces[name])) for name, size in sizes.items() if name not in whole)  # bytes per rank
         if memory and cut > memory:
@@ -75,21 +75,21 @@ class Spread:
         room = sum(sizes.values())
         if memory:  # reserve space for unsplit tables
             room = memory - cut - sum(whole.values()) // ranks - max(whole.values(), default=0)
-        self.shared = self._on_all(often, fast or room) if ranks > 1 else {}
+        self.shared = self._plan_replicas(often, fast or room) if ranks > 1 else {}
         copies = sum(len(ids) * self.each[name] for name, ids in self.shared.items())
         reported = {name: known[name] for name in whole}, whole, ranks, memory and memory - cut - copies
-        owners = self._placed(*reported, fast - copies if fast else 0)
+        owners = self._assign_tables(*reported, fast - copies if fast else 0)
         self.places = {
             name: [TablePiece(piece, columns, owners.get(name, at)) for at, (piece, columns) in enumerate(made)]
             for name, made in pieces.items()
         }
-        self.near = self._in_memory(fast - copies) if fast else None
+        self.near = self._plan_memory(fast - copies) if fast else None
 
     def pieces_of(self, rank: int) -> list[TablePiece]:
         """Return the pieces of a rank."""
         return [one for made in self.places.values() for one in made if one.rank == rank]
 
-    def _on_all(self, often: dict[str, Frequency], room: int) -> dict[str, torch.Tensor]:
+    def _plan_replicas(self, often: dict[str, Frequency], room: int) -> dict[str, torch.Tensor]:
         if often and self.rule is None:
             asked = self.wanted.sharding
             if "hot" in ([asked] if isinstance(asked, str) else asked.values()):
@@ -97,7 +97,7 @@ class Spread:
             return {}  # auto
         wide = torch.promote_types(self.dtype, torch.float32).itemsize
         prices = {name: Exchange(self.group.size, self.widths[name] * wide) for name in often}
-        copied = on_all(often, prices, self.each, room)
+        copied = rows_to_replicate(often, prices, self.each, room)
         for name, ids in copied.items():
             one, here = often[name], torch.isin(often[name].ids, ids)
             by_rows, by_copies = prices[name].by_rows(one), prices[name].by_copies(one)
@@ -110,7 +110,7 @@ class Spread:
             )
         return {name: ids for name, ids in copied.items() if len(ids)}
 
-    def _placed(
+    def _assign_tables(
         self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
     ) -> dict[str, int]:
         """Return the rank of each table. A table's cost depends on which of its rows are in memory, and so on the other
@@ -135,7 +135,7 @@ class Spread:
         owners: dict[str, int] = self.group.tell(best)[0]  # ranks may differ after a timeout
         return owners
 
-    def _in_memory(self, room: int) -> dict[str, torch.Tensor]:
+    def _plan_memory(self, room: int) -> dict[str, torch.Tensor]:
         mine: dict[str, torch.Tensor] = {}
         for rank in range(self.group.size):
             ones, rows, sizes = {}, {}, {}
@@ -185,7 +185,7 @@ def _mb(size: float) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-def _cut(name: str, rows: int, width: int, how: Sharding, ranks: int) -> list[tuple[Table, int]]:
+def _split_table(name: str, rows: int, width: int, how: Sharding, ranks: int) -> list[tuple[Table, int]]:
     """Return the pieces of a table and their widths."""
     how = "rows" if how == "hot" else how
     count = min(ranks, rows if how == "rows" else width) if how in ("rows", "columns") else 1

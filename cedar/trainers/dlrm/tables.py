@@ -82,8 +82,8 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 BETAS = (0.9, 0.999)
 BLOCK = 4096  # number of rows updated at a time
-_LARGE = 16 << 20  # from this many bytes on, memory uses huge pages
-_DRAWN = 1 << 16  # number of rows whose initial weights are drawn at a time
+_HUGE_PAGE_BYTES = 16 << 20  # from this many bytes on, memory uses huge pages
+_ROWS_PER_DRAW = 1 << 16  # number of rows whose initial weights are drawn at a time
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class TableParameters(nn.Module):
 
     def _check(self, value: object) -> None:
         if isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed") and self.whole:
-            raise would_cut("fully_shard, or distribute_module")
+            raise sharding_error("fully_shard, or distribute_module")
 
     def _save_to_state_dict(self, *how: Any) -> None:
         if not self.fused:
@@ -154,7 +154,7 @@ class TableParameters(nn.Module):
             super()._load_from_state_dict(*how)
 
 
-def would_cut(what: str) -> CedarError:
+def sharding_error(what: str) -> CedarError:
     """Return the error for a wrapper that would shard tables that are already sharded or that fused rules update."""
     return CedarError(
         f"{what} would shard the tables of DedupEmbeddings, which are sharded already",
@@ -209,8 +209,8 @@ def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = Non
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
     (rows, columns), (row, column) = table.whole if table.of else (table.rows, width), table.start
     most = rows**-0.5
-    for first in range(0, row + table.rows, _DRAWN):  # keeps values independent of sharding
-        drawn = torch.empty(min(_DRAWN, rows - first), columns).uniform_(-most, most, generator=generator)
+    for first in range(0, row + table.rows, _ROWS_PER_DRAW):  # keeps values independent of sharding
+        drawn = torch.empty(min(_ROWS_PER_DRAW, rows - first), columns).uniform_(-most, most, generator=generator)
         low, high = max(first, row), min(first + len(drawn), row + table.rows)
         if low < high:
             values[low - row : high - row] = drawn[low - first : high - first, column : column + width]
@@ -394,7 +394,7 @@ class TorchTables(Tables):
         }
 
 
-def uncopied(what: str) -> CedarError:
+def copy_error(what: str) -> CedarError:
     """Return the error for tables that cannot be deep-copied."""
     return CedarError(
         f"{what} cannot be copied by copy.deepcopy or weight averaging", done="nothing was copied",
@@ -407,7 +407,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | Non
     lookup takes as long as the read itself.
     """
     size = math.prod(shape) * dtype.itemsize
-    if size < _LARGE or (device is not None and device.type != "cpu") or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if size < _HUGE_PAGE_BYTES or (device is not None and device.type != "cpu") or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # the kernel was built without huge pages

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from cedar.core.errors import CedarError
-from cedar.trainers.dlrm.tables import Table, TorchTables, uncopied
+from cedar.trainers.dlrm.tables import Table, TorchTables, copy_error
 
 
 class TieredTables(TorchTables):
@@ -44,7 +44,7 @@ class TieredTables(TorchTables):
         slots = torch.full((len(self.weight),), -1, dtype=torch.int32)
         slots[self.hot] = torch.arange(len(self.hot), dtype=torch.int32)
         self.slots = slots.to(self.device)
-        self._last: tuple[Any, ...] = (None,)
+        self._last_split: tuple[Any, ...] = (None,)
         self._file = True
 
     def _keep(self, weight: torch.Tensor) -> None:
@@ -57,7 +57,7 @@ class TieredTables(TorchTables):
         return self._block
 
     def __deepcopy__(self, memo: object) -> TieredTables:
-        raise uncopied("tables whose rows are in a file")
+        raise copy_error("tables whose rows are in a file")
 
     def check(self, dtype: torch.dtype) -> None:
         if self._file and dtype != self.weight.dtype:
@@ -69,7 +69,7 @@ class TieredTables(TorchTables):
 
     def moved(self, device: torch.device) -> None:
         self.device, self._ends, self.slots = device, self._ends.to(device), self.slots.to(device)
-        self._last = (None,)
+        self._last_split = (None,)
 
     def state(self) -> dict[str, torch.Tensor]:
         for kind, values in self._fast.items():
@@ -85,7 +85,7 @@ class TieredTables(TorchTables):
         return where, self._read("weight", rows)
 
     def _read(self, kind: str, rows: torch.Tensor) -> torch.Tensor:
-        hot, slots, cold = self._parted(rows)
+        hot, slots, cold = self._split(rows)
         fast = self._tier(kind)
         values = torch.empty((len(rows), *fast.shape[1:]), dtype=fast.dtype, device=fast.device)
         values[hot] = fast.index_select(0, slots)
@@ -94,7 +94,7 @@ class TieredTables(TorchTables):
         return values
 
     def _write(self, kind: str, rows: torch.Tensor, values: torch.Tensor) -> None:
-        hot, slots, cold = self._parted(rows)
+        hot, slots, cold = self._split(rows)
         self._tier(kind).index_copy_(0, slots, values[hot])
         if len(cold):
             self._to_slow(kind, cold, values[~hot].cpu())
@@ -115,13 +115,13 @@ class TieredTables(TorchTables):
             }
         return self._fast[kind]
 
-    def _parted(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _split(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return a mask of rows in memory, their slots, and the other rows. Caches the result of the last call."""
-        if self._last[0] is not rows:
+        if self._last_split[0] is not rows:
             slots = self.slots.index_select(0, rows)
             hot = slots >= 0
-            self._last = rows, (hot, slots[hot].long(), rows[~hot].cpu())
-        parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._last[1]
+            self._last_split = rows, (hot, slots[hot].long(), rows[~hot].cpu())
+        parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._last_split[1]
         return parts
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 import cedar
 from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
-from cedar.trainers.common.checkpoint import as_integer_option, refuse_others
+from cedar.trainers.common.checkpoint import check_settings, whole_number
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.common.config import constant
 from cedar.trainers.common.group import Group, cut
@@ -27,7 +27,7 @@ from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.unique import tells_apart
 
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
-_TOLD = 20  # AUC and entropy are computed at least this often in a run, for progress
+_MIN_SCORE_REPORTS = 20  # AUC and entropy are computed at least this often in a run, for progress
 
 
 class Trainer(common.Trainer):
@@ -186,7 +186,7 @@ class Trainer(common.Trainer):
     def describe(self, record: Any, *, last: bool) -> str:
         self._rows, self._seconds = self._rows + record.rows, self._seconds + record.seconds
         self._waited += record.waited
-        if last or self.step % max(1, self._steps // _TOLD) == 0:
+        if last or self.step % max(1, self._steps // _MIN_SCORE_REPORTS) == 0:
             recent = self.recent()
             self._said = f"AUC {recent.auc:.4f}, entropy {recent.entropy:.4f}"
             self._said += f", {self._rows / self._seconds:,.0f} rows/s, waited {self._waited / self._seconds:.0%}"
@@ -197,7 +197,7 @@ class Trainer(common.Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state without tensors, as JSON values. All ranks must call it."""
-        return {"step": self.step, "loader": self.group.tell(self.batches.state_dict()), **self._bound()}
+        return {"step": self.step, "loader": self.group.tell(self.batches.state_dict()), **self._required_settings()}
 
     def parts(self) -> dict[str, Part]:
         """Return this rank's tables, and the tensors that are identical on all ranks."""
@@ -211,7 +211,7 @@ class Trainer(common.Trainer):
 
     def check(self, state: Mapping[str, Any], path: str) -> None:
         """Raise if the state has another model, other tables, another seed or other vocabularies."""
-        refuse_others({name: state.get(name) for name in self._bound()}, self._bound(), path)
+        check_settings({name: state.get(name) for name in self._required_settings()}, self._required_settings(), path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state_dict``; the number of ranks may differ."""
@@ -227,7 +227,7 @@ class Trainer(common.Trainer):
     def _vocabularies(self) -> dict[str, str]:
         return {f"{at}-{os.path.basename(path)}": path for at, path in enumerate(self.batches.vocabularies)}
 
-    def _bound(self) -> dict[str, Any]:
+    def _required_settings(self) -> dict[str, Any]:
         """Return the settings that must match for a checkpoint to be loaded."""
         options, digests = self.options, self.batches.vocabularies
         return {

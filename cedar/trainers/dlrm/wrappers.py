@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from cedar.core.errors import CedarError
-from cedar.trainers.dlrm.tables import would_cut
+from cedar.trainers.dlrm.tables import sharding_error
 
 if TYPE_CHECKING:
     from cedar.trainers.dlrm.embeddings import DedupEmbeddings
@@ -72,7 +72,7 @@ def _wrapped(parent: nn.Module, name: str, module: nn.Module | None) -> None:
     elif type(parent).__name__ == "FullyShardedDataParallel":
         kept: Any = parent._ignored_modules
         if any(each.tables.whole and each not in kept for each in _alive if _inside(each, module)):
-            raise would_cut("FullyShardedDataParallel")
+            raise sharding_error("FullyShardedDataParallel")
 
 
 def _inside(embeddings: DedupEmbeddings, module: nn.Module) -> bool:

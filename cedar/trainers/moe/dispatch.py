@@ -172,7 +172,7 @@ def _sizes(
     of = torch.tensor(placement.experts)
     replica = torch.arange(len(of)) - first[of]
     begin, end, r = before[:, of], (before + kept)[:, of], replicas[of]
-    per_slot = _up(end - replica, r) - _up(begin - replica, r)  # numbers in [begin, end) for this replica
+    per_slot = _ceil_div(end - replica, r) - _ceil_div(begin - replica, r)  # numbers in [begin, end) for this replica
     by_rank = per_slot.view(placement.ranks, placement.ranks, placement.slots)
     hosted = placement.hosts[rank]
     here = {expert: at for at, expert in enumerate(hosted)}
@@ -181,7 +181,7 @@ def _sizes(
     return by_rank[rank].sum(1).tolist(), own, own.sum(0).tolist()
 
 
-def _up(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _ceil_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the quotients, rounded up."""
     return -torch.div(-a, b, rounding_mode="floor")
 

@@ -29,7 +29,7 @@ def slices(sums: torch.Tensor, hosts: Hosts, group: Group, phase: str) -> Iterat
     return _exchanged(sums, hosts, [[rows] * group.size for rows in hosts], group, phase)
 
 
-def from_one(
+def slices_from_one(
     values: torch.Tensor, hosts: Hosts, rows: Collection[int], group: Group, phase: str
 ) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
     """Return this rank's slices of the requested rows, each from one of the ranks that hold it; see ``slices``."""

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
-from cedar.trainers.common.group import Group, exchange_rows, odd_ranks
+from cedar.trainers.common.group import Group, differing_ranks, exchange_rows
 from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch, take_rows
 from cedar.trainers.moe.experts import Experts, Routing, auxiliary_loss, z_loss
 from cedar.trainers.moe.gradients import moved_rows
@@ -133,7 +133,7 @@ class SymiMoE(nn.Module):
                 old.copy_(weights)
         else:  # a new shape needs a new parameter: graphs of earlier steps may use the old one
             self.weights = nn.Parameter(weights.clone(), requires_grad=old.requires_grad)
-            if (reported := _owners.get(self)) is not None and (tell := reported()) is not None:
+            if (reported := _listeners.get(self)) is not None and (tell := reported()) is not None:
                 tell()
         self.weights.grad = None
 
@@ -195,7 +195,7 @@ class SymiMoE(nn.Module):
         own = torch.bincount(routing.experts.flatten(), minlength=self.count)
         same = torch.tensor([self.placement.digest], device=own.device)
         table = self.group.gather(torch.cat([own, same]), f"counts {self.name}").cpu()
-        if odd := odd_ranks(table[:, -1].tolist()):
+        if odd := differing_ranks(table[:, -1].tolist()):
             raise CedarError(
                 f"ranks {odd} have another placement of experts than rank 0",
                 done="nothing was sent",
@@ -256,7 +256,7 @@ class SymiMoE(nn.Module):
         left = {"losses", "unused"}  # belong to autograd graphs, which cannot be copied
         other.__dict__ = copy.deepcopy({name: value for name, value in self.__dict__.items() if name not in left}, memo)
         other.clear()
-        _leaders[other] = _leaders.get(self, ref(self))
+        _originals[other] = _originals.get(self, ref(self))
         return other
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -310,19 +310,19 @@ class _Attach(torch.autograd.Function):
         return grads[0], ctx.saved_tensors[0], None
 
 
-_owners: WeakKeyDictionary[SymiMoE, WeakMethod[Callable[[], None]]] = WeakKeyDictionary()  # called for new weights
-_leaders: WeakKeyDictionary[SymiMoE, ref[SymiMoE]] = WeakKeyDictionary()  # copy -> original, oldest first
+_listeners: WeakKeyDictionary[SymiMoE, WeakMethod[Callable[[], None]]] = WeakKeyDictionary()  # called for new weights
+_originals: WeakKeyDictionary[SymiMoE, ref[SymiMoE]] = WeakKeyDictionary()  # copy -> original, oldest first
 
 
 def followers(layer: SymiMoE) -> list[SymiMoE]:
     """Return a layer's copies, oldest first: the same list on all ranks that made the same copies."""
-    return [copied for copied, leader in _leaders.items() if leader() is layer]
+    return [copied for copied, leader in _originals.items() if leader() is layer]
 
 
 def lead(layer: SymiMoE, tell: Callable[[], None]) -> None:
     """Detach a layer from its original, since it is trained. ``tell``: method to call for a new parameter."""
-    _leaders.pop(layer, None)
-    _owners[layer] = WeakMethod(tell)
+    _originals.pop(layer, None)
+    _listeners[layer] = WeakMethod(tell)
 
 
 def refuse_wrapped(wrapper: str) -> None:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.group import odd_ranks
+from cedar.trainers.common.group import differing_ranks
 from cedar.trainers.common.tensors import Part as Saved
 from cedar.trainers.moe.layer import SymiMoE, followers, lead, mixtures, refuse_wrapped
 from cedar.trainers.moe.options import OptimizerOptions
@@ -106,7 +106,7 @@ class SymiOptimizer(Optimizer):
         self.parts: list[Part] = []
         self._factors: list[tuple[int, float, float]] = []  # per inner group: outer group, factors of rate and decay
         self._leaves: list[tuple[int, int, SymiMoE]] = []  # (group, index, layer): the layers' parameters in the groups
-        self._everything = params is None
+        self._all_parameters = params is None
         own, kind = self.options, optimizer_class or torch.optim.AdamW
         if optimizer_class is None:
             defaults = {"lr": own.rate, "betas": own.betas, "eps": own.eps, "weight_decay": own.decay} | defaults
@@ -153,10 +153,10 @@ class SymiOptimizer(Optimizer):
                 made.append(experts)
         self.parts += made
         for group in groups:
-            self._optimize(group, slices, layers)
+            self._add_slices(group, slices, layers)
         self._follow_leaves()
 
-    def _optimize(self, group: int, slices: Mapping[nn.Parameter, Sequence[nn.Parameter]], layers: Any) -> None:
+    def _add_slices(self, group: int, slices: Mapping[nn.Parameter, Sequence[nn.Parameter]], layers: Any) -> None:
         """Add the slices of a group to the inner optimizer, with one inner group per pair of rate and decay factors."""
         by_factors: dict[tuple[float, float], list[nn.Parameter]] = {}
         for at, p in enumerate(self.param_groups[group]["params"]):
@@ -194,7 +194,7 @@ class SymiOptimizer(Optimizer):
                 for s in part.shards.slices:
                     state = self.inner.state[s]
                     state |= {k: v.to(s) for k, v in state.items() if torch.is_tensor(v) and v.shape == s.shape}
-        if self._everything:
+        if self._all_parameters:
             owned = {p for group in self.param_groups for p in group["params"]}
             late = [name for name, p in named.items() if p.grad is not None and p not in owned]
             if late:
@@ -253,7 +253,7 @@ class SymiOptimizer(Optimizer):
             CedarError: see ``step``.
         """
         self._refresh()
-        scale, found = self._scaled()
+        scale, found = self._scaler_state()
         parameters = [p for part in self.parts for p in part.parameters]
         collected = [part.shards.collect(part.gradients(), part.hosts).div_(scale) for part in self.parts]
         if self.mean:
@@ -261,20 +261,20 @@ class SymiOptimizer(Optimizer):
         has = [flag for part in self.parts for flag in part.trained()]
         own = [has] + [[*part.odd()] for part in self.parts]
         votes = self._votes(collected, [*chain.from_iterable(own)])
-        outcome = logged or self._judge(votes)
-        flags = votes[:, _FIXED:].any(0).tolist()
+        outcome = logged or self._decide_outcome(votes)
+        flags = votes[:, _VOTE_COLUMNS:].any(0).tolist()
         present, *odd = (flags[end - len(each) : end] for each, end in zip(own, accumulate(map(len, own)), strict=True))
         for part, rows in zip(self.parts, odd, strict=True):
             part.adopt([row for row, differs in enumerate(rows) if differs])
         if not outcome.skipped:
-            self._change([gradients.mul_(outcome.scale) for gradients in collected], present)
+            self._apply_gradients([gradients.mul_(outcome.scale) for gradients in collected], present)
         for p in parameters:
             p.grad = None
         if outcome.skipped and found is None:
             self._count_skip(outcome.ranks)
         return outcome
 
-    def _change(self, gradients: Sequence[torch.Tensor], present: Sequence[bool]) -> None:
+    def _apply_gradients(self, gradients: Sequence[torch.Tensor], present: Sequence[bool]) -> None:
         """Run a step of the inner optimizer. Parameters without a gradient on any rank stay unchanged."""
         has = iter(present)
         for part, values in zip(self.parts, gradients, strict=True):
@@ -293,7 +293,7 @@ class SymiOptimizer(Optimizer):
         self.skips = 0
         self.steps += 1
 
-    def _scaled(self) -> tuple[float, float | None]:
+    def _scaler_state(self) -> tuple[float, float | None]:
         """Return GradScaler's scale and whether it found infinities; it sets both attributes for a step."""
         scale, found = (vars(self).get(name) for name in ("grad_scale", "found_inf"))
         return 1.0 if scale is None else float(scale), None if found is None else float(found)
@@ -307,7 +307,7 @@ class SymiOptimizer(Optimizer):
         squares = sum((g.double().square().sum() for g in gradients), torch.zeros((), dtype=torch.float64)).cpu()
         mine = (p.grad.to_dense() for part in self.parts for p in part.parameters if p.grad is not None)
         bad = not all(bool(torch.isfinite(gradient).all()) for gradient in mine)
-        scale, found = self._scaled()
+        scale, found = self._scaler_state()
         copies = sum(len(followers(layer)) for layer in self.layers)
         own = [
             float(squares.nan_to_num(0.0, 0.0)),
@@ -320,20 +320,20 @@ class SymiOptimizer(Optimizer):
         ]
         device = self.parts[0].shards.device
         votes = self.group.gather(torch.tensor(own, dtype=torch.float64, device=device), "vote").cpu()
-        if odd_ranks(votes[:, 3].tolist()) or odd_ranks(votes[:, 4].tolist()):
+        if differing_ranks(votes[:, 3].tolist()) or differing_ranks(votes[:, 4].tolist()):
             raise CedarError(
                 f"GradScaler found infinite gradients on ranks {votes[:, 3].nonzero().flatten().tolist()} only",
                 done="this step changed no weight",
                 fix="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler on all ranks, and call its"
                 " unscale_(optimizer) before its step(optimizer)",
             )
-        if odd_ranks(votes[:, 5].tolist()):
+        if differing_ranks(votes[:, 5].tolist()):
             gc.collect()  # some ranks may hold unused copies that were not collected yet
             copies = sum(len(followers(layer)) for layer in self.layers)
             self.group.agree({"copies of the model": copies}, "copy the model on all ranks", device)
         return votes
 
-    def _judge(self, votes: torch.Tensor) -> Outcome:
+    def _decide_outcome(self, votes: torch.Tensor) -> Outcome:
         """Decide the outcome of a step. Every element of a gradient is on exactly one rank."""
         ranks = tuple(votes[:, 2].nonzero().flatten().tolist())
         if ranks or votes[:, [1, 3]].any():
@@ -419,7 +419,7 @@ class SymiOptimizer(Optimizer):
         )
 
 
-_FIXED = 6  # number of values of a vote before its flags
+_VOTE_COLUMNS = 6  # number of values of a vote before its flags
 
 
 def _groups(model: nn.Module, layers: Sequence[SymiMoE], *, decays: bool) -> list[dict[str, Any]]:

@@ -126,7 +126,7 @@ class Options:
     run: RunOptions = field(default_factory=RunOptions)
 
 
-_OF_A_RANK = ("data.paths", "run.folder", "run.device", "run.threads")
+_RANK_SETTINGS = ("data.paths", "run.folder", "run.device", "run.threads")
 
 
 def settings(options: Options) -> dict[str, Any]:
@@ -137,4 +137,4 @@ def settings(options: Options) -> dict[str, Any]:
         4
     """
     named = {f"{table}.{name}": value for table, of in asdict(options).items() for name, value in of.items()}
-    return {name: value for name, value in named.items() if name not in _OF_A_RANK}
+    return {name: value for name, value in named.items() if name not in _RANK_SETTINGS}

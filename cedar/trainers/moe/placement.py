@@ -21,7 +21,7 @@ from cedar.trainers.common.compute import digest
 Kind = Literal["symi", "static", "periodic", "ema", "oracle"]
 Basis = tuple[int, ...]
 
-_ONE = 1 << 16  # moving averages are integers with 16 fractional bits
+_UNIT = 1 << 16  # moving averages are integers with 16 fractional bits
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Policy:
         if self.kind == "periodic":
             return counts if (step + 1) % self.every == 0 else basis
         if self.kind == "ema":
-            past = round(self.decay * _ONE) if any(basis) else 0
-            return tuple((b * past + c * _ONE * (_ONE - past)) // _ONE for b, c in zip(basis, counts, strict=True))
+            past = round(self.decay * _UNIT) if any(basis) else 0
+            return tuple((b * past + c * _UNIT * (_UNIT - past)) // _UNIT for b, c in zip(basis, counts, strict=True))
         return counts
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.gradients import Hosts, from_one, slices
+from cedar.trainers.moe.gradients import Hosts, slices, slices_from_one
 from cedar.trainers.moe.layer import SymiMoE
 from cedar.trainers.moe.options import OptimizerOptions
 
@@ -76,7 +76,7 @@ class Shards:
         """Adopt rows from the ranks that hold them. Values that equal the rounded masters keep the masters' precision.
         ``values``: ``[held, size]``.
         """
-        for taken, part in from_one(self._padded(values), hosts, rows, self.group, f"weights {self.name}"):
+        for taken, part in slices_from_one(self._padded(values), hosts, rows, self.group, f"weights {self.name}"):
             at = list(taken)
             self.master[at] = changed(self.master[at], part)
 
@@ -127,7 +127,7 @@ class ExpertPart:
         self.adopt(range(layer.count))
         self.sent: torch.Tensor | None = weights.detach().clone()
         if dtype is not None:
-            self._hold(self.sent.to(dtype))
+            self._set_weights(self.sent.to(dtype))
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -175,11 +175,11 @@ class ExpertPart:
 
     def publish(self) -> None:
         """Copy the masters' weights to the parameters."""
-        self._hold(self.shards.publish(self.hosts))
+        self._set_weights(self.shards.publish(self.hosts))
         rows = self.hosts[self.shards.group.rank]
         self.layer.still = frozenset(at for at, row in enumerate(rows) if row in self.shards.frozen)
 
-    def _hold(self, weights: torch.Tensor) -> None:
+    def _set_weights(self, weights: torch.Tensor) -> None:
         self.layer.hold(weights)
         self.sent = weights
         self.shards.move(weights.dtype, weights.device)

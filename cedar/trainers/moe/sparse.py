@@ -62,7 +62,7 @@ class SparseCheckpoints:
         self._thread = ThreadPoolExecutor(1, "sparse-checkpoint")
         self._writing: list[Future[None]] = []
         self._log = os.path.join(folder, "log.jsonl")
-        self._done: ReplayRecord | None = None  # the last step, which is not in the log yet
+        self._last_record: ReplayRecord | None = None  # the last step, which is not in the log yet
         trainer.log = self._keep_record
 
     # ---- saving ------------------------------------------------------------------------------------------------------
@@ -72,12 +72,12 @@ class SparseCheckpoints:
         self._check()
         self._write_log()
         if self._start < 0:
-            self._forget()
+            self._discard_later_steps()
         at = self.trainer.step - self._start
         if self._start < 0 or at >= self.window:
             self._start, at = self.trainer.step, 0
             self._plan = self._cut()
-            self._tidy()
+            self._remove_old_windows()
         own, later = self._plan[at], [op for slot in self._plan[at + 1 :] for op in slot]
         saved = {_name("active", op): torch.stack(self._state(op)).cpu() for op in own}
         saved |= {_name("later", op): self._weights(op).cpu() for op in later}
@@ -120,10 +120,10 @@ class SparseCheckpoints:
         """Log a step only when the next one begins. Until then its metrics and evaluation are not reported, and a
         resumed run must repeat it.
         """
-        self._done = done
+        self._last_record = done
 
     def _write_log(self) -> None:
-        done, self._done = self._done, None
+        done, self._last_record = self._last_record, None
         if done is not None and self.group.rank == 0:
             with open(self._log, "ab") as file:
                 file.write(seal(finite(asdict(done))))
@@ -149,19 +149,19 @@ class SparseCheckpoints:
                     fix="check the free space and the permissions of that folder",
                 ) from error
 
-    def _tidy(self) -> None:
+    def _remove_old_windows(self) -> None:
         """Remove windows that newer complete ones have replaced, and the log before the oldest remaining one."""
-        whole = list(self._whole()) if self.group.rank == 0 else []
+        whole = list(self._complete_windows()) if self.group.rank == 0 else []
         if len(whole) > self.keep:
-            self._keep(range(whole[-self.keep], sys.maxsize))
+            self._remove_other_steps(range(whole[-self.keep], sys.maxsize))
 
-    def _forget(self) -> None:
+    def _discard_later_steps(self) -> None:
         """Remove what an earlier run saved for later steps, because this run may diverge from it."""
         if self.group.rank == 0:
-            self._keep(range(self.trainer.step))
+            self._remove_other_steps(range(self.trainer.step))
         self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # barrier: no rank writes earlier
 
-    def _keep(self, steps: range) -> None:
+    def _remove_other_steps(self, steps: range) -> None:
         """Remove windows that begin outside ``steps``, and log entries of steps outside."""
         for name in os.listdir(self.folder):
             if (match := _WINDOW.fullmatch(name)) and int(match[1]) not in steps:
@@ -191,7 +191,7 @@ class SparseCheckpoints:
 
     # ---- recovering --------------------------------------------------------------------------------------------------
 
-    def _whole(self) -> Iterator[int]:
+    def _complete_windows(self) -> Iterator[int]:
         """Yield the first steps of the windows that every rank has saved completely."""
         for name in sorted(os.listdir(self.folder)):
             match = _WINDOW.fullmatch(name)
@@ -206,18 +206,18 @@ class SparseCheckpoints:
         """Return the number of steps that ``recover`` would reach; None without a complete window."""
         steps = self._logged()
         until = max(steps, default=-1) + 1
-        return until if self._before(until, steps) is not None else None
+        return until if self._recovery_start(until, steps) is not None else None
 
-    def _before(self, until: int, logged: Collection[int]) -> int | None:
+    def _recovery_start(self, until: int, logged: Collection[int]) -> int | None:
         """Return the first step of the last complete window from which all steps before ``until`` are logged."""
-        whole = [start for start in self._whole() if start + self.window <= until]
+        whole = [start for start in self._complete_windows() if start + self.window <= until]
         return whole[-1] if whole and set(range(whole[-1], until)).issubset(logged) else None
 
     def recover(self, until: int | None = None) -> None:
         """Restore the trainer bit for bit to its state after ``until`` steps; None: after the last logged step."""
         log = self._logged()
         until = until if until is not None else max(log, default=-1) + 1
-        start = self._before(until, log)
+        start = self._recovery_start(until, log)
         if start is None:
             raise CedarError(
                 f"{self.folder} holds no window of {self.window} steps by {self.group.size} ranks before step {until}",

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
-from cedar.trainers.common.checkpoint import Checkpoints, as_integer_option, refuse_others, steps
+from cedar.trainers.common.checkpoint import Checkpoints, check_settings, steps, whole_number
 from cedar.trainers.common.data import VOCABULARY
 from cedar.trainers.common.files import PLOT, read_lines
 from cedar.trainers.common.group import Group, cut
@@ -33,7 +33,7 @@ _SHAPE = (  # settings that determine weights, data and random numbers
     "model.layers", "model.width", "model.heads", "experts.experts", "experts.hidden", "experts.shared",
     "data.length", "data.batch", "data.held_out", "data.shuffle", "run.seed",
 )  # fmt: skip
-_ALIKE = "start all ranks with the same configuration and files"
+_SAME_FILES = "start all ranks with the same configuration and files"
 
 
 class Trainer(common.Trainer):
@@ -47,7 +47,7 @@ class Trainer(common.Trainer):
         super().__init__(options, group)
         group, run = self.group, options.run
         self.dtype: torch.dtype = getattr(torch, run.dtype)
-        group.agree(settings(options), _ALIKE, self.device)
+        group.agree(settings(options), _SAME_FILES, self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
             self.model = Model(
@@ -62,7 +62,7 @@ class Trainer(common.Trainer):
         ]
         self.log: Callable[[ReplayRecord], None] | None = None
         if group.size > 1:  # a single rank need not list the files
-            group.agree({"the files of data.paths": self.batches.state_dict()}, _ALIKE, self.device)
+            group.agree({"the files of data.paths": self.batches.state_dict()}, _SAME_FILES, self.device)
         group.meter.take()
 
     def train_step(
@@ -219,7 +219,7 @@ class Trainer(common.Trainer):
         """
         own = settings(self.options)
         names = _SHAPE if free is None else [name for name in own if name not in free]
-        refuse_others(state["settings"], {name: own[name] for name in names}, path)
+        check_settings(state["settings"], {name: own[name] for name in names}, path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state_dict``; placements are recomputed."""
