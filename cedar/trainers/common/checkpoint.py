@@ -325,7 +325,7 @@ def check_settings(saved_with: Mapping[str, Any], here: Mapping[str, Any], path:
         saved = saved_with.get(key)
         if isinstance(own, dict) and isinstance(saved, dict):
             names = [name for name in {**own, **saved} if own.get(name) != saved.get(name)]
-            odd += [f"{key} {name}was {saved.get(name)!r} and is now {own.get(name)!r}" for name in names]
+            odd += [f"{key} {name} was {saved.get(name)!r} and is now {own.get(name)!r}" for name in names]
         elif saved != own:
             odd.append(f"{key} was {saved!r} and is now {own!r}")
     if odd:

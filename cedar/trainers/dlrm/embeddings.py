@@ -144,7 +144,7 @@ class DedupEmbeddings(nn.Module):
         if why is None and self.rule not in RULES:
             why = f"fbgemm has no {self.rule} on the CPU"
         if why is None and self.dtype != torch.float32:
-            half = "with reproducible rounding" if self.dtype == torch.float16 else ""
+            half = " with reproducible rounding" if self.dtype == torch.float16 else ""
             why = f"fbgemm has no tables of {str(self.dtype).removeprefix('torch.')}{half}"
         if why is None and width % 4:
             why = f"fbgemm needs a width that is a multiple of 4, not {width}"

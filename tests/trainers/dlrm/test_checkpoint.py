@@ -129,10 +129,10 @@ def test_old_checkpoints_go_and_halves_are_not_seen(log, tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda o: changed(o, "run", seed=1), "seed was 0 and is 1"),
-        (lambda o: changed(o, "tables", rule="sgd"), "table state rule was 'rowwise_adagrad' and is 'sgd'"),
-        (lambda o: changed(o, "model", width=4), f"tables item was [{ITEMS}, 8] and is [{ITEMS}, 4]"),
-        (lambda o: changed(o, "optimizer", rule="adam"), "optimizer was 'adagrad' and is 'adam'"),
+        (lambda o: changed(o, "run", seed=1), "seed was 0 and is now 1"),
+        (lambda o: changed(o, "tables", rule="sgd"), "table state rule was 'rowwise_adagrad' and is now 'sgd'"),
+        (lambda o: changed(o, "model", width=4), f"tables item was [{ITEMS}, 8] and is now [{ITEMS}, 4]"),
+        (lambda o: changed(o, "optimizer", rule="adam"), "optimizer was 'adagrad' and is now 'adam'"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_is_loaded(log, tmp_path, change, told):

@@ -190,7 +190,7 @@ def test_bytes_between_ranks_are_those_of_the_price(crew):
     for hot, measured, priced, alone in (*crew.run(sent, ranks=2), *crew.run(sent, ranks=3)):
         assert hot == [0, 1, 2]  # what is looked up once by each is not worth it
         assert measured == priced < alone / 2
-    assert all("fused rules" in said for said in crew.run(refused, ranks=2))
+    assert all("needs a fused rule" in said for said in crew.run(refused, ranks=2))
 
 
 def moved(group, sharding, freezes):

@@ -134,11 +134,11 @@ def checkpoint(text, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model": {"width": 16, "heads": 4}}, "model.width was 8 and is 16; model.heads was 2 and is 4"),
-        ({"experts": {"experts": 6}}, "experts.experts was 5 and is 6"),
-        ({"model": {"layers": 3}}, "model.layers was 2 and is 3"),
-        ({"data": {"batch": 5}}, "data.batch was 6 and is 5"),
-        ({"run": {"seed": 3}}, "run.seed was 0 and is 3"),
+        ({"model": {"width": 16, "heads": 4}}, "model.width was 8 and is now 16; model.heads was 2 and is now 4"),
+        ({"experts": {"experts": 6}}, "experts.experts was 5 and is now 6"),
+        ({"model": {"layers": 3}}, "model.layers was 2 and is now 3"),
+        ({"data": {"batch": 5}}, "data.batch was 6 and is now 5"),
+        ({"run": {"seed": 3}}, "run.seed was 0 and is now 3"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(text, checkpoint, changes, said):
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_another_model_is_refused(text, checkpoint, changes, sai
 def test_a_checkpoint_that_is_refused_changes_nothing(text, checkpoint):
     trainer = Trainer(options(text, slots=8, run={"seed": 3}))
     before = [part.shards.master.clone() for part in trainer.optimizer.parts]
-    with pytest.raises(CedarError, match="run.seed was 0 and is 3"):
+    with pytest.raises(CedarError, match="run.seed was 0 and is now 3"):
         Checkpoints(str(checkpoint), trainer).resume()
     assert all(torch.equal(a, part.shards.master) for a, part in zip(before, trainer.optimizer.parts, strict=True))
     trainer.close()

@@ -481,7 +481,7 @@ def lonely_average(group):
 @pytest.mark.heavy
 def test_ranks_that_do_different_things_are_told_so(crew):
     for said in crew.run(unlike_scales, ranks=2):
-        assert "GradScaler found infinite gradients on ranks [1] alone" in said
+        assert "GradScaler found infinite gradients on ranks [1] only" in said
         assert "ShardedGradScaler" in said
     for said in crew.run(lonely_average, ranks=2):
         assert "ranks disagree: [1] differ from rank 0 in copies of the model" in said

@@ -214,7 +214,8 @@ def test_a_replay_takes_the_settings_that_were_saved(text, tmp_path):
     with SparseCheckpoints(str(tmp_path), again, 2) as sparse, pytest.raises(CedarError) as error:
         sparse.recover()
     again.close()
-    assert "optimizer.betas was [0.9, 0.95] and is [0.8, 0.95]; optimizer.decay was 0.01 and is 0.2" in str(error.value)
+    told = "optimizer.betas was [0.9, 0.95] and is now [0.8, 0.95]; optimizer.decay was 0.01 and is now 0.2"
+    assert told in str(error.value)
     again = Trainer(options(text, slots=8, optimizer={"rate": 1.0, "clip": 9.0}, run={"steps": 99}))  # the log's count
     with SparseCheckpoints(str(tmp_path), again, 2) as sparse:
         sparse.recover()
