@@ -335,7 +335,7 @@ def check_settings(saved_with: Mapping[str, Any], here: Mapping[str, Any], path:
         )  # fmt: skip
 
 
-def whole_number(value: Any) -> int:
+def checked_step_count(value: Any) -> int:
     """Return a number of steps from a saved state, or raise ``ValueError`` if it is not valid."""
     if type(value) is not int or not 0 <= value < 1 << 40:
         raise ValueError(f"{value!r} is not a number of steps")

@@ -46,7 +46,7 @@ def progress(title: str, steps: int, done: int = 0, *, quiet: bool = False) -> I
         yield say
 
 
-def say_choices(lines: list[str]) -> None:
+def print_lines(lines: list[str]) -> None:
     """Print one line for each choice or event."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
@@ -150,7 +150,7 @@ def run(
             claim_folder(folder, kind.name)
             metrics = MetricsFile(path, trainer.step, on_metrics)
             if not quiet:
-                list_choices([f"steps: {trainer.step} to {steps}", *choices(trainer), *trainer.notes])
+                print_lines([f"steps: {trainer.step} to {steps}", *choices(trainer), *trainer.notes])
         say = stack.enter_context(progress("training", steps, trainer.step, quiet=quiet or not first))
         while trainer.step < steps:
             trainer.before_step()

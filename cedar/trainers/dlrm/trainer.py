@@ -14,7 +14,7 @@ from torch.nn import functional
 import cedar
 from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
-from cedar.trainers.common.checkpoint import check_settings, whole_number
+from cedar.trainers.common.checkpoint import check_settings, checked_step_count
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.common.config import constant
 from cedar.trainers.common.group import Group, cut
@@ -215,7 +215,7 @@ class Trainer(common.Trainer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state_dict``; the number of ranks may differ."""
-        step = whole_number(state["step"])
+        step = checked_step_count(state["step"])
         self.batches.load_state_dict(state["loader"])
         self.step = step
 

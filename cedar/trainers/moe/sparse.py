@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.checkpoint import as_integer_option, read_index, torn, write_index
+from cedar.trainers.common.checkpoint import checked_step_count, read_index, torn, write_index
 from cedar.trainers.common.files import Damaged, finite, replacing, seal, unseal
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part, Reader, write_parts
@@ -286,7 +286,7 @@ def _name(kind: str, operator: Operator) -> str:
 def _logged(line: dict[str, Any]) -> ReplayRecord:
     outcome = line["outcome"]
     return ReplayRecord(
-        as_integer_option(line["step"]),
+        checked_step_count(line["step"]),
         tuple(map(tuple, line["counts"])),
         Outcome(
             math.nan if outcome["norm"] is None else outcome["norm"],

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
-from cedar.trainers.common.checkpoint import Checkpoints, check_settings, steps, whole_number
+from cedar.trainers.common.checkpoint import Checkpoints, check_settings, checked_step_count, steps
 from cedar.trainers.common.data import VOCABULARY
 from cedar.trainers.common.files import PLOT, read_lines
 from cedar.trainers.common.group import Group, cut
@@ -223,9 +223,9 @@ class Trainer(common.Trainer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of ``state_dict``; placements are recomputed."""
-        counts = [whole_number(state[name]) for name in ("step", "updates", "skips")]
+        counts = [checked_step_count(state[name]) for name in ("step", "updates", "skips")]
         layers = [state["layers"][layer.name] for layer in self.layers]
-        bases = [tuple(map(as_integer_option, saved["basis"])) for saved in layers]
+        bases = [tuple(map(checked_step_count, saved["basis"])) for saved in layers]
         biases = [torch.tensor(saved["bias"], dtype=torch.float32) for saved in layers]
         for layer, basis, bias in zip(self.layers, bases, biases, strict=True):
             if len(basis) != layer.count or bias.shape != layer.router.bias.shape:

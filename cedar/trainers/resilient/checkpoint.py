@@ -13,7 +13,7 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import (
     NAME,
     BackgroundWriter,
-    as_integer_option,
+    checked_step_count,
     path_of,
     read_index,
     rename_whole,
@@ -70,7 +70,7 @@ class Checkpoints:
         index = read_index(path)
         state = State.initial(self.layout.gather({}))
         with torn(path), Reader(path, index.entries) as reader:
-            step, updates = as_integer_option(index.state["step"]), as_integer_option(index.state["updates"])
+            step, updates = checked_step_count(index.state["step"]), checked_step_count(index.state["updates"])
             self._check_data(path, index.state.get("loader"))
             parts = self._parts(state)
             reader.check(parts)

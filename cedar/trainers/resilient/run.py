@@ -24,7 +24,7 @@ from cedar.trainers.common.files import (
     finite,
     replacing,
 )  # fmt: skip
-from cedar.trainers.common.run import list_choices, progress
+from cedar.trainers.common.run import print_lines, progress
 from cedar.trainers.resilient.chaos import InjectedFault
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
@@ -139,7 +139,7 @@ def lead(
         planning.publish(board)
         board.put(keys.STORE(), process.pid)
         if group.machines > 1:
-            list_choices([f"workers can join at {listen[0]}:{port}"])
+            print_lines([f"workers can join at {listen[0]}:{port}"])
         if not quiet:
             _print_settings(pipeline, planning, device, initial_checkpoint)
         supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
@@ -168,15 +168,15 @@ def _print_settings(
     threads = f"{run.threads} threads of torch on {device} ({run.device}, as asked), {run.dtype}"
     cut = f"{group.replicas} x {how.micro_batches} micro-batches of {pipeline.rows} rows"
     begun = f"steps: {step_of(initial_checkpoint)} to {run.steps}"
-    list_choices([f"{begun}; {len(pipeline.stages)} stages of {group.replicas} workers, each with {threads}"])
+    print_lines([f"{begun}; {len(pipeline.stages)} stages of {group.replicas} workers, each with {threads}"])
     memory = pipeline.memory
     fit = f", that is {', '.join(map(str, memory))} by stage" if isinstance(memory, tuple) else ""
-    list_choices([f"a step: {cut}, {how.reduction}, activations: {how.memory}{fit}"])
-    list_choices([f"stages step: {pipeline.mode[0]} ({pipeline.mode[1]})"])
+    print_lines([f"a step: {cut}, {how.reduction}, activations: {how.memory}{fit}"])
+    print_lines([f"stages step: {pipeline.mode[0]} ({pipeline.mode[1]})"])
     shortest = sum(planned.optimal for planned in planning.plans.values())
     by = f"CP-SAT, {how.exact:g} s each" if how.exact else "list scheduling"
-    list_choices([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])
-    list_choices([f"folder: {run.folder}"])
+    print_lines([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])
+    print_lines([f"folder: {run.folder}"])
 
 
 def _supervise(
@@ -215,7 +215,7 @@ def _supervise(
                 reported += 1
                 if not quiet and event.what != "start":
                     subject = "" if event.worker is None else f" of {event.worker}"
-                    list_choices([f"generation {event.generation}: {event.what}{subject} {event.why}"])
+                    print_lines([f"generation {event.generation}: {event.what}{subject} {event.why}"])
             supervisor.pause()
     reader.read(coordinator, metrics)
     notify_supervisors(board, coordinator, supervisor)
@@ -265,7 +265,7 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         setup = Setup(pipeline, host, port, name, key, lanes=lanes)
         rows = len(pipeline.stages) * pipeline.group.replicas
         supervisor = Supervisor(name, board, rows, pipeline.run.heartbeat, partial(work, setup))
-        list_choices([f"joined the run at {host}:{port}"])
+        print_lines([f"joined the run at {host}:{port}"])
         try:
             while not board.get(keys.OVER()):
                 supervisor.tick()

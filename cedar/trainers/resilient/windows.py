@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.checkpoint import as_integer_option, path_of, read_index, say_damaged, steps, torn
+from cedar.trainers.common.checkpoint import checked_step_count, path_of, read_index, say_damaged, steps, torn
 from cedar.trainers.common.files import Damaged
 from cedar.trainers.common.tensors import Part, Reader
 from cedar.trainers.common.windows import choose_window, plan_window
@@ -156,11 +156,11 @@ class SparseCheckpoints(Checkpoints):
         """Load this stage's state from the first slot of a window."""
         index = read_index(path)
         with torn(path):
-            start, last = map(as_integer_option, index.state["window"][:2])
+            start, last = map(checked_step_count, index.state["window"][:2])
             self._check_data(path, index.state.get("loader"))
             self._check_window(start, last)
             state = State.initial(self.layout.gather({}))
-            updates = as_integer_option(index.state["updates"])
+            updates = checked_step_count(index.state["updates"])
             return self.thaw(State(start, updates, state.master, state.first, state.second, last), last)
 
     def thaw(self, state: State, last: int) -> State:
