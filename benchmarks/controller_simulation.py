@@ -18,7 +18,7 @@ from cedar.control.settings import ControllerSettings
 from cedar.profile.queueing import cores_kept
 
 WRITTEN, THREADS, ALONE, PROCESSES, CLUSTER = "as written", "threads", "one thread", "processes", "cluster"
-_GROWTH = 0.005  # of the rows so far make one delivery at least: a run of hours is replayed in a thousand steps
+_GROWTH = 0.005  # of the rows so far make one piece at least: a run of hours is replayed in a thousand steps
 _SINCE = 0.05  # of the rows of a plan so far, at most: what it does first is seen piece by piece
 
 
@@ -47,13 +47,13 @@ class Trace:
         cores: of the machine.
         cluster: threads of a cluster; 0 is none.
         rows: of an epoch; ``epochs`` of them are run.
-        window: rows after which plans may change; ``piece`` those of a delivery.
+        window: rows after which plans may change; ``piece`` those of a task.
         costs, later: before and after row number ``change``.
         trainer: seconds that the trainer takes for a row.
-        refill: seconds until the first delivery of a plan, or of an epoch.
-        start: seconds until processes are there, and ``cold`` the seconds that their first delivery takes more.
+        refill: seconds until the first task of a plan, or of an epoch.
+        start: seconds until processes are there, and ``cold`` the seconds that their first task takes more.
         busy: times at which another program comes (even places) and goes; it takes ``taken`` cores.
-        noise: of a delivery's time, the standard deviation of its logarithm.
+        noise: of a task's time, the standard deviation of its logarithm.
         look: seconds that a look takes, of which ``wrong`` is the standard deviation of what it predicts.
     """
 
@@ -177,18 +177,19 @@ class Outcome:
 
 @dataclass
 class _Run:
-    """Delivers piece after piece, under any plan."""
+    """Works on piece after piece, under any plan."""
 
     trace: Trace
     plan: str
     now: float = 0.0
     row: int = 0
     since: float = 0.0
-    delivered: float = 0.0
+    finished: float = 0.0
+    starved: float = 0.0
     rows: float = 0.0
     seconds: float = 0.0
     waited: float = 0.0
-    deliveries: int = -1  # the first one only begins what is measured
+    tasks: int = -1  # the first one only begins what is measured
     started: float = 0.0  # processes are there
 
     def __post_init__(self) -> None:
@@ -198,12 +199,13 @@ class _Run:
     def takes_over(self, plan: str, cold: bool) -> None:
         """At a window's end."""
         self.plan, self.since = plan, self.now
-        self.delivered = self.rows = self.seconds = self.waited = 0.0
-        self.deliveries = -1
-        self.now += self.trace.refill + (self.trace.cold if cold and plan in (PROCESSES, CLUSTER) else 0.0)
+        self.finished = self.rows = self.seconds = self.waited = 0.0
+        self.tasks = -1
+        self.starved = self.trace.refill + (self.trace.cold if cold and plan in (PROCESSES, CLUSTER) else 0.0)
+        self.now += self.starved
 
-    def deliver(self) -> None:
-        """One more piece."""
+    def finish(self) -> None:
+        """One more piece: tasks of ``piece`` rows each. Batches may come much later, and several at once."""
         trace = self.trace
         begins = self.row % trace.rows == 0 and self.row > 0
         number = self._number()
@@ -212,17 +214,19 @@ class _Run:
         takes = trace.trainer * number
         self.now += max(makes, takes) + (trace.refill if begins else 0.0)
         self.row += number
-        self.deliveries += 1
-        self.delivered += number
-        if self.deliveries:
+        first = self.tasks < 0
+        self.tasks += 1 if first else max(1, number // trace.piece)
+        self.finished += number
+        self.starved += max(makes - takes, 0.0)
+        if not first:
             self.rows += number
             self.seconds += max(makes, takes)
             self.waited += max(makes - takes, 0.0)
 
     def _number(self) -> int:
-        """Rows of the next delivery: it ends where a window, or some of them, do."""
+        """Rows of the next piece: it ends where a window, or some of them, do."""
         trace, inside = self.trace, self.row % self.trace.rows
-        number = max(trace.piece, int(min(_GROWTH * self.row, _SINCE * self.delivered)))
+        number = max(trace.piece, int(min(_GROWTH * self.row, _SINCE * self.finished)))
         left = trace.window - inside % trace.window
         number = left + (number - left) // trace.window * trace.window if number > left else number
         return min(number, trace.rows - inside)
@@ -239,7 +243,7 @@ def fixed(trace: Trace, plan: str) -> float:
     run.now = trace.refill + (trace.start if plan == PROCESSES else 0.0)
     run.now += trace.cold if plan in (PROCESSES, CLUSTER) else 0.0
     while run.row < run.total:
-        run.deliver()
+        run.finish()
     return run.now
 
 
@@ -253,7 +257,7 @@ def controlled(trace: Trace, settings: ControllerSettings | None = None) -> Outc
     found: tuple[Candidate, ...] | None = None
     warmed: dict[str, float] = {}
     while run.row < run.total:
-        run.deliver()
+        run.finish()
         if wanted and run.at_window:
             run.takes_over(wanted, cold=all(plan != wanted for _, plan, _ in switches))
             switches.append((run.now, wanted, ""))
@@ -267,10 +271,10 @@ def controlled(trace: Trace, settings: ControllerSettings | None = None) -> Outc
                 for plan, each in proposed.items()
             )
         seen = Observation(
-            run.now, run.plan, run.since, run.delivered, run.rows, run.seconds, run.waited, max(run.deliveries, 0),
-            # Of later epochs nothing knows: as many are expected as there were.
-            _expected(run), run.row >= 3 * trace.piece, looked, found,
+            run.now, run.plan, run.since, run.finished, run.starved, run.rows, run.seconds, run.waited,
+            max(run.tasks, 0), 1, _expected(run), run.row >= 3 * trace.piece, looked, found,
             frozenset(plan for plan, ready in warmed.items() if ready <= run.now),
+            opening=trace.refill,
         )  # fmt: skip
         state, actions = step(state, seen, settings)
         found = None if state.phase != "looks" else found
@@ -293,6 +297,7 @@ def _left(trace: Trace, plan: str, warmed: dict[str, float], now: float) -> floa
 
 
 def _expected(run: _Run) -> float:
+    """Of later epochs nobody knows: as many are expected as there were."""
     trace = run.trace
     epoch = run.row // trace.rows
     return trace.rows - run.row % trace.rows + epoch * trace.rows

@@ -135,8 +135,13 @@ def _predicted(plan: Any) -> dict[str, Any]:
 # ---- block sizes -----------------------------------------------------------------------------------------------------
 
 _SIZES = {
-    "small": {"parquet._CHUNK_BYTES": 1 << 16, "parquet._LEAST_ROWS": 7, "stage._MOST_ROWS": 5, "stage._FEW_ROWS": 5},
-    "large": {"parquet._LEAST_ROWS": 1 << 20, "stage._FIRST_ROWS": 1 << 16, "stage._FEW_ROWS": 1 << 16},
+    "small": {
+        "parquet._CHUNK_BYTES": 1 << 16,
+        "parquet._MIN_CHUNK_ROWS": 7,
+        "stage._MOST_ROWS": 5,
+        "stage._FEW_ROWS": 5,
+    },
+    "large": {"parquet._MIN_CHUNK_ROWS": 1 << 20, "stage._FIRST_ROWS": 1 << 16, "stage._FEW_ROWS": 1 << 16},
 }
 _MODULES = {"parquet": "cedar.datasets.parquet", "stage": "cedar.engine.streams.stage"}
 

@@ -375,7 +375,7 @@ def test_a_class_that_cannot_be_made() -> None:
         def __call__(self, x: int) -> int:
             return x
 
-    error = error_of(PipelineError, lambda: items().map(Model, "x", dtype=int), "no weights", "made once per worker")
+    error = error_of(PipelineError, lambda: items().map(Model, "x", dtype=int), "no weights", "each worker constructs")
     assert isinstance(error.__cause__, OSError)
 
 

@@ -10,14 +10,15 @@ Invariants, tested on random runs:
 2. At most one switch is in progress: from ``Switch`` until the plan stays or the one before is back, no other begins.
 3. A plan that is not ready, or that was refused, is never switched to.
 4. A plan stays only if its trial took at most ``1 - better`` of the seconds per row of the plan before it, unless it
-   only saves time in later epochs.
+   only saves time in later epochs. A trial counts the rows that tasks finish, never batches, and ends only after each
+   worker has finished as many tasks as a measurement needs.
 5. A trial begins only if the plan should save at least ``least_gain`` seconds and the time that its start takes from
-the run, and while trials and searches have cost at most ``regret`` of the time so far plus the expected gain. One plan
-is prepared at a time, the one that should save most: checks also cost time of the run.
+   the run, and while trials and searches have cost at most ``regret`` of the time so far plus the expected gain. One
+   plan is prepared at a time, the one that should save most: checks also cost time of the run.
 6. A trial that costs more than its limit ends at once, and the plan before it comes back.
 7. Results of other plans are relative to the current plan: if its rows take longer, theirs are scaled too. The cost of
-a trial is known once the current plan was measured after it, and no other trial begins before. Measurements while
-processes start are discarded.
+   a trial is known once the current plan was measured after it, and no other trial begins before. Measurements while
+   processes start are discarded.
 8. A plan that failed is not retried before the run has taken twice as long, then three times, and so on. Its estimate
    is then between its trial's result and the cost model's value, and moves toward the latter over time: plans are not
    retried all the time, and none is given up permanently.
@@ -77,25 +78,30 @@ class Observation:
         now: seconds since the start of the run.
         plan: the key of the running plan.
         since: the time at which it took over.
-        delivered: rows delivered since then.
-        rows, seconds, waited, deliveries: since its first delivery: rows delivered, wall time, the part of it in which
-            the trainer waited, and the number of deliveries. They never decrease under one plan.
-        rest: rows still to come; None if unknown, which counts as the number of rows so far.
+        finished: source rows that tasks finished since then.
+        starved: seconds since then in which the trainer waited.
+        rows, seconds, waited, tasks: since each worker finished its first task: source rows that tasks finished, wall
+            time, the part of it in which the trainer waited, and finished tasks of the stage with the fewest. They
+            never decrease under one plan. Deliveries do not count, since ``pack`` and ``batch`` deliver in bursts.
+        lanes: number of concurrent tasks.
+        rest: source rows still to be read; None if unknown, which counts as the number of rows so far.
         informed: True if the operators were measured enough for a search.
         looked: CPU seconds that searches, with their checks, have taken so far.
         candidates: plans that the current search proposes, with the running plan; None until the search has ended.
         ready, refused: proposed plans that can take over at once, and those that never may.
-        opening: seconds until the first delivery of an iteration; another plan's first delivery may take as long.
+        opening: seconds until the first task of an iteration finished; another plan's first task may take as long.
     """
 
     now: float
     plan: str
     since: float = 0.0
-    delivered: float = 0.0
+    finished: float = 0.0
+    starved: float = 0.0
     rows: float = 0.0
     seconds: float = 0.0
     waited: float = 0.0
-    deliveries: int = 0
+    tasks: int = 0
+    lanes: int = 1
     rest: float | None = None
     informed: bool = False
     looked: float = 0.0
@@ -131,25 +137,25 @@ Phase: TypeAlias = Literal["runs", "looks", "tries", "returns"]
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds per row of a plan, the part of these that the trainer took, and seconds per delivery."""
+    """Seconds per source row of a plan, the part of these that the trainer took, and seconds per task."""
 
     row: float
     trainer: float = 0.0
-    delivery: float = 0.0
+    task: float = 0.0
 
     @staticmethod
     def between(early: Observation, late: Observation) -> Pace:
         """Return the pace between two observations under one plan."""
-        rows, deliveries = late.rows - early.rows, late.deliveries - early.deliveries
+        rows, tasks = late.rows - early.rows, late.tasks - early.tasks
         taken, waited = late.seconds - early.seconds, late.waited - early.waited
         if rows <= 0:
             return Pace(math.inf)
-        return Pace(taken / rows, max(taken - waited, 0.0) / rows, taken / max(deliveries, 1))
+        return Pace(taken / rows, max(taken - waited, 0.0) / rows, taken / max(tasks, 1))
 
     @staticmethod
     def of(seen: Observation) -> Pace:
-        """Return the pace since the plan took over."""
-        return Pace.between(replace(seen, rows=0.0, seconds=0.0, waited=0.0, deliveries=0), seen)
+        """Return the pace since each worker finished its first task under the plan."""
+        return Pace.between(replace(seen, rows=0.0, seconds=0.0, waited=0.0, tasks=0), seen)
 
 
 @dataclass(frozen=True)
@@ -215,9 +221,7 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
     mark = None if _is_starting(state, seen) else state.mark
     if mark is None or mark.plan != seen.plan or mark.since != seen.since:
         return replace(state, mark=seen)
-    if seen.seconds - mark.seconds < _trial_time(seen, settings):
-        return state
-    if seen.deliveries - mark.deliveries < settings.deliveries:
+    if not _has_enough_tasks(mark, seen, settings):
         return state
     if seen.rows <= mark.rows:  # all were skipped: they have no throughput to compare
         return state
@@ -252,8 +256,10 @@ def _scale_results(state: State, pace: Pace) -> State:
     return replace(state, known=known, tried=tried)
 
 
-def _trial_time(seen: Observation, settings: ControllerSettings) -> float:
-    return max(settings.slot, settings.growth * seen.now)
+def _has_enough_tasks(mark: Observation, seen: Observation, settings: ControllerSettings) -> bool:
+    """Return True if enough tasks finished between the two observations to measure the pace."""
+    tasks, seconds = seen.tasks - mark.tasks, seen.seconds - mark.seconds
+    return tasks >= settings.tasks * seen.lanes and seconds >= settings.growth * seen.now
 
 
 def _rows_left(seen: Observation) -> float:
@@ -318,7 +324,7 @@ def _choose(state: State, seen: Observation, settings: ControllerSettings) -> tu
     worthwhile.sort(key=lambda c: (_expected_gain(c, pace, seen), c.key), reverse=True)
     for best in worthwhile:
         if best.key not in state.prepared:
-            until = seen.now + 2 * max(best.start, settings.slot)
+            until = seen.now + 2 * max(best.start, 4 * settings.poll)
             return replace(state, prepared={**state.prepared, best.key: until}), (Prepare(best.key),)
         if best.key in seen.ready:
             why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
@@ -331,8 +337,8 @@ def _choose(state: State, seen: Observation, settings: ControllerSettings) -> tu
 
 
 def _measure_early(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """Measure the running plan by only two deliveries if another plan should be much faster: each window counts."""
-    if state.pace is not None or not state.known or seen.deliveries < settings.deliveries / 2:
+    """Measure the running plan by half as many tasks if another plan should be much faster: each window counts."""
+    if state.pace is not None or not state.known or seen.tasks < settings.tasks * seen.lanes / 2:
         return state
     pace = Pace.of(seen)
     fast = any(c.seconds <= pace.row * settings.clear for c in state.known.values() if c.key != state.stays)
@@ -367,15 +373,15 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
         if seen.plan != state.stays:
             return replace(state, mark=seen), ()
         last = state.mark
-        slot = None if last is None else (state.trial, seen.since - last.since, last.delivered)
+        slot = None if last is None else (state.trial, seen.since - last.since, last.finished)
         return replace(state, phase="runs", trial="", mark=seen, slot=slot), ()
     if seen.plan != state.trial:
         return state, ()  # its window has not begun
     before = state.pace.row
-    regret = seen.now - seen.since - seen.delivered * before
+    regret = seen.now - seen.since - seen.finished * before
     showed = seen.seconds / seen.rows if seen.rows else math.inf
-    whole = seen.seconds >= _trial_time(seen, settings) and seen.deliveries >= settings.deliveries
-    lost = regret > seen.opening + settings.max_loss * max(_trial_time(seen, settings), state.pace.delivery)
+    whole = _has_enough_tasks(Observation(0.0, seen.plan), seen, settings)
+    lost = _starved(state.pace, seen) > seen.opening + _may_lose(state, seen, settings)
     if not (whole or lost):
         return state, ()
     later = state.known[state.trial].later and not lost
@@ -383,9 +389,24 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
         return _accept_trial(state, seen, max(regret, 0.0)), ()
     failed = state.tried[state.trial].failed if state.trial in state.tried else 0
     tried = {**state.tried, state.trial: PlanTrial(min(showed, before * settings.max_loss), seen.now, failed + 1)}
-    why = "no row in its trial" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
+    why = "its tasks finished no row" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
     back = Switch(state.stays, f"{why}: back to the plan before")
     return replace(state, phase="returns", tried=tried, mark=seen), (back,)
+
+
+def _starved(before: Pace, seen: Observation) -> float:
+    """Return the seconds that the trainer waited under this plan, beyond the wait expected under the plan before."""
+    return seen.starved - seen.finished * max(before.row - before.trainer, 0.0)
+
+
+def _may_lose(state: State, seen: Observation, settings: ControllerSettings) -> float:
+    """Return the seconds that a trial may lose: a few trial lengths, or ``regret`` of the time so far and of the
+    expected gain. It may lose at least ``least_gain``, since its workers may have to load libraries.
+    """
+    assert state.pace is not None
+    slot = max(settings.tasks * seen.lanes * state.pace.task, settings.growth * seen.now)
+    gain = max(_expected_gain(state.known[state.trial], state.pace, seen), 0.0)
+    return max(settings.max_loss * slot, settings.regret * (seen.now + gain), settings.least_gain)
 
 
 def _accept_trial(state: State, seen: Observation, regret: float) -> State:

@@ -16,11 +16,11 @@ class ControllerSettings:
         rare: share of the time so far, 0 to 1, that must pass between two searches, so that a change of costs in the
             middle of a run is noticed before much more than that is lost.
         candidates: number of plans from one search that are tried: one for each kind of place.
-        slot: minimum seconds of a trial: twice the time of the largest task, so that one task more or less only changes
-            part of the measurement.
-        growth: share of the time so far, 0 to 1, that a trial lasts if that is longer: a long run can afford to
-            distinguish plans that differ by little.
-        deliveries: minimum number of deliveries for a measurement of speed: one may have been ready before.
+        tasks: minimum number of tasks of each worker, after its first, for a measurement of speed, so that one task
+            more or less only changes part of it.
+        growth: minimum share of the time so far, 0 to 1, that a trial lasts: a long run can afford to distinguish plans
+            that differ by little.
+        poll: seconds between two observations; it does not affect decisions.
         better: share of the time per row, 0 to 1, that a plan must save; smaller gains are within the regret.
         clear: maximum share of the time per row, 0 to 1, that a plan is expected to take if it is tried before the
             running plan was measured for a whole trial: noise cannot cause such a difference.
@@ -35,9 +35,9 @@ class ControllerSettings:
     least_gain: float = 0.25
     rare: float = 0.1
     candidates: int = 3
-    slot: float = 0.1
+    tasks: int = 2
     growth: float = 0.01
-    deliveries: int = 4
+    poll: float = 0.025
     better: float = 0.03
     clear: float = 0.5
     changed: float = 1.5

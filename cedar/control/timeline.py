@@ -171,7 +171,9 @@ class Timeline:
         own: CPU seconds of the loader's thread while the trainer waits for a delivery.
         lanes: the current number of workers.
         recording: the recording for a trace; None if there is no trace.
-        asked: when the trainer requested the next delivery.
+        asked: when the trainer requested the next delivery, or received the last one.
+        asking: True while the trainer waits for a delivery.
+        running: True during an iteration.
     """
 
     parts: dict[Part, Spent] = field(default_factory=dict)
@@ -185,6 +187,8 @@ class Timeline:
     lanes: float = 1.0
     recording: Recording | None = None
     asked: float = 0.0
+    asking: bool = False
+    running: bool = False
     _delivered_at: float = 0.0
     _compiled: float | None = None  # ``compiling`` before the iteration; None once its start is counted
     _began: float | None = None  # when its first task began
@@ -194,8 +198,19 @@ class Timeline:
     def begin(self, now: float, lanes: float) -> None:
         """Start an iteration with ``lanes`` workers: the trainer requests its first delivery."""
         self.lanes = lanes
-        self.asked = self._delivered_at = now
+        self.asked, self.asking, self.running = now, True, True
+        self._delivered_at = now
         self._compiled, self._began = self.compiling, None
+
+    def ask(self, now: float) -> None:
+        """Record that the trainer requests the next delivery."""
+        self.asked, self.asking = now, True
+
+    def so_far(self, now: float) -> tuple[float, float]:
+        """Return ``elapsed`` and ``waited`` up to now, with the delivery in progress."""
+        if not self.running:
+            return self.elapsed, self.waited
+        return self.elapsed + now - self._delivered_at, self.waited + (now - self.asked if self.asking else 0.0)
 
     def give(self, now: float) -> None:
         """Record that a delivery, or the end, has reached the trainer."""
@@ -208,7 +223,8 @@ class Timeline:
         if self._compiled is not None:
             passed = min(self._began or now, now) - self.asked - (self.compiling - self._compiled)
             self.start, self._compiled = self.start + max(passed, 0.0), None
-        self.asked = self._delivered_at = now
+        self.asked, self.asking = now, False
+        self._delivered_at = now
 
     def add(self, task: TaskTime, extra: bool = False) -> None:
         """Add a task that has ended; ``extra``: the task ran outside the workers if it ran in this process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -72,12 +72,26 @@ class SkippedFile(NamedTuple):
         return f"{'an unknown number of' if self.rows is None else f'{self.rows:,}'} row(s): {self.error}"
 
 
+class StageWork(NamedTuple):
+    """What the tasks of one stage have done: how many there were, the rows that came into them, and their seconds.
+
+    A block that a task gives before it ends counts as a task.
+    """
+
+    tasks: int = 0
+    rows: float = 0.0
+    wall: float = 0.0
+    left: float = 0.0  # rows that left them
+
+
 @dataclass
 class Metrics:
     """Live counters of one loader."""
 
     time: Timeline = field(default_factory=Timeline)
     tasks: int = 0
+    stages: dict[tuple[int, ...], StageWork] = field(default_factory=dict)  # key: source, or -1, and operators
+    taken: Callable[[], None] | None = None  # called after the coordinator took the result of a task
     carried: int = 0  # batches of the previous epoch that were delivered at the start of the next
     left_out: Counter[str] = field(default_factory=Counter)  # by unit: not delivered, since they do not fill a step
     rows_read: int = 0
@@ -141,9 +155,26 @@ class Metrics:
         """Rows that were read from sources or returned by a cache."""
         return self.rows_read + self.rows_kept
 
-    def add(self, timing: Timing, source: int | None = None, extra: bool = False) -> None:
-        """Add a finished task that read ``source`` if given; ``extra`` as in ``timed``."""
+    def add(
+        self,
+        timing: Timing,
+        source: int | None = None,
+        extra: bool = False,
+        rows: int = 0,
+        operators: Iterable[int] = (),
+        left: int = 0,
+    ) -> None:
+        """Add a finished task that read ``source`` if given; ``extra`` as in ``timed``.
+
+        Args:
+            rows: its input rows; for a source the rows of the split, decoded or not.
+            left: its output rows.
+            operators: the numbers of the operators that it ran.
+        """
         with self._lock:
+            stage = (-1 if source is None else source, *sorted(operators))
+            done = self.stages.get(stage, StageWork())
+            self.stages[stage] = StageWork(done.tasks + 1, done.rows + rows, done.wall + timing.took, done.left + left)
             self.time.add(timing, extra)
             self.tasks += 1
             for operator, observation in timing.seen.items():
@@ -156,6 +187,17 @@ class Metrics:
                 self.rows_cached += timing.rows_cached
                 if timing.read_columns:
                     self.observe(source, _read_observation(timing, source))
+        if self.taken is not None:
+            self.taken()
+
+    def read_so_far(self, source: int, rows: int, operators: Iterable[int], left: int = 0) -> None:
+        """Add rows that an unfinished task delivered early; they are not counted again when it ends."""
+        with self._lock:
+            stage = (source, *sorted(operators))
+            done = self.stages.get(stage, StageWork())
+            self.stages[stage] = StageWork(done.tasks + 1, done.rows + rows, done.wall, done.left + left)
+        if self.taken is not None:
+            self.taken()
 
     def timed(self, timing: Timing, extra: bool) -> None:
         """Count the time of a task; ``extra``: it ran in this process while the run's workers are elsewhere."""

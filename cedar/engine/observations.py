@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from cedar.control.timeline import Timeline
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.machine import machine
-from cedar.engine.metrics import Metrics
+from cedar.engine.metrics import Metrics, StageWork
 from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.plan.graph import Node
@@ -23,6 +24,7 @@ from cedar.profile.queueing import lock_share
 from cedar.tasks import clocks
 
 _AHEAD = 2  # splits that each worker reads ahead of the one it works on
+_GATHERS = (-1,)  # key of the stage that gathers batches and runs no operator
 _BUSY = 0.8  # above this fraction of cores kept busy by threads, the GIL is not the bottleneck
 
 
@@ -30,7 +32,7 @@ class Counters(NamedTuple):
     """Totals of a run up to one moment, or the differences between two moments.
 
     Args:
-        entered, delivered, deliveries: rows read from sources or caches; rows delivered; number of deliveries.
+        entered: rows read from sources or caches.
         elapsed, waited: wall seconds, and the part of them during which the caller waited for a delivery.
         own: CPU seconds of the loader's thread.
         work, around: CPU seconds of operators and reading, and of the task overhead around them.
@@ -38,8 +40,6 @@ class Counters(NamedTuple):
     """
 
     entered: float = 0.0
-    delivered: float = 0.0
-    deliveries: float = 0.0
     elapsed: float = 0.0
     waited: float = 0.0
     own: float = 0.0
@@ -53,6 +53,13 @@ class Counters(NamedTuple):
 
     def plus(self, other: Counters) -> Counters:
         return Counters(*map(add, self, other))
+
+
+class Progress(NamedTuple):
+    """Source rows that the tasks of a plan finished, and finished tasks of the stage with the fewest."""
+
+    rows: float = 0.0
+    tasks: int = 0
 
 
 class RunMeasurements:
@@ -70,45 +77,81 @@ class RunMeasurements:
         self._binding = binding
         self._metrics = metrics
         self._runner: Runner | None = None
-        self._earlier = (0.0, 0)  # rows read and rows delivered in earlier epochs
-        self._begun: Counters | None = None  # totals when the plan made its first delivery in this epoch
+        self._earlier = 0.0  # source rows that tasks finished in earlier epochs
+        self._begun: Counters | None = None  # totals when each worker had finished a task in this epoch
         self._kept = Counters()  # totals of the current plan in earlier epochs
-        self.opening = 0.0  # seconds until the first delivery of the latest iteration
-        self._started: float | None = None  # elapsed seconds when an iteration began that has not delivered yet
+        self._stages: dict[tuple[int, ...], StageWork] = {}  # at the start of the plan or iteration
+        self._work = Progress()  # of the current plan in earlier epochs
+        self.opening = 0.0  # seconds until the first task of the latest iteration finished
+        self._started: float | None = None  # elapsed seconds when an iteration began that has no finished task yet
 
     def start(self, runner: Runner) -> None:
-        """Begin an iteration under the current plan; the time until its first delivery is not counted for the plan."""
-        self._kept, self._begun = self.seen, None
+        """Begin an iteration under the current plan; the time until its first tasks finish does not count."""
+        self._kept, self._work, self._begun = self.seen, self.progress, None
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
-        self._earlier = (self._metrics.rows_entered, self._metrics.rows)
-        self._started = self._metrics.time.elapsed
+        self._stages = dict(self._metrics.stages)
+        self._earlier = self.finished
+        self._started = self._now().elapsed
 
     def renew(self, again: bool) -> None:
         """Switch to another plan or thread count; ``again``: rows that were read ahead will be read again."""
-        self._kept, self._begun = Counters(), None
+        self._kept, self._work, self._begun = Counters(), Progress(), None
+        self._stages = dict(self._metrics.stages)
         if again and self._rows is not None:
-            ahead = self._metrics.rows_entered - self._earlier[0] - self._done()
-            self._earlier = (self._earlier[0] + ahead, self._earlier[1])
+            self._earlier += self.finished - self._earlier - self._done()
 
-    def note_delivery(self) -> None:
-        """Record that a delivery is about to happen; measurement of a plan starts at its first delivery."""
-        if self._begun is None:
+    def note_task(self) -> None:
+        """Record a finished task; measurement of a plan starts once each worker has finished one."""
+        if self._begun is not None:
+            return
+        if self._started is not None:
+            self.opening, self._started = self._now().elapsed - self._started, None
+        if self._tasks_since(self._stages) >= self.workers:
+            self._stages = dict(self._metrics.stages)
             self._begun = self._now(of_threads=True)
-            if self._started is not None:
-                self.opening, self._started = self._metrics.time.elapsed - self._started, None
+
+    def _tasks_since(self, stages: Mapping[tuple[int, ...], StageWork]) -> int:
+        return max((work.tasks for work in _since(stages, self._metrics.stages).values()), default=0)
+
+    @property
+    def finished(self) -> float:
+        """The number of source rows that tasks finished in the run."""
+        return sum(done.rows for stage, done in self._metrics.stages.items() if stage[0] >= 0)
+
+    @property
+    def progress(self) -> Progress:
+        """The progress of the current plan since each worker finished its first task.
+
+        Readers run ahead of later stages, for example by a shuffle window. Therefore the work of all stages is
+        converted to source rows: the seconds of all stages divided by the seconds that one source row takes in all of
+        them. Later stages receive the rows that pass the readers.
+        """
+        done = {} if self._begun is None else _since(self._stages, self._metrics.stages)
+        done = {stage: work for stage, work in done.items() if work.rows and work.wall}
+        if not done:
+            return self._work
+        read = sum(work.rows for stage, work in done.items() if stage[0] >= 0)
+        readers = [work for stage, work in self._metrics.stages.items() if stage[0] >= 0]
+        left = sum(work.left for work in readers) / max(sum(work.rows for work in readers), 1.0)
+        shares = {stage: work.rows / read if stage[0] >= 0 else left for stage, work in done.items()}
+        row = sum(work.wall * shares[stage] / work.rows for stage, work in done.items())
+        rows = sum(work.wall for work in done.values()) / row if row else read
+        tasks = [work.tasks for stage, work in done.items() if stage[0] < 0]
+        tasks += [sum(work.tasks for stage, work in done.items() if stage[0] >= 0)] if read else []
+        return Progress(self._work.rows + rows, self._work.tasks + min(tasks))
 
     @property
     def seen(self) -> Counters:
-        """Totals since the plan's first delivery, without the times of its threads."""
+        """Totals since each worker finished its first task of the plan, without the times of its threads."""
         begun = self._begun  # read once: planning runs concurrently with the run, which may end its epoch meanwhile
         return self._kept if begun is None else self._now().minus(begun).plus(self._kept)
 
     def _now(self, of_threads: bool = False) -> Counters:
-        m, time = self._metrics, self._metrics.time
+        m, clock = self._metrics, self._metrics.time
         pool = self._pool() if of_threads else (0.0, 0.0)
-        work = time.work, time.around
-        return Counters(m.rows_entered, m.rows, m.batches, time.elapsed, time.waited, time.own, *work, *pool)
+        work = clock.work, clock.around
+        return Counters(m.rows_entered, *clock.so_far(time.perf_counter()), clock.own, *work, *pool)
 
     def _pool(self) -> tuple[float, float]:
         runner = self._runner
@@ -134,15 +177,13 @@ class RunMeasurements:
         return max(0.0, total * self.share - self._done()) if total else math.inf
 
     def rest(self) -> float | None:
-        """Estimate the rows still to be delivered: in this epoch, plus as many as earlier epochs delivered."""
-        remaining, done = self.remaining(), self._done()
-        if remaining is None or done <= 0:
-            return None
-        return self._earlier[1] + (self._metrics.rows - self._earlier[1]) / done * remaining
+        """Estimate the source rows still to be read: in this epoch, plus as many epochs as there were before."""
+        remaining = self.remaining()
+        return None if remaining is None else self._earlier + remaining
 
     def _done(self) -> float:
         """Estimate the rows processed in this epoch; half of the rows that were read ahead count as processed."""
-        read, splits = self._metrics.rows_entered - self._earlier[0], sum(map(len, self._splits))
+        read, splits = self.finished - self._earlier, sum(map(len, self._splits))
         ahead = _AHEAD * self.workers * (self._rows or 0) / max(splits, 1)
         return read - min(read, ahead) / 2
 
@@ -182,6 +223,14 @@ class RunMeasurements:
             return measured
         busy = (seen.own + seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0
         return with_gil(measured, self._binding.nodes, self._metrics.time, busy, self.workers)
+
+
+def _since(
+    before: Mapping[tuple[int, ...], StageWork], now: Mapping[tuple[int, ...], StageWork]
+) -> dict[tuple[int, ...], StageWork]:
+    """Return the work of each stage between two moments, without idle stages."""
+    done = {stage: StageWork(*map(sub, work, before.get(stage, StageWork()))) for stage, work in list(now.items())}
+    return {stage: work for stage, work in done.items() if work.tasks and stage != _GATHERS}
 
 
 def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:

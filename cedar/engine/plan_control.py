@@ -84,7 +84,8 @@ class Plans:
         self._known: list[Plan] = []  # a plan's key is its index
         self._key = ""  # key of the current plan, once it is admitted
         self._state = State(self._key)
-        self._since, self._rows_before = 0.0, 0  # when the plan took over, and the rows delivered by then
+        self._since = self._waited_before = self._rows_before = 0.0  # as the plan took over
+        metrics.taken = self._taken
         self._polled = -math.inf
         self._jobs: deque[Callable[[Calls], None]] = deque()
         self._thread: threading.Thread | None = None
@@ -165,7 +166,8 @@ class Plans:
 
     def _restart_measuring(self, again: bool) -> None:
         self._key = self._key_of(self.current)
-        self._since, self._rows_before = self._metrics.time.elapsed, self._metrics.rows
+        self._since, self._waited_before = self._metrics.time.so_far(time.perf_counter())
+        self._rows_before = self._figures.finished
         self._figures.renew(again)
 
     def _resize(self) -> None:
@@ -200,12 +202,20 @@ class Plans:
         self._figures.share = share
 
     def poll(self) -> None:
-        """Report deliveries to the controller now and then; called by the run between deliveries, so it is cheap."""
+        """Report to the controller now and then; called by the run between deliveries, so it is cheap."""
         if self._calls is not None:
             self._calls.serve()
-        self._figures.note_delivery()
-        now = self._metrics.time.elapsed
-        if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.slot / 4:
+        self._observe()
+
+    def _taken(self) -> None:
+        """Report a finished task to the controller; called by the run."""
+        self._figures.note_task()
+        self._observe()
+
+    def _observe(self) -> None:
+        """Take a step of the controller if ``poll`` seconds have passed since the last one."""
+        now, _ = self._metrics.time.so_far(time.perf_counter())
+        if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.poll:
             return
         self._polled = now
         try:
@@ -222,14 +232,18 @@ class Plans:
         self._start_next_job()
 
     def _observation(self, now: float) -> Observation:
-        seen = self._figures.seen
+        seen, progress, figures = self._figures.seen, self._figures.progress, self._figures
         ready, unfit = self._warming.settled()
         self._ready, self._unfit = self._ready | ready, self._unfit | unfit
         return Observation(
-            now, self._key, self._since, self._metrics.rows - self._rows_before, seen.delivered, seen.elapsed,
-            seen.waited, int(seen.deliveries), self._figures.rest(), self._measured_enough(), self._planning_seconds,
-            self._candidates, frozenset(self._ready), frozenset(self._unfit), self._figures.opening,
+            now, self._key, self._since, figures.finished - self._rows_before, self._waited() - self._waited_before,
+            progress.rows, seen.elapsed, seen.waited, progress.tasks, figures.workers, figures.rest(),
+            self._measured_enough(), self._planning_seconds, self._candidates, frozenset(self._ready),
+            frozenset(self._unfit), figures.opening,
         )  # fmt: skip
+
+    def _waited(self) -> float:
+        return self._metrics.time.so_far(time.perf_counter())[1]
 
     def _measured_enough(self) -> bool:
         """Whether each operator was measured often enough; operators that no row reaches are awaited for a while."""
@@ -320,12 +334,12 @@ class Plans:
                 self.current = running
         if running.prediction is not None:
             plans.append((runs, running))
-        # Over the whole run: since the plan's first delivery, delivered rows may all have been read earlier.
-        entered = self._metrics.rows_entered / max(self._metrics.rows, 1) * self._figures.crowded
+        # Over the whole run: rows of a split that no filter can pass are not decoded.
+        entered = self._metrics.rows_entered / max(self._figures.finished, 1) * self._figures.crowded
         self._candidates = tuple(self._candidate(key, plan, running, profile, entered) for key, plan in plans)
 
     def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile, entered: float) -> Candidate:
-        """Return a plan's expected cost, in seconds per delivered row as the controller measures them."""
+        """Return a plan's expected cost, in seconds per source row as the controller measures them."""
         assert plan.prediction is not None
         each = entered / max(plan.prediction.rows_per_second, 1e-9)
         alike = not (self._uses_processes(plan) or self._uses_processes(running))
@@ -436,6 +450,7 @@ class Plans:
 
     def close(self) -> None:
         """End the run: planning calls none of the user's functions any more."""
+        self._metrics.time.running = False
         if self._calls is not None:
             self._calls.end()
             self._calls = None
@@ -472,7 +487,7 @@ class Plans:
         """Rows read per second under the current plan; None if the trainer is the limit or there is too little data."""
         seen = self._figures.seen
         waits = seen.waited >= _STALLED * seen.elapsed
-        return seen.entered / seen.elapsed if waits and seen.elapsed >= self.settings.slot else None
+        return seen.entered / seen.elapsed if waits and self._figures.progress.tasks >= self.settings.tasks else None
 
     def profile(self) -> Profile:
         """Return the profile from measurements so far."""

@@ -59,12 +59,15 @@ class Tasks:
             timing.ended()
             self.metrics.timed(timing, not self.runner.local)
 
-    def done(self, timing: Timing, source: int | None = None, blocks: Sequence[Block] = ()) -> None:
-        """Record a finished task, and the source and blocks that it read, if any."""
+    def done(
+        self, timing: Timing, source: int, rows: int, program: Program, blocks: Sequence[Block] = (), given: int = 0
+    ) -> None:
+        """Record a finished task of ``program``, and the source and blocks that it read, if any."""
         if blocks and self.metrics.time.recording is not None:
             first = blocks[0].keys.ends
             timing.ends = first if len(blocks) == 1 else first[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
-        self.metrics.add(timing, source, not self.runner.local)
+        left = sum(len(block.keys.row) for block in blocks) - given
+        self.metrics.add(timing, source, not self.runner.local, rows, program.ordinals, left)
 
     def task_env(self, program: Program, source: int = -1) -> Env:
         """Return the environment of the next task of a program that reads ``source``, if given."""

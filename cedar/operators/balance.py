@@ -127,7 +127,7 @@ def assign_rows(costs: Sequence[Weights]) -> list[Index]:
 
     Examples:
         >>> import numpy as np
-        >>> [rows.tolist() for rows in placed([np.array([9.0, 8.0]), np.array([1.0, 2.0])])]
+        >>> [rows.tolist() for rows in assign_rows([np.array([9.0, 8.0]), np.array([1.0, 2.0])])]
         [[0, 2], [1, 3]]
     """
     slots = np.concatenate([*costs, np.empty(0)])

@@ -454,9 +454,10 @@ def markdown() -> str:
             f"| {', '.join('`' + form.replace('|', chr(92) + '|') + '`' for form in forms)} | {on} | {never} |"
         )
     inside = ", ".join(f"`{form}`" for forms in INSIDE.values() for form in forms.split(" ; "))
-    return "\n".join(
-        [*lines, "", f"Of the items `e` of one row's list, in `list.eval` and `list.agg`, also: {inside}."]
+    heading = (
+        "Inside `list.eval` and `list.agg`, where `e` stands for the items of one row's list, these are row-wise too"
     )
+    return "\n".join([*lines, "", f"{heading}: {inside}."])
 
 
 def _named(groups: Iterable[str]) -> str:

@@ -134,7 +134,7 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
         raise PipelineError("cluster: row_group_rows, workers and gap must be above 0", site=user_site())
     if compression not in LEVELS:
         raise PipelineError(
-            f"cluster: compression={compression!r}", site=user_site(), fix=f"it is one of {', '.join(LEVELS)}"
+            f"cluster: compression={compression!r}", site=user_site(), fix=f"use one of {', '.join(LEVELS)}"
         )
     _require_empty(out)
     source = read_parquet(paths)

@@ -115,7 +115,7 @@ def test_ctrl_c_ends_writing(module, tmp_path, monkeypatch, capsys):
     [
         (["--plan", "no_such_plan.json"], "no_such_plan.json"),
         (["--executor", "quantum"], "executor='quantum' is unknown"),
-        (["--without", "lat"], "there are late"),
+        (["--without", "lat"], "unknown rule"),
         (["--rules", "my_pipelines_for_cli:p"], "functions of a node and the facts"),
         (["--budget", "cpus=many"], "an integer of cores"),
         (["--budget", "gpus=1"], "--budget gpus=1: gpus"),

@@ -81,7 +81,7 @@ def test_sums_beyond_64_bits_are_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [(pa.sparse_union([pa.field("a", pa.int8())]), "unions"), (None, "two fields")]
+    ("kind", "why"), [(pa.sparse_union([pa.field("a", pa.int8())]), "a union"), (None, "two fields")]
 )
 def test_what_no_column_holds_is_refused_where_the_schema_is_known(tmp_path, kind, why):
     kind = kind or pa.struct([pa.field("a", pa.int8()), pa.field("a", pa.int8())])

@@ -17,6 +17,7 @@ from cedar.engine.runner import Runner, Runners
 from cedar.operators.base import Env
 from cedar.profile import Machine
 from cedar.tasks import clocks
+from cedar.tasks.chain import Timing
 
 
 def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,18 +26,16 @@ def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pyt
     figures, runner = RunMeasurements(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
     metrics.time.add(TaskTime([(("operator", (1,)), 5.0, 5.0)]))
-    spent[:] = [9.0, 1.0]  # before the first delivery: not of this plan
-    figures.note_delivery()
+    spent[:] = [9.0, 1.0]  # before each worker finished a task: not of this plan
+    finish(metrics, figures, 100, tasks=2)
     for _ in range(10):
         metrics.time.elapsed += 0.1
         metrics.time.waited += 0.05
-        metrics.rows_read += 100
-        metrics.rows += 50
         metrics.time.own += 0.01
         metrics.time.add(TaskTime([(("operator", (1,)), 0.06, 0.06), (("gather", ()), 0.03, 0.02)]))
         spent[0] += 0.08
         spent[1] += 0.02
-        figures.note_delivery()
+        finish(metrics, figures, 100)
     profile = figures.profile(local=True)
     assert profile.own == pytest.approx(1e-4)
     assert profile.around == pytest.approx(2e-4)
@@ -44,10 +43,10 @@ def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pyt
     spent[1] = 0.5
     assert figures.crowded == 1.0, "the system tells nothing of a thread that has ended"
     assert figures.seen.waited == pytest.approx(0.5)
-    assert figures.seen.delivered == 500
+    assert figures.progress == (1000, 10)
     figures.start(runner)  # another epoch under the same plan
     metrics.time.elapsed += 5.0
-    figures.note_delivery()
+    finish(metrics, figures, 100, tasks=2)
     metrics.time.elapsed += 0.5
     assert figures.seen.elapsed == pytest.approx(1.5), "its start is not counted"
     figures.renew(again=False)
@@ -69,7 +68,7 @@ def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch
     metrics.time.add(TaskTime([(("operator", (1,)), 1.0, 0.0)]))
     figures, runner = RunMeasurements(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
-    figures.note_delivery()
+    finish(metrics, figures, 0, tasks=2)
     metrics.time.elapsed, metrics.time.own, metrics.rows_read = 1.0, cores, 100
     metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
     assert figures.profile(local=True).operators[1].gil == gil
@@ -81,7 +80,7 @@ def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch
 def test_an_epoch_may_end_while_a_plan_is_made_beside_it(monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
     figures, runner = RunMeasurements(_binding(), Metrics()), Runner("threads", 2)
     figures.start(runner)
-    figures.note_delivery()
+    finish(figures._metrics, figures, 0, tasks=2)
     monkeypatch.setattr(clocks, "spent_by", lambda _: figures.renew(again=False) or (1.0, 1.0))
     ask(figures)
     runner.close()
@@ -92,21 +91,19 @@ def test_as_many_epochs_are_expected_as_were_begun() -> None:
     figures = RunMeasurements(_binding(100_000), metrics)
     for epochs in range(1, 4):
         figures.start(runner)
-        metrics.rows_read += 50_000
-        metrics.rows += 5_000
-        assert figures.rest() == pytest.approx((epochs - 1) * 10_000 + 5_000, rel=0.1)
-        metrics.rows_read += 50_000
-        metrics.rows += 5_000
+        finish(metrics, figures, 50_000)
+        assert figures.rest() == pytest.approx((epochs - 1) * 100_000 + 50_000, rel=0.1)
+        finish(metrics, figures, 50_000)
 
 
 def test_what_a_plan_reads_again_is_not_taken_for_done() -> None:
     metrics = Metrics()
     figures = RunMeasurements(_binding(100_000), metrics)
     figures.start(Runner("inline", 1))
-    metrics.rows_read, metrics.rows = 50_000, 40_000
+    finish(metrics, figures, 50_000)
     before = figures.remaining()
     figures.renew(again=True)
-    metrics.rows_read += 2_000
+    finish(metrics, figures, 2_000)
     after = figures.remaining()
     assert before is not None
     assert after is not None
@@ -117,7 +114,8 @@ def test_a_rank_counts_its_own_share_of_what_is_left() -> None:
     metrics = Metrics()
     figures = RunMeasurements(_binding(100_000), metrics)
     figures.start(Runner("inline", 1))
-    figures.share, metrics.rows_read = 0.25, 5_000
+    figures.share = 0.25
+    finish(metrics, figures, 5_000)
     left = figures.remaining()
     assert left is not None
     assert 20_000 <= left < 22_500  # of the splits read last, half is taken to be done
@@ -134,6 +132,47 @@ def test_processes_are_as_many_as_the_pool_has_that_a_plan_would_use() -> None:
     finally:
         for each in runner.others or ():
             each.close()
+
+
+def test_rows_of_readers_that_are_a_window_ahead_are_not_taken_for_done() -> None:
+    """A plan that has read all of a window, and worked on a tenth of it, has not done all that the window takes."""
+    metrics = Metrics()
+    figures, runner = RunMeasurements(_binding(), metrics), Runner("inline", 1)
+    figures.start(runner)
+
+    def work(reads: int, above: int) -> None:
+        for _ in range(reads):
+            metrics.add(Timing(took=0.01, rows_read=100), 0, rows=100, operators=(1,), left=50)  # half of them
+            figures.note_task()
+        for _ in range(above):
+            metrics.add(Timing(took=0.09), None, rows=50, operators=(3,))
+            figures.note_task()
+
+    work(10, 10)
+    figures.renew(again=True)
+    work(11, 1)  # one begins what is measured
+    assert figures.progress.tasks == 1
+    done = (10 * 0.01 + 0.09) / (0.01 / 100 + 0.09 * 0.5 / 50)
+    assert figures.progress.rows == pytest.approx(done)
+    assert figures.progress.rows < 200 < figures.finished
+
+
+def test_what_is_measured_begins_once_each_worker_finished_a_task() -> None:
+    metrics = Metrics()
+    figures, runner = RunMeasurements(_binding(), metrics), Runner("threads", 3)
+    figures.start(runner)
+    finish(metrics, figures, 100, tasks=2)
+    assert figures.progress == (0, 0)
+    finish(metrics, figures, 100, tasks=3)
+    assert figures.progress == (200, 2)
+    runner.close()
+
+
+def finish(metrics: Metrics, figures: RunMeasurements, rows: int, tasks: int = 1, wall: float = 1e-3) -> None:
+    """So many tasks that read as many rows each."""
+    for _ in range(tasks):
+        metrics.add(Timing(took=wall, rows_read=rows), 0, rows=rows, operators=(1,))
+        figures.note_task()
 
 
 def _binding(rows: int = 1) -> Binding:

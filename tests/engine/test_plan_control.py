@@ -29,6 +29,7 @@ from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.profile import Machine, Profile
 from cedar.tasks import chain, clocks
+from cedar.tasks.chain import Timing
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,7 +58,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of the run; plans are made between two batches, and take none."""
     made = Clock()
-    for module in (loader, chain, account):
+    for module in (loader, chain, account, planning, run_figures):
         monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(clocks, "now", made.reading)
 
@@ -153,12 +154,12 @@ class Driven:
         for _ in range(int(seconds * 10)):
             self.metrics.time.elapsed += 0.1
             self.metrics.time.waited += 0.1
-            self.metrics.rows_read += int(speed / 10)
             self.metrics.rows += int(speed / 10)
-            self.metrics.tasks += 1
             self.metrics.batches += 1
             for ordinal in (0, 1):
                 self.metrics.observe(ordinal, Observation(100, 100, 800, 800, cost * 100, cost * 100))
+            rows = int(speed / 10)
+            self.metrics.add(Timing(took=0.1, rows_read=rows), 0, rows=rows, operators=(1,))
             self.plans.poll()
             if self.plans._next is not None:
                 self.plans.watcher(self.runner)

@@ -15,7 +15,7 @@ from tests.pipeline.toy_rows import rows
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"format": "pandas"}, "it is one of 'numpy', 'torch', 'arrow'"),
+        ({"format": "pandas"}, "use one of 'numpy', 'torch', 'arrow'"),
         ({"device": "cpu", "format": "numpy"}, 'device= needs format="torch"'),
         ({"workers": 0}, "workers=0"),
         ({"workers": True}, "workers=True"),

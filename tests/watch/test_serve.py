@@ -38,7 +38,7 @@ def test_the_status_is_served_to_who_has_the_token(capsys):
         url = loader.url
     assert not [thread for thread in threading.enumerate() if thread.name == "cedar-serve"]
     assert main(["top", url]) == 1
-    assert "no run answers there" in capsys.readouterr().err
+    assert "no run answers at this address" in capsys.readouterr().err
     assert main(["top", "file:///etc/passwd"]) == 1
 
 

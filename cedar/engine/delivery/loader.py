@@ -122,7 +122,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
                         site=self._site,
                         fix="a loader supports one iteration at a time; create another loader",
                     )
-                clock.asked = time.perf_counter()
+                clock.ask(time.perf_counter())
                 instances.enter()
                 own.enter()
             own.leave()

@@ -121,6 +121,7 @@ class _SplitTask:
         self._split, self._expected_rows = split, left
         self._keeps = stream.splits_begun(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
+        self._rows_early = self._left_early = 0  # input and output rows of blocks that came before the task ended
         self._taken = self._skip = 0  # blocks and rows delivered so far
         self._early = _EarlyBlocks() if is_first else None
         self.exhausted = False
@@ -142,13 +143,21 @@ class _SplitTask:
             self._early.blocks[self._taken] = Future()  # releases the block
             if block is not None:
                 self._taken += 1
+                self._rows_early += block.slots
+                segment = self._segment
+                left = len(block.keys.row)
+                self._left_early += left
+                self._tasks.metrics.read_so_far(segment.operator, block.slots, segment.program.ordinals, left)
                 yield from self._pieces([block], last=False)
                 return
         self.exhausted = True
         result = self._runner.result(self._future, "reading a split")
-        self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
-        self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
         count = sum(block.slots for block in result.blocks)
+        rows, segment = self._split.rows or result.timing.rows_read + result.timing.rows_kept, self._segment
+        rows = max(rows - self._rows_early, 0)
+        given = [b for b in result.blocks if b.slots]
+        self._tasks.done(result.timing, segment.operator, rows, segment.program, given, self._left_early)
+        self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
         if self._expected_rows is not None and self._expected_rows != count:
             raise _miscounted(self._segment, self._split, self._expected_rows, count)
         blocks = result.blocks[self._taken :]
@@ -241,8 +250,9 @@ class _Chunks:
             self._tasks.metrics.bytes_read += self._bytes
             yield Piece(Rows.of(Block({}, no_keys())), [self._place, self._row], 0, ends_window=True)
             return
-        self._tasks.done(result.timing, self._segment.operator, result.blocks)
         (block,) = result.blocks
+        segment = self._segment
+        self._tasks.done(result.timing, segment.operator, block.slots, segment.program, result.blocks)
         self._size = block.nbytes
         rows = Rows.of(block)
         start = 0

@@ -223,9 +223,10 @@ class StageFlow(Flow):
         if task.future is None:
             return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
         result = self._runner.result(task.future, stream.program.awaited)
-        stream.tasks.metrics.add(result.timing, extra=not self._runner.local)
+        metrics, ordinals = stream.tasks.metrics, stream.program.ordinals
+        metrics.add(result.timing, None, not self._runner.local, len(kept.rows.row), ordinals)
         block = result.blocks[0]
-        stream.tasks.metrics.results[stream.program.label] = _size(block)
+        metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
