@@ -31,6 +31,7 @@ _NAMES: dict[Kind, str] = {
 }  # fmt: skip
 NO_OPERATORS = frozenset(_NAMES.values())  # parts of the workers' time that belong to no single operator
 AROUND: Part = ("around", ())
+_ONCE = ("import", "compile")  # done once in each process
 STALLED = 0.1  # share of the time: a trainer that waits less for data is not limited by them
 _BUSY = 0.75  # share of the wall time on a core from which a worker, or all cores, count as busy
 
@@ -323,13 +324,14 @@ class Timeline:
             return START, f"{self.start + self.compiling:.2f} of {self.elapsed:.2f} s passed before the first task"
         part, most = max(self.parts.items(), key=lambda item: item[1].wall)
         workers = self.capacity / self.elapsed
-        if workers > 1 and self.own / self.elapsed > max(_BUSY, most.wall / self.capacity):
+        share = most.wall / (self.elapsed if part[0] in _ONCE else self.capacity)  # the others wait for an import
+        if workers > 1 and self.own / self.elapsed > max(_BUSY, share):
             return "the loader's thread", "it cuts and delivers all batches in one thread"
         why = self._why(part[0], most, min(workers, cores), cores)
         return name_of(part, labels), f"{why}; cache() is cold: later epochs do without it" if filling else why
 
     def _why(self, kind: Kind, most: Spent, workers: float, cores: int) -> str:
-        if kind in ("import", "compile"):
+        if kind in _ONCE:
             return "once in each process, in the first tasks: nothing in a longer run"
         cpu = sum(spent.cpu for spent in self.parts.values())
         wanted = 1 + self.crowded / cpu if cpu else 1.0  # wanted CPU time, relative to the CPU time that tasks had
