@@ -258,7 +258,7 @@ def test_a_look_that_fails_leaves_recovery_at_work(caplog: pytest.LogCaptureFixt
         lost.set_exception(WorkerDied("connection lost"))
         assert task.result(60) == 3
         recovery.close()
-    assert caplog.text.count("it could not be seen whether workers stand still") == 1
+    assert caplog.text.count("checking for stuck workers failed") == 1
 
 
 def test_a_task_without_an_executor_leaves_no_slot_taken(monkeypatch: pytest.MonkeyPatch) -> None:
