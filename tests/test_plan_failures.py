@@ -187,4 +187,4 @@ def test_a_function_that_changes_its_argument_is_found_by_an_audit(caplog: pytes
     assert found.units == wanted.units
     assert loader._metrics.differences
     assert not loader._plans.rewrites
-    assert "other rows than the pipeline as written" in caplog.text
+    assert "different rows than the pipeline as written" in caplog.text

@@ -150,4 +150,4 @@ def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["data", "convert", str(data), str(tmp_path / "out"), "--format", "arrow"]) == 0
     assert "complete: 600 row(s)" in capsys.readouterr().out
     assert main(["data", "convert", str(data)]) != 0
-    assert "there is no DST" in capsys.readouterr().err
+    assert "DST is missing" in capsys.readouterr().err
