@@ -83,4 +83,4 @@ def listen(address: object, option: str, handler: type[TokenHandler], site: Site
         return Server((host.strip("[]"), int(port)), handler)
     except OSError as error:
         fix = "port 0 takes any that is free; several ranks on one machine need one each"
-        raise PipelineError(f"{shown} cannot be listened on: {error}", site=site, fix=fix) from error
+        raise PipelineError(f"cannot listen on {shown}: {error}", site=site, fix=fix) from error

@@ -343,7 +343,9 @@ def _listing(path: str) -> Iterator[None]:
         raise
     except PermissionError as error:
         cause = redacted(error)
-        raise SourceError(f"{redact_url(path)!r}: no permission to list it", fix="check owner and mode") from cause
+        raise SourceError(
+            f"{redact_url(path)!r}: no permission to list it", fix="check its owner and permissions"
+        ) from cause
     except Exception as error:  # noqa: BLE001 - filesystems raise anything
         cause = redacted(error)
         fix = "check the credentials and their permissions" if status_of(error) in {401, 403} else "check the URL"

@@ -222,7 +222,9 @@ class SimulatedJob:
             self._costs(), (0, chosen.stages - 1) if chosen.tied and chosen.stages > 1 else (),
         )  # fmt: skip
         if not self.problem.costs.slot(chosen.stages):
-            raise CedarError("no instruction takes any time", fix="give times.forward and the others, or times.report")
+            raise CedarError(
+                "no instruction takes any time", fix="set times.forward and the other times, or times.report"
+            )
         self._known: dict[tuple[tuple[float, int], ...], float] = {}
         self._plans: dict[frozenset[Worker], Plan] = {}
         self._drawn: dict[frozenset[Worker], list[float]] = {}

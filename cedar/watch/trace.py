@@ -192,7 +192,7 @@ def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
             if event.get("ph") == "X" and event.get("cat") != "task"
         ]
     except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"an event without {error}") from error
+        raise ValueError(f"an event lacks {error}") from error
     if not all(isfinite(start) and isfinite(seconds) for _, _, start, seconds in spans):
         raise ValueError("an event has no finite time")
     return spans

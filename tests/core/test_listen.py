@@ -59,7 +59,7 @@ def test_what_is_no_address_is_refused_at_the_line(address: Any) -> None:
 def test_a_port_that_is_taken_is_said() -> None:
     with listen("127.0.0.1:0", "serve=", Echo) as server:
         taken = f"127.0.0.1:{server.server_port}"
-        with pytest.raises(PipelineError, match=f"serve='{taken}' cannot be listened on") as caught:
+        with pytest.raises(PipelineError, match=f"cannot listen on serve='{taken}'") as caught:
             listen(taken, "serve=", Echo)
     assert "port 0 takes any" in str(caught.value.fix)
 

@@ -81,7 +81,7 @@ def test_an_address_that_is_none(address):
 
 
 def test_an_address_that_is_taken():
-    refused = pytest.raises(cedar.PipelineError, match="cannot be listened on")
+    refused = pytest.raises(cedar.PipelineError, match="cannot listen on")
     with numbers().loader(serve="127.0.0.1:0", executor="inline") as loader, refused as caught:
         numbers().loader(serve=urlsplit(loader.url).netloc)
     assert "port 0" in caught.value.fix

@@ -150,7 +150,7 @@ class Identity:
         if self.any_order != (state.get("order") == "any"):
             theirs, mine = ('"exact"', '"any"') if self.any_order else ('"any"', '"exact"')
             raise ResumeError(
-                f"the state is of a loader with order={theirs}, and this one has order={mine}",
+                f"the state was saved with order={theirs}, but this loader has order={mine}",
                 site=site,
                 done="nothing was loaded",
                 fix=f"give order={theirs} to the loader, or begin a new epoch without the state",

@@ -65,7 +65,7 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= (gpus := count_gpus()):
         raise CedarError(
             f"run.device is {name!r}, but torch sees {gpus} GPU(s)",
-            fix="give run.device=cpu, or install a torch that is built for the GPUs of this machine",
+            fix="set run.device=cpu, or install a torch that is built for the GPUs of this machine",
         )
     return device
 

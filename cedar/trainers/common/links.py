@@ -138,7 +138,7 @@ def read_key(path: str) -> bytes:
     except (OSError, ValueError) as error:
         raise CedarError(
             f"the key {path} cannot be read: {error}",
-            fix="give the run.folder of a run that continues: its first machine writes the key there",
+            fix="use the run.folder of a run in progress: its first machine writes the key there",
         ) from error
     if len(key) != KEY:
         raise CedarError(f"{path} does not contain a key", fix="remove it, and start the run again")

@@ -348,7 +348,7 @@ class SymiOptimizer(Optimizer):
             where = f"on ranks {list(ranks)}" if ranks else "after they were summed over ranks"
             raise CedarError(
                 f"{self.skips} steps in a row had gradients that are not finite, {where}",
-                done="no weight was changed by them",
+                done="no weight was changed",
                 fix="lower the learning rate, or check the data of these ranks",
             )
 

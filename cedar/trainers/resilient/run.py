@@ -299,6 +299,6 @@ def _can_replay_alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
 def _store_lost_error(error: BaseException) -> CedarError:
     return CedarError(
         f"the run's store is gone: {str(error).splitlines()[0]}",
-        done="the workers of this machine were stopped; checkpoints are as they were",
+        done="the workers of this machine were stopped; checkpoints were not changed",
         fix="start again with --resume",
     )

@@ -121,7 +121,7 @@ class Coordinator:
             self._errors[worker] = report["error"]
         elif kind == "wrong":
             raise CedarError(
-                report["problem"], done="the run was stopped; checkpoints are as they were", fix=report["fix"]
+                report["problem"], done="the run was stopped; checkpoints were not changed", fix=report["fix"]
             )
         elif kind == "ended" and worker is not None:
             self.ended[worker] = report
@@ -165,7 +165,7 @@ class Coordinator:
         if self._all_finished():  # all steps are done, but this worker's part of the last checkpoint is missing
             raise CedarError(
                 f"worker {worker} is gone while the last checkpoint was written: {why}",
-                done="all steps were taken; older checkpoints are as they were",
+                done="all steps were taken; older checkpoints were not changed",
                 fix="start again with --resume: it does the last steps again",
             )
         self._failures.append((worker, when, why))
@@ -225,7 +225,7 @@ class Coordinator:
         if times > _IN_A_ROW:
             raise CedarError(
                 f"{problem} {_IN_A_ROW} times without progress" + (f": {why}" if why else ""),
-                done="checkpoints are as they were", fix="see what workers say, then start again with --resume",
+                done="checkpoints were not changed", fix="see what workers say, then start again with --resume",
             )  # fmt: skip
 
     def _has_worker(self, stage: int) -> bool:

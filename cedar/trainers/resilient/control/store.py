@@ -29,7 +29,7 @@ def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
         listener = links.listen(host, port)
     except OSError as error:
         raise CedarError(
-            f"no store can listen at {host}:{port}: {error.strerror}", fix="give another HOST:PORT to --listen"
+            f"cannot listen on {host}:{port}: {error.strerror}", fix="pass another HOST:PORT to --listen"
         ) from error
     with listener:
         context = multiprocessing.get_context("fork")

@@ -61,7 +61,7 @@ class Problem:
         if len(each) != self.stages or any(isinstance(one, int) and one < 1 for one in each):
             raise ScheduleError(
                 f"the memory is {self.memory} for {self.stages} stages",
-                fix="a worker of each must be able to keep one activation",
+                fix="allow a worker of each stage at least one activation",
             )
         self.costs.check(self.stages)
         object.__setattr__(self, "dead", frozenset(Worker(*worker) for worker in self.dead))
