@@ -20,7 +20,7 @@ CODE := cedar tests examples benchmarks docs/site conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-tables bench-written bench-layouts bench-functions docs docs-test dist pictures lock sbom audit clean
+.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-tables bench-written bench-layouts bench-functions bench-auto docs docs-test dist pictures lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -172,6 +172,9 @@ bench-layouts: $(STAMP)  ## files made to be read: decoding by layout, epochs wi
 
 bench-functions: $(STAMP)  ## functions of one's own by size and GIL, and rows as they are done; QUICK=1 for minutes
 	@$(BIN)/python -m benchmarks.functions $(if $(QUICK),--quick) $(ARGS)
+
+bench-auto: $(STAMP)  ## the defaults next to the best executor by hand, for 24 pipelines; QUICK=1 for minutes
+	@$(BIN)/python -m benchmarks.auto_choice $(if $(QUICK),--quick) $(ARGS)
 
 bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QUICK=1 for minutes, ARGS='--only kills --minutes 10'; goes on where it was
 	@$(BIN)/python -m benchmarks.resilient $(if $(QUICK),--quick) $(ARGS)
