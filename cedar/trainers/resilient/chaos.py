@@ -56,8 +56,8 @@ def parse(text: str, workers: int, steps: int) -> tuple[InjectedFault, ...]:
 
 
 class ScheduledFaults:
-    """The failures to inject into one worker process. ``life`` counts how often a worker was started at this place
-    before: each new process gets the next lethal failure.
+    """The failures to inject into one worker process. ``life``: how many earlier processes ran this worker; each new
+    process gets the worker's next lethal failure.
     """
 
     def __init__(self, faults: Sequence[InjectedFault], worker: int, life: int) -> None:
@@ -68,14 +68,14 @@ class ScheduledFaults:
         self._since = 0.0
 
     def due(self, step: int, at: int) -> InjectedFault | None:
-        """Return the lethal failure that is due before this instruction, or None."""
+        """Return the lethal failure to inject before this instruction, or None."""
         end = self.end
         if end is not None and at >= 0 and (step, at) >= (end.step, end.at):
             return end
         return None
 
     def pause(self, step: int, *, waits: bool = False) -> None:
-        """Make the instruction since the last call take three times as long. ``waits``: the next one only waits."""
+        """Sleep until the current instruction has taken three times as long. ``waits``: the next one only waits."""
         if self.slow is not None and step >= self.slow.step and self._since:
             time.sleep(2 * (time.perf_counter() - self._since))
         self._since = 0.0 if waits else time.perf_counter()

@@ -27,17 +27,17 @@ from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.model import Layout, State
 from cedar.trainers.resilient.schedule import Worker
 
-_DATA = ("pipeline", "sources", "seed")  # the entries of the loader's state that must match
+_DATA = ("pipeline", "sources", "seed")  # entries of the loader's state that must equal the checkpoint's
 KINDS = ("master", "first", "second")
 
 
 class Checkpoints:
-    """One worker's part in writing and loading the checkpoints of a folder that all workers share.
+    """Writes and loads one worker's part of the checkpoints, in a folder that all workers share.
 
-    The live workers of a stage split its parameters among them. A state never changes, so a thread writes it during
-    training, into a temporary folder. The last worker to finish writes the index and renames the folder. ``every``:
-    steps between checkpoints; 0: only at the end. ``about``: JSON to store in each checkpoint, such as the loader's
-    state. ``shared_elsewhere``: another stage writes the parameters that it shares with this one.
+    Each live worker of a stage writes a part of the stage's parameters. A background thread writes it to a temporary
+    folder during training, because a ``State`` is immutable. The last worker to finish writes the index and renames
+    the folder. ``every``: steps between checkpoints; 0: only at the end. ``about``: JSON to store in each checkpoint,
+    such as the loader's state. ``shared_elsewhere``: another stage writes the parameters shared with this one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Checkpoints:
         return self.every > 0 and step > 0 and step % self.every == 0
 
     def save(self, state: State, epoch: Epoch) -> None:
-        """Start to save a state. All members of a generation call this at the same version."""
+        """Start to save a state. Each member of a generation must call this with a state of the same version."""
         peers = sorted(worker for worker in epoch.members if worker.stage == self.me.stage)
         mine = dict(list(self._parts_to_save(state).items())[peers.index(self.me) :: len(peers)])
         about = {"step": state.version, "updates": state.updates, **self.about, **self._extra_state(state, epoch)}
@@ -85,7 +85,7 @@ class Checkpoints:
         }
 
     def _parts_to_save(self, state: State) -> dict[str, Part]:
-        """Return the parameters that this stage saves; its workers split them."""
+        """Return the parameters that the workers of this stage save together."""
         names = list(self.layout.shapes)[self.layout.shared if self.shared_elsewhere else 0 :]
         parts = self._parts(state)
         return {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in names for kind in KINDS}
@@ -95,7 +95,7 @@ class Checkpoints:
         return {}
 
     def _check_data(self, path: str, saved: Mapping[str, Any] | None) -> None:
-        """Raise if the pipeline, files or seed differ from the checkpoint's: steps would then mean other rows."""
+        """Raise if the pipeline, files or seed differ from the checkpoint's, since steps would then read other rows."""
         mine = self.about.get("loader")
         other = [] if saved is None or mine is None else [name for name in _DATA if saved.get(name) != mine.get(name)]
         if other:
@@ -107,7 +107,7 @@ class Checkpoints:
     def _write(self, mine: Mapping[str, Part], about: Mapping[str, Any], epoch: Epoch) -> None:
         number, version = epoch.number, about["step"]
         path = path_of(self.folder, version)
-        temporary = f"{path}.part-{number}"  # one folder per generation: older ones cannot interfere
+        temporary = f"{path}.part-{number}"  # per generation, so that old workers cannot interfere
         os.makedirs(temporary, exist_ok=True)
         began = time.perf_counter()
         reported = write_parts(temporary, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)
@@ -131,4 +131,4 @@ class Checkpoints:
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
     def _on_complete(self, version: int) -> None:
-        self.board.put(keys.PERSISTED(), version)  # other workers can now drop their logs from before this version
+        self.board.put(keys.PERSISTED(), version)  # other workers can now drop the logs of earlier steps

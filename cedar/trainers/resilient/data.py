@@ -1,4 +1,4 @@
-"""Micro-batches by (step, replica, micro-batch), from a source that can read a step again until it is committed."""
+"""Provide micro-batches by (step, replica, micro-batch). The source can read each step again until it is committed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.utils import _pytree as pytree
 import cedar
 from cedar.core.errors import CedarError
 
-_ENDLESS = 1 << 40  # steps in the loader's single epoch: it repeats the data without end
+_ENDLESS = 1 << 40  # steps in the loader's only epoch, in which it repeats the data
 _RECENT = 4  # number of recent steps to cache
 Pair: TypeAlias = tuple[Any, Any]
 Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
 
 class WrongRows(CedarError):
-    """The data differ from what the pipeline declares. A retry would not help, so the run ends."""
+    """The data has an unexpected number of rows. The run ends, since a retry would not help."""
 
 
 class Source:
@@ -43,7 +43,7 @@ class Source:
         """Promise not to read steps up to this one again."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the JSON state that determines the batches; a checkpoint refuses to continue with different data."""
+        """Return a JSON state that identifies the data; resuming fails if the checkpoint's data differ."""
         return {}
 
     def close(self) -> None:
@@ -51,8 +51,8 @@ class Source:
 
 
 class LoaderSource(Source):
-    """Batches of a cedar pipeline, which repeats its rows without end. ``split``: function from a batch to (inputs of
-    the first stage, targets of the loss). ``lanes``: ranks of the loader; each has an equal part of a step's rows.
+    """Batches of a cedar pipeline whose rows are repeated forever. ``split``: function from a batch to (inputs of the
+    first stage, targets of the loss). ``lanes``: number of loader ranks; each reads an equal part of a step's rows.
     """
 
     def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int, lanes: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Measure how many bytes a stage keeps for a micro-batch, and so how many micro-batches fit into memory."""
+"""Measure how many bytes a stage keeps for a micro-batch, to compute how many micro-batches fit into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LiveTensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the bytes of tensors that were created inside and are still alive; views of older tensors do not count."""
+    """Count the bytes of live tensors that were created inside the block. Views of older tensors do not count."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ def footprint(engine: Engine, x: Any, targets: Any = None) -> tuple[int, torch.T
 def caps(pipeline: ResilientPipeline, memory: int) -> tuple[int, ...]:
     """Return for each stage how many micro-batches' activations fit into ``memory`` bytes.
 
-    A separate process runs one micro-batch through all stages, so that this process stays unchanged.
+    A separate process runs one micro-batch through all stages, because this one must not run torch before it forks.
 
     Raises:
         CedarError: one micro-batch already needs more memory at some stage, or the measurement failed.

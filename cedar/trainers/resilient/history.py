@@ -1,8 +1,8 @@
 """Upstream logs: the messages that crossed stage boundaries since the last checkpoint.
 
-With them, a stage that has lost all its workers redoes those steps alone (the localized recovery of MoEvement, arXiv
-2412.15411). It needs the activations from the stage before it, the gradients from the stage after it, the factors that
-scaled gradients and, if it shares weights, the sums of the shared gradients. Other stages recompute nothing.
+A stage that has lost all its workers uses these logs to redo the steps since the checkpoint, while other stages
+recompute nothing (the localized recovery of MoEvement, arXiv 2412.15411). It needs the activations from the previous
+stage, the gradients from the next stage, the gradients' scale factors, and the gradient sums of shared weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Reported = Mapping[str, Any]
 
 @dataclass
 class PastStep:
-    """The logged messages of one step of one worker, in host memory."""
+    """The messages that one worker sent in one step, in host memory."""
 
     outputs: dict[Key, torch.Tensor] = field(default_factory=dict)
     gradients: dict[Key, torch.Tensor] = field(default_factory=dict)
@@ -43,8 +43,8 @@ class PastStep:
 
 
 class History:
-    """The messages that a worker has sent, by step. ``first``: the worker is in the first stage, which sends no
-    gradients. ``last``: it is in the last stage, which sends no activations.
+    """The messages that a worker has sent, by step. ``first``: it is in the first stage, which sends no gradients.
+    ``last``: it is in the last stage, which sends no activations.
     """
 
     def __init__(self, *, first: bool, last: bool) -> None:
@@ -53,7 +53,7 @@ class History:
         self.scales: dict[int, float | None] = {}
 
     def add(self, step: int, kept: FinishedWork, tied: torch.Tensor | None) -> None:
-        """Log the messages of a step; if the worker serves the step again, add the new messages to the old ones."""
+        """Log the messages of a step. If the worker runs the step again, new messages are added to the logged ones."""
         past = self.steps.setdefault(step, PastStep())
         if not self.last:
             past.outputs |= {key: tensor.cpu() for key, tensor in kept.outputs.items()}
@@ -67,7 +67,7 @@ class History:
         self.scales[step] = scale
 
     def forget(self, before: int) -> None:
-        """Drop the logs of steps before this one, because a checkpoint holds the state."""
+        """Drop the logs of steps before this one, because a checkpoint now covers them."""
         self.steps = {step: past for step, past in self.steps.items() if step >= before}
         self.scales = {step: scale for step, scale in self.scales.items() if step >= before}
 
@@ -91,14 +91,14 @@ class Sources:
 
     stage: int
     steps: range
-    # for each step and micro-batch, the worker that has the activations; empty for the first stage
+    # for each step and micro-batch, the worker that logged the activations; empty for the first stage
     outputs: Mapping[tuple[int, Key], Worker]
-    gradients: Mapping[tuple[int, Key], Worker]  # likewise for gradients; empty for the last stage
-    tied: Mapping[int, Worker]  # for each step, the worker that has the sum of shared gradients, if any are shared
-    scales: Mapping[int, float | None]  # factor of each step; in staggered mode, the last one may be unknown
+    gradients: Mapping[tuple[int, Key], Worker]  # the same for gradients; empty for the last stage
+    tied: Mapping[int, Worker]  # for each step, the worker that logged the sum of shared gradients
+    scales: Mapping[int, float | None]  # gradient scale of each step; staggered mode may lack the last one
 
     def messages(self, step: int, mine: Sequence[Key]) -> Iterator[tuple[Worker, str, Key]]:
-        """Yield the messages that one worker gets for a step, in the order in which each sender sends them."""
+        """Yield (sender, log, micro-batch) of each message for a step, in sending order. ``mine``: the receiver's."""
         for key, log in product(mine, ("outputs", "gradients")):
             senders: Mapping[tuple[int, Key], Worker] = getattr(self, log)
             if (step, key) in senders:
@@ -112,14 +112,14 @@ def find_sources(
     tied: Sequence[int],
     staggered: bool,
 ) -> Sources | None:  # fmt: skip
-    """Choose the senders, identically on every worker. Return None if a message was never logged or is lost.
+    """Choose which workers send logs, identically on every worker. Return None if a required message is in no log.
 
     Args:
         reported: which messages each live worker has logged.
         stage: the stage that has lost all its workers.
         steps: the steps that it must redo.
         tied: stages that share weights.
-        staggered: whether the scale of the last step may still be undecided.
+        staggered: whether the last step's gradient scale may be unknown, as in staggered mode.
     """
 
     def holders(neighbor: int, log: str) -> dict[tuple[int, Key], Worker] | None:
@@ -148,7 +148,7 @@ _KINDS: tuple[Kind, Kind, Kind] = ("F", "B_INPUT", "B_WEIGHT")
 
 
 def micro_batches_of(schedule: Schedule, worker: Worker) -> list[Key]:
-    """Return the micro-batches that a worker processes."""
+    """Return the micro-batches that a worker processes in a step."""
     return sorted((done.replica, done.micro_batch) for done in schedule.work[worker] if done.kind == "F")
 
 
@@ -171,7 +171,7 @@ def send_logs(
 def expect_logs(
     transport: Transport, schedule: Schedule, me: Worker, sources: Sources, engine: Engine
 ) -> None:  # fmt: skip
-    """Announce to the transport all messages that other workers' ``send_logs`` will send to this worker."""
+    """Announce to the transport all messages that other workers will send to this one with ``send_logs``."""
     mine, layout = micro_batches_of(schedule, me), engine.layout
     signatures = {
         "outputs": engine.inputs, "gradients": engine.outputs, "tied": Signature((layout.tied,), layout.dtype)
@@ -190,9 +190,9 @@ def replay_step(
     sources: Sources,
     reported: Callable[[int, Instruction, bool], None],
 ) -> tuple[FinishedWork, Result]:
-    """Redo a step of this worker from logged messages: F, B_INPUT and B_WEIGHT of each micro-batch, then the sum.
-    ``executor``: has the data, and a transport to which all messages were announced. ``reported``: called with the
-    position, the instruction, and whether it waits.
+    """Redo this worker's step from logged messages: F, B_INPUT and B_WEIGHT of each micro-batch, then ALL_REDUCE.
+    ``executor``: its transport must know all messages, from ``expect_logs``. ``reported``: called before each
+    instruction with its position, the instruction, and whether it waits.
     """
     engine, transport, kept = executor.engine, executor.transport, FinishedWork(step)
     mine = micro_batches_of(schedule, executor.me)
@@ -218,9 +218,9 @@ def replay_step(
 
 
 def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport) -> None:
-    """Recover lost stages: some workers send their logs, others redo steps from them. All members call this.
+    """Recover lost stages: their new workers redo steps, from logs that other workers send. All members call this.
 
-    If a message was not logged, every worker waits here until the coordinator starts a restore of all stages.
+    If a required message is in no log, every worker waits here until the coordinator starts a restore of all stages.
     ``trainer``: this worker; its state is updated if its stage is lost. ``versions``: how many steps each worker has
     taken; updated for the workers of lost stages.
 
@@ -270,7 +270,7 @@ def _redo_steps(trainer: Trainer, sources: Sources, transport: Transport) -> Non
         kept, result = replay_step(executor, trainer.schedule, step, sources, report)
         assert result.gradient is not None
         trainer.log_messages(step, kept, result.gradient)
-        # the workers that died may not have reported this step as done
+        # the dead workers may not have reported the losses and the end of this step
         if me.stage == job.stages - 1 and step + 2 >= sources.steps.stop:
             trainer.publish_losses(result)
             trainer.board.put_if_absent(keys.DONE(trainer.epoch.line, step), time.time())

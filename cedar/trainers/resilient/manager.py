@@ -1,4 +1,4 @@
-"""Between failures: measure instruction times, have plans made for them, and move workers where that pays off."""
+"""Improve plans between failures: measure instruction times, replan, and move workers if that saves time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WARMUP_STEPS, MEASURED_STEPS = 2, 5  # steps left out as warm-up, and steps that
 
 
 class WorkerDurations:
-    """Measure the instruction times of one worker over some steps; starts over if the generation ends before that."""
+    """Measures one worker's instruction times over some steps; starts over if the generation ends too early."""
 
     def __init__(self) -> None:
         self._executor: Executor | None = None
@@ -59,7 +59,7 @@ def _to_plain(done: TimedInstruction) -> list[Any]:
 
 def measure_durations(board: Board, members: Collection[Worker], schedule: Schedule) -> Durations | None:
     """Return the median time of instructions by kind and stage; None until all members have reported. ``schedule``: any
-    schedule of the run; it determines which workers wait for each other.
+    schedule of the run; determines which workers wait for each other in collective instructions.
     """
     plain = board.get_all([keys.DURATIONS(worker) for worker in members])
     if plain is None:
@@ -80,7 +80,7 @@ def measure_durations(board: Board, members: Collection[Worker], schedule: Sched
 def _collective_times(
     reported: Mapping[Worker, Iterable[TimedInstruction]], schedule: Schedule
 ) -> dict[tuple[Kind, int], float]:
-    """Return the times of collective instructions: per step, the minimum, from the worker that arrived last."""
+    """Return the times of collective instructions, without waits: the median over steps of the minimum over workers."""
     shortest: dict[Any, dict[int, float]] = defaultdict(dict)
     groups: dict[tuple[Kind, int], Any] = {}
     for worker, one in reported.items():
@@ -96,7 +96,7 @@ def _collective_times(
 def _transfer_time(reported: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
     """Return the seconds from the end of a SEND until a receiver that is already waiting has the message.
 
-    Messages travel in both directions, so averaging both directions cancels the difference between two clocks.
+    Averaging over both directions cancels the difference between the clocks of two machines.
     """
     sent = {
         (step, done.kind[5:], done.other(worker), done.replica, done.micro_batch): ended
@@ -115,8 +115,8 @@ _DEFAULT_PAUSE = 0.5  # seconds that a change at a step boundary costs, until on
 
 
 class Manager:
-    """Checks a run regularly, in the process that leads it, to improve its plans. ``moves``: let workers take places in
-    other stages where that pays off.
+    """Checks a run regularly, in the process that leads it, to improve its plans. ``moves``: move workers to other
+    stages if that saves time.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class Manager:
                 self.planning.learn(durations, self.connect)
         measured = self.planning.durations is not None
         if measured and not self.coordinator.plans and (self.board.get(keys.PLANS()) or 0) > 0:
-            self.coordinator.plans = 1  # used from the next generation on
-        if len(steps) > self._first_index:  # the generation is past its start-up
+            self.coordinator.plans = 1  # the next generation will use the plans from measured times
+        if len(steps) > self._first_index:  # the generation has finished its first step
             self.planning.prepare(self._generation, self.coordinator.plans, self.connect)
         if self.moves and not self.coordinator.leaving and not self.coordinator.lost:
             self._move_workers(steps)
@@ -157,8 +157,8 @@ class Manager:
                 self.coordinator.move(move.worker, move.role)
 
     def _pause_seconds(self) -> float:
-        """Return the median seconds so far from deciding on a new generation until it computes, twice: a move also
-        transfers state.
+        """Estimate the seconds that a move costs: twice the median time from deciding on a generation until it
+        computes, because a move also transfers state.
         """
         pauses = []
         for event in self.coordinator.events:
@@ -169,7 +169,7 @@ class Manager:
         return 2 * statistics.median(pauses) if pauses else _DEFAULT_PAUSE
 
     def describe(self) -> dict[str, Any]:
-        """Return entries for the run's record: ``plans``, ``step`` and ``durations``."""
+        """Return the entries ``plans``, ``step`` and ``durations`` of the run's ``Record``."""
         planning = self.planning
         figures: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}
         if planning.durations is not None and self._step_times:

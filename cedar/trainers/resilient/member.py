@@ -1,4 +1,4 @@
-"""One worker: how it enters a generation, and how its members agree on the step and state to continue from."""
+"""One worker: how a generation's members agree on the step and state to continue from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Fenced(CedarError):
-    """The other workers continue without this one: none of its work counts any more."""
+    """The other workers have continued without this one, so its work no longer counts."""
 
 
 class MovedAway(Exception):
@@ -45,12 +45,12 @@ class Job:
     replicas: int
     micro_batches: int  # per pipeline and step
     steps: int
-    mode: Mode = "sync"  # ``sync``: a step counts once all have voted; ``staggered``: each stage steps when ready
+    mode: Mode = "sync"  # ``sync``: a step counts once all workers vote; ``staggered``: each stage steps when ready
     reduction: Reduction = "exact"  # ``exact`` or ``fast``
-    memory: Memory = "1f1b"  # activations that a worker may keep
+    memory: Memory = "1f1b"  # how many activations a worker may keep
     tied: tuple[int, ...] = ()  # stages that share weights
     logs: bool = True  # keep a step's finished work until the step commits
-    # log messages between stages until a checkpoint covers them, so that a lost stage can restore without the others
+    # log messages between stages until a checkpoint covers them, so that a lost stage can be restored on its own
     replay: bool = False
     patience: float = 600.0  # seconds after which any wait fails
     pace: float = 0.0  # min seconds for each F, B_INPUT and B_WEIGHT
@@ -63,12 +63,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Pending:
-    """A step that a stage took before the gradient norms of all stages were known, with what it takes to undo it."""
+    """A step that a stage took before the gradient norms of all stages were known, and the data to undo it."""
 
-    state: State  # the state before the step: weights W_k and the optimizer's state
+    state: State  # weights and optimizer state before the step
     gradient: torch.Tensor
     scale: float | None  # the factor used for the gradients; None: the step was skipped
-    line: int  # the generation of the last restore of all stages; norms are reported under it
+    line: int  # generation in which all stages were last restored; part of the key of the norms
 
     @property
     def nbytes(self) -> int:
@@ -118,9 +118,9 @@ class Member:
     Args:
         optimizer: the optimizer; the same on all workers.
         newest: returns the number of the newest generation; called often, so it must be cheap.
-        connect: makes the transport of a generation; may block.
+        connect: opens the transport of a generation; may block.
         data: opens the data; called again after a restore.
-        since: the newest generation when this worker registered; generations up to it do not include the worker.
+        since: the newest generation when this worker registered; the worker can only be in later generations.
     """
 
     def __init__(  # noqa: PLR0913 - each has a name
@@ -142,7 +142,7 @@ class Member:
         self.times: dict[str, float] = {}
         self.history = History(first=me.stage == 0, last=me.stage == job.stages - 1)
         self.logged = 0  # peak bytes of the logs
-        self.redone = 0  # micro-batches that a redone step could reuse
+        self.redone = 0  # how many finished micro-batches a repeated step could reuse
         self.peak = 0  # peak bytes of weights, optimizer state and their copies
         self.durations = WorkerDurations()
         self._has_state = False
@@ -150,12 +150,12 @@ class Member:
         self.data: MicroBatches | None = None
 
     def idle(self, waiting: Waiting) -> None:
-        """Wait for a newer generation, which raises Superseded."""
+        """Wait until a newer generation begins, then raise Superseded."""
         self._report_progress("STEP", waits=True)
         waiting.until(_sleep, "a new generation")
 
     def report_redone(self, step: int, at: int, done: Instruction, waits: bool) -> None:
-        """Report the progress of a step that is being redone."""
+        """Report this worker's progress in a step that it redoes from logs."""
         self.progress(step, at, done, self.me if waits else None)
 
     def _report_progress(self, kind: Any, *, waits: bool = False) -> None:
@@ -202,7 +202,7 @@ class Member:
             self.logged = max(self.logged, self.history.nbytes)
 
     def take_step(self, state: State, gradient: torch.Tensor, scale: float | None) -> State:
-        """Take an optimizer step; if restoring a sparse checkpoint, also load the operators saved at this step."""
+        """Take an optimizer step. During a restore from a sparse checkpoint, also load the next slot's operators."""
         after = self.optimizer.step(state, gradient, self.engine.layout, scale)
         if not state.whole_at:
             return after
@@ -210,7 +210,7 @@ class Member:
         return self.windows.thaw(after, state.whole_at)
 
     def _exchange_versions(self) -> dict[Worker, int]:
-        """Return how many steps each worker has taken; joining workers are left out."""
+        """Return how many steps each worker has taken, without joining workers, which have no state yet."""
         number = self.epoch.number
         self.board.put(keys.AT(number, self.me), self.state.version if self._has_state else None)
         wanted = [keys.AT(number, worker) for worker in self.epoch.members]
@@ -218,10 +218,10 @@ class Member:
         return {w: version for w, version in zip(self.epoch.members, reported, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
-        """Find the step to continue with, bring each stage's workers to the same step, and send state to new ones."""
+        """Find the step to continue with, bring each stage's workers to the same step, and send state to joining workers."""
         stages = [min((v for w, v in versions.items() if w.stage == s), default=-1) for s in range(self.job.stages)]
         self.step = min(stages)
-        for stage in self.job.tied:  # stages with shared weights reduce together, so they must step together
+        for stage in self.job.tied:  # stages that share weights sum gradients together, so they must step together
             stages[stage] = min(stages[each] for each in self.job.tied)
         if self.step < 0:
             raise CedarError(f"no worker of stage {stages.index(-1)} has its weights", fix="restore a checkpoint")

@@ -1,9 +1,9 @@
 """Sparse checkpoints of a pipeline (MoEvement, arXiv 2412.15411): each step of a window saves a part of every stage.
 
-An operator is an expert or a parameter. Each step of a window writes a folder, its slot. A slot holds the weights and
-moments of its own operators, and only the weights of operators that belong to later slots. To restore, a stage loads
-the first slot and redoes the window's steps. After each step it overwrites its state with the contents of the next
-slot. So frozen operators, whose moments are not loaded yet, compute with the weights that they had in the original run.
+An operator is an expert or a parameter. Each step of a window writes a folder, called a slot. A slot contains weights
+and moments of some operators, and only the weights of operators that later slots save completely. To restore, a stage
+loads the first slot and redoes the window's steps. After each step, it overwrites its state with the next slot. An
+operator is frozen until its moments are loaded; until then, it uses the weights that it had in the original run.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from cedar.trainers.resilient.model import Engine, State
 
 WINDOWS = "windows"  # folder within the run's folder
 WARMUP_STEPS, MEASURED_STEPS = 2, 5  # steps left out as warm-up, and steps that are measured
-Operator = Mapping[str, range | None]  # the parameters that are saved together: name to row range; None: all rows
+Operator = Mapping[str, range | None]  # parameters saved together: from name to rows; None: all rows
 _EXPERT = re.compile(r"(?:.*\.)?experts?\.\d+(?=\.)")
 
 
 def find_operators(engine: Engine, *, excluded: Iterable[str] = ()) -> list[Operator]:
     """Return the operators of a stage in the order in which they are saved, experts first. An expert is a numbered
-    module in a module called ``experts``, or one row of the parameters with at least three dimensions if the module's
-    or the parameter's name contains ``expert``. Every other parameter is an operator. ``excluded``: those
-    that another stage saves.
+    module in a module called ``experts``. For parameters with at least three dimensions whose name contains ``expert``,
+    each row is an expert. Every other parameter is an operator. ``excluded``: parameters that another stage saves.
     """
     mixed = {id(layer.weights) for layer in engine.mixtures}
     parameters = {n: p for n, p in zip(engine.names, engine.parameters, strict=True) if n not in set(excluded)}
@@ -62,7 +61,7 @@ def find_operators(engine: Engine, *, excluded: Iterable[str] = ()) -> list[Oper
 
 
 class SparseCheckpoints(Checkpoints):
-    """One worker's part in writing and loading the windows of a run; see ``Checkpoints`` for the other arguments.
+    """Writes and loads one worker's part of a run's windows. ``Checkpoints`` describes the other arguments.
 
     Args:
         window: steps per window; ``"auto"``: the smallest number that the storage can keep up with.
@@ -79,13 +78,13 @@ class SparseCheckpoints(Checkpoints):
         self._operators = find_operators(engine, excluded=saved_elsewhere)
         self._dtype = engine.parameters[0].dtype if engine.parameters else self.layout.dtype
         self._auto, self._times = window == "auto", list[float]()
-        self.frozen: frozenset[str] = frozenset()  # parameters that are entirely frozen after the last slot was loaded
+        self.frozen: frozenset[str] = frozenset()  # parameters that the last loaded slot leaves entirely frozen
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def begin_step(self, state: State, epoch: Epoch) -> None:
-        """Save this step's slot. Call it once for each step, when the state is final. A state with frozen operators is
-        skipped, because the window that it was restored from already covers it.
+        """Save this step's slot. Call this once for each step, with a state that will not be undone. A state with
+        frozen operators is not saved, because the window that it was restored from already covers it.
         """
         if state.whole_at or not (self.window or self._auto):
             return
@@ -95,7 +94,7 @@ class SparseCheckpoints(Checkpoints):
             self.save(state, epoch)
 
     def _measure(self, epoch: Epoch) -> None:
-        """Choose the window by measurement: the first step saves everything; the steps after it show a step's time."""
+        """Choose the window's length from two measurements: the time of a full save, and the time of a step."""
         reported = self.board.get_all([keys.WINDOW(stage) for stage in range(self.stages)])
         if reported is not None:
             self.window, self._auto = max(reported), False
@@ -136,7 +135,7 @@ class SparseCheckpoints(Checkpoints):
         return {"window": [start, start + self.window - 1, epoch.line]}
 
     def _on_complete(self, version: int) -> None:
-        """When a window is complete, let workers drop older logs and remove older windows. The window before it stays,
+        """If a window is complete, let workers drop older logs, and remove old windows. Keep the previous window,
         because a lost stage may be about to load it.
         """
         whole = whole_windows(self.folder)
@@ -164,10 +163,10 @@ class SparseCheckpoints(Checkpoints):
             return self.thaw(State(start, updates, state.master, state.first, state.second, last), last)
 
     def thaw(self, state: State, last: int) -> State:
-        """Return the state after loading the operators in the slot of its version. ``last``: the window's last step."""
+        """Load the operators in the slot of the state's step, and return the new state. ``last``: the window's last step."""
         path = path_of(self.folder, state.version)
         index = read_index(path)
-        # other objects may share the original vectors
+        # clone, because other objects may share the original vectors
         master, first, second = (getattr(state, kind).clone() for kind in KINDS)
         whole = last if state.version < last else 0
         thawed = State(state.version, state.updates, master, first, second, whole)
@@ -181,7 +180,7 @@ class SparseCheckpoints(Checkpoints):
         return thawed
 
     def _check_window(self, start: int, last: int) -> None:
-        """Check that the slots together hold this stage's whole state, and the first slot all its weights."""
+        """Check that the slots together contain this stage's whole state, and the first slot all its weights."""
         slots = [read_index(path_of(self.folder, step)).entries for step in range(start, last + 1)]
         for name, part in self._parts(State.initial(self.layout.gather({}))).items():
             found = [slot[name] for slot in slots if name in slot]
@@ -199,12 +198,12 @@ class SparseCheckpoints(Checkpoints):
 
 
 def whole_windows(folder: str) -> dict[int, int]:
-    """Return the complete windows, whose slots were all saved since the same restore: first step to last step."""
+    """Return a mapping from first to last step of complete windows. No restore happened between a window's slots."""
     reported: dict[int, list[Any]] = {}
     for step in steps(folder):
         try:
             reported[step] = read_index(path_of(folder, step)).state["window"]
-        except Damaged:  # damaged, or just removed
+        except Damaged:  # damaged, or another process has just removed it
             continue
     return {
         start: last
@@ -214,8 +213,8 @@ def whole_windows(folder: str) -> dict[int, int]:
 
 
 def newest_window(folder: str, until: int, *, thorough: bool = False) -> str:
-    """Return the first slot of the newest window that is complete by step ``until``; empty if there is none. Damaged
-    windows are named on stderr. ``thorough``: also read all tensors and compare their hashes.
+    """Return the path of the first slot of the newest window that ends by step ``until``; empty if there is none.
+    Damaged windows are reported on stderr. ``thorough``: also read all tensors and compare their hashes.
     """
     for start, last in sorted(whole_windows(folder).items(), reverse=True):
         try:
@@ -231,7 +230,7 @@ def newest_window(folder: str, until: int, *, thorough: bool = False) -> str:
 
 
 def forget_windows(folder: str, kept: str) -> None:
-    """Remove all slots except those of the window that starts with ``kept``: a resumed run may take different steps."""
+    """Remove all slots outside the window that starts with ``kept``, since a resumed run may take different steps."""
     whole = [run for run in whole_windows(folder).items() if path_of(folder, run[0]) == kept]
     for step in steps(folder):
         if not any(start <= step <= last for start, last in whole):

@@ -1,1 +1,1 @@
-"""Membership: which workers are alive, the current generation, and which steps count. Starts no thread of torch."""
+"""Track which workers are alive, the current generation, and which steps count. Starts no torch threads."""

@@ -1,7 +1,7 @@
-"""Heartbeats: what a supervisor learns about its workers from shared memory and from the kernel, without messages.
+"""Heartbeats: a supervisor monitors its workers through shared memory and ``/proc``, without messages.
 
-A worker writes which instruction it starts, and a thread of it writes the time. So the time stops if the process is
-stopped, and in an endless loop the progress stops while the time advances.
+A worker writes which instruction it starts, and a thread of the worker regularly writes the time. If the process is
+stopped, the time no longer changes. In an endless loop, the time still changes, but the instruction does not.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from cedar.trainers.resilient.schedule import Instruction, Worker
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_USER, _SYSTEM = 11, 12  # fields of stat after the name; the first is the state
+_USER, _SYSTEM = 11, 12  # indices into the fields after the name in /proc/PID/stat
 
 
 class Usage(NamedTuple):
-    """The CPU usage of a process with all its threads."""
+    """The CPU usage of a process, including all its threads."""
 
     runnable: bool  # whether a thread is running or waiting for a core
     seconds: float  # CPU seconds since the process started
@@ -49,9 +49,9 @@ _MAX_INTERVAL = 0.1
 class Clock:
     """A clock that counts only the time during which the supervisor was able to run.
 
-    If the machine was suspended, or so busy that the supervisor got no core, the workers got none either. That time
-    does not count as silence of a worker, so time limits adapt to the speed of the machine. ``longest``: max seconds to
-    count between two calls of ``update``.
+    If the machine is suspended, or too busy to run the supervisor, it probably does not run the workers either. The
+    clock leaves this time out, so that workers do not count as hung because of it. ``longest``: max seconds to count
+    between two calls of ``update``.
 
     Examples:
         >>> clock = Clock(0.1, iter([5.0, 5.05, 9.0]).__next__)
@@ -74,18 +74,18 @@ class Clock:
 
 _FIELDS = 9
 _BEAT, _MOVES, _STEP, _AT, _STATE, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
-_DECAY, _TINY = 0.99, 1e-9  # the slowest instruction so far decays, so that slow instructions of long ago count less
+_DECAY, _TINY = 0.99, 1e-9  # the recorded max instruction time decays, so that old slow instructions count less
 _START = 120.0  # seconds for a new worker's first heartbeat, and for its first step
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
 
 
 class HeartbeatBoard:
-    """Shared memory with a row for each worker of this machine, and the newest generation."""
+    """Shared memory with the newest generation's number and a row for each worker of this machine."""
 
     def __init__(self, rows: int) -> None:
         self._memory = mmap.mmap(-1, 8 * (1 + rows * _FIELDS))
         self.numbers = memoryview(self._memory).cast("d")
-        self._known: dict[int, tuple[float, float]] = {}  # supervisor: by index, number and time of its last change
+        self._known: dict[int, tuple[float, float]] = {}  # supervisor: by index, last value and when it changed
 
     @property
     def generation(self) -> int:
@@ -117,7 +117,7 @@ class HeartbeatBoard:
         if slowest and numbers[base + _STATE] == RUNNING:
             numbers[base + _SLOWEST] = max(slowest * _DECAY, now - numbers[base + _SINCE])
         elif done.kind == "STEP" and at >= 0:
-            numbers[base + _SLOWEST] = slowest or _TINY  # times of a process's first step do not count (warm-up)
+            numbers[base + _SLOWEST] = slowest or _TINY  # instruction times of the first step are ignored (warm-up)
         numbers[base + _STEP], numbers[base + _AT] = step, at
         waits = waiting_for is not None or done.kind == "ALL_REDUCE"
         numbers[base + _STATE] = WAITING if waits else RUNNING
@@ -133,10 +133,10 @@ class HeartbeatBoard:
         return int(self.numbers[base + _STEP]), int(self.numbers[base + _AT])
 
     def hang_reason(self, row: int, heartbeat: float, now: float, get_usage: Callable[[], Usage]) -> str | None:
-        """Return why a worker counts as hung, or None. Call often, since it compares successive values.
+        """Return why a worker counts as hung, or None. Call this often, since it compares successive values.
 
-        A worker that is slow or gets no core does not count as hung: an instruction may take ``heartbeat`` seconds or
-        five times as long as its slowest one so far. ``now``: time of the supervisor's ``Clock``.
+        An instruction may take ``heartbeat`` seconds, or five times as long as the worker's slowest one so far. A
+        worker that is waiting for CPU time does not count as hung. ``now``: time of the supervisor's ``Clock``.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
         self._unchanged(base + _MOVES, now)
@@ -149,15 +149,15 @@ class HeartbeatBoard:
         return None
 
     def _overdue(self, at: int, now: float, limit: float, cpu: int, get_usage: Callable[[], Usage]) -> bool:
-        """Whether a number has not changed for too long, although the worker got enough CPU time or needed none."""
+        """Whether a value has not changed for ``limit`` seconds, although the worker got the CPU time it needs."""
         if self._unchanged(at, now) <= limit:
             return False
         runnable, seconds = get_usage()
         starved = runnable and seconds - self.numbers[cpu] < limit / 2
-        return not starved and self._unchanged(at, now) > limit  # it may have changed in the meantime
+        return not starved and self._unchanged(at, now) > limit  # the value may have changed since the first check
 
     def _unchanged(self, at: int, now: float) -> float:
-        """Return for how many seconds this number has not changed."""
+        """Return for how many seconds the value at index ``at`` has not changed."""
         value, since = self._known.get(at, (None, now))
         if self.numbers[at] != value:
             self._known[at] = self.numbers[at], now

@@ -28,18 +28,18 @@ class Epoch:
     number: int  # counts from 1
     members: tuple[Worker, ...]
     joins: tuple[Worker, ...] = ()  # members that get their state from a peer
-    # None: continue; path of a checkpoint: every worker loads it; empty: every worker starts from the beginning
+    # None: continue training; a path: every worker loads this checkpoint; empty: every worker starts from step 0
     restore: str | None = None
-    # stages that have lost all their workers: only they restore a checkpoint; they redo the steps since then from the
-    # messages that other stages have logged
+    # stages that have lost all their workers; only their new workers load the checkpoint, and redo the steps after it
+    # from the messages that other stages have logged
     lost: tuple[int, ...] = ()
-    leaves: tuple[Worker, ...] = ()  # workers that have moved to other places and end now
-    line: int = 1  # the generation of the last restore of all stages; earlier reports do not count
-    plans: int = 0  # version of the plans made ahead that is used
-    detected: float = 0.0  # time at which the coordinator learned of the failure that started it; 0 without failure
+    leaves: tuple[Worker, ...] = ()  # workers that end because they have moved to another position
+    line: int = 1  # generation in which all stages were last restored; earlier reports are ignored
+    plans: int = 0  # version of the precomputed plans to use
+    detected: float = 0.0  # when a supervisor detected the failure that caused this generation; 0: no failure
 
     def dead(self, places: Iterable[Worker]) -> frozenset[Worker]:
-        """Return the places in the grid that have no worker."""
+        """Return the positions in the grid that have no worker."""
         return frozenset(places) - set(self.members)
 
 
@@ -86,7 +86,7 @@ class Board:
         return int(self.store.call("increment", key, more))
 
     def delete(self, *gone: str) -> None:
-        """Delete keys that are no longer needed; other keys stay in the store for the whole run."""
+        """Delete keys. Keys that are not deleted stay in the store for the whole run."""
         self.store.call("delete", list(gone))
 
     # ---- the coordinator's mailbox -----------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ class Board:
 class Mailbox:
     """Reads the reports to the coordinator, each once.
 
-    A worker that is killed just before it writes leaves a report number without a report; later reports do not wait for
-    it. ``patience``: seconds after which such a number is given up.
+    A worker reserves a report number and then writes the report. If it is killed in between, the report never appears;
+    later reports are read nevertheless. ``patience``: seconds after which the mailbox stops looking for it.
     """
 
     def __init__(self, board: Board, patience: float) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator: one supervisor decides who is in the run, from the reports of all. It touches no process itself."""
+"""The coordinator: decides which workers are in the run, from the reports of all supervisors and workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.schedule import Worker, grid
 
-_IN_A_ROW = 5  # max restores or broken connections in a row without a new step; after more, the run stops
+_IN_A_ROW = 5  # max restores, or connection losses, in a row without a new step before the run stops
 
 
 @dataclass
 class Event:
-    """A change in who is in the run; times are ``time.time()``."""
+    """A change of the run's workers, such as a failure or a join; times are ``time.time()``."""
 
     what: str
     worker: Worker | None
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass
 class Machine:
-    """A supervisor: the number of its heartbeats, the time of the last new one, and the places of its workers."""
+    """A supervisor: its heartbeat count, the time at which this count last changed, and the workers that it runs."""
 
     beats: int
     since: float
@@ -61,10 +61,10 @@ class Coordinator:
         self.events: list[Event] = []
         self.ended: dict[Worker, Mapping[str, Any]] = {}
         self.generation = self.line = self.plans = 0
-        self.lost: set[int] = set()  # stages that have not redone their steps yet
-        self.leaving: dict[Worker, Worker] = {}  # from destination to the worker that will move there
+        self.lost: set[int] = set()  # stages that must still redo steps from logged messages
+        self.leaving: dict[Worker, Worker] = {}  # maps a destination to the worker that will move there
         self._mailbox = Mailbox(board, silence)
-        self._repeats: dict[str, tuple[int, int]] = {}  # by problem: occurrences in a row without progress, last step
+        self._repeats: dict[str, tuple[int, int]] = {}  # by problem: how often since the last new step, and which step
         self._replayed: set[Worker] = set()
         self._all_restore = False
         self._paused = False
@@ -84,14 +84,14 @@ class Coordinator:
         return bool(self.members) and self.members <= set(self.ended)
 
     def tick(self, now: float, step: int = 0) -> None:
-        """Read new reports, and begin a generation if one is due. ``now``: time of a monotonic clock; ``step``: number
-        of steps that the run has done.
+        """Read new reports, and begin a generation if needed. ``now``: time of a monotonic clock; ``step``: number of
+        steps that the run has done.
         """
         for report in self._mailbox.read_new(now):
             self._handle_report(report, now)
         self.listen(now)
         if self._suspected_loss is not None and now - self._suspected_loss[0] > self.silence / 4 and not self._failures:
-            self._failures.append((None, *self._suspected_loss[1:]))  # no worker died, so only a connection broke
+            self._failures.append((None, *self._suspected_loss[1:]))  # no worker has died: only a connection broke
         if self.generation == 0:
             self._start()
         elif self._failures:
@@ -132,7 +132,7 @@ class Coordinator:
             self._restoring = self._all_restore = True
         elif kind == "lost" and report["generation"] == self.generation and self._suspected_loss is None:
             if self._restoring:
-                return  # a new generation is due anyway
+                return  # a new generation will begin anyway
             self._suspected_loss = now, time.time(), report["error"]
 
     def listen(self, now: float) -> None:
@@ -142,7 +142,7 @@ class Coordinator:
             if beats != machine.beats:
                 machine.beats, machine.since = beats, now
             elif now - machine.since > self.silence:
-                if self.generation == 0:  # no generation depends on its workers yet, so others can take their places
+                if self.generation == 0:  # no generation has begun, so other machines can start these workers
                     self.ready -= machine.roles
                 else:
                     why = f"its supervisor {name} gave no sign for {self.silence:g} s"
@@ -154,7 +154,7 @@ class Coordinator:
 
     def _handle_gone(self, worker: Worker, machine: str, when: float, why: str) -> None:
         if machine not in self.machines or worker not in self.machines[machine].roles:
-            return  # another worker has this place by now
+            return  # an outdated report: this machine no longer runs the worker
         self.machines[machine].roles.discard(worker)
         self.ready.discard(worker)
         if self.generation == 0:
@@ -162,7 +162,7 @@ class Coordinator:
         self.leaving.pop(worker, None)
         if worker not in self.members or worker in self.ended:
             return
-        if self._all_finished():  # all steps are done, but this worker's part of the last checkpoint is missing
+        if self._all_finished():  # the worker may not have written its part of the last checkpoint
             raise CedarError(
                 f"worker {worker} is gone while the last checkpoint was written: {why}",
                 done="all steps were taken; older checkpoints were not changed",
@@ -176,7 +176,7 @@ class Coordinator:
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def fill(self, machine: str, only: set[Worker] | None = None) -> list[Worker]:
-        """Let a machine start workers at the free places, or only at some of them; return the places."""
+        """Order a machine to start the workers that no machine runs; return them. ``only``: consider only these."""
         taken = {worker for known in self.machines.values() for worker in known.roles}
         free = [worker for worker in self.places if worker not in taken and (only is None or worker in only)]
         for worker in free:
@@ -213,7 +213,7 @@ class Coordinator:
         self._restoring = self._restoring or any(not self._has_worker(stage) for stage in range(self.stages))
         if self._restoring:
             self._restore(step)
-        elif self.lost:  # a stage was redoing its steps: it starts over
+        elif self.lost:  # a stage that was redoing steps must start over
             self._begin("", restore=self.latest(), lost=self.lost, detected=first)
         else:
             self._begin("", detected=first)
@@ -232,7 +232,7 @@ class Coordinator:
         return any(worker.stage == stage for worker in self.members)
 
     def _restore(self, step: int) -> None:
-        """Start workers for stages that have none, and restore these stages, or all, from the last checkpoint."""
+        """Order workers for stages that have none. Once they are ready, let some or all stages load a checkpoint."""
         if not self.machines:
             raise CedarError("no supervisor is left", fix="start again with --resume")
         for stage in range(self.stages):
@@ -253,7 +253,7 @@ class Coordinator:
         return any(machine.roles & places for machine in self.machines.values())
 
     def _join(self) -> None:
-        """Add new workers at a step boundary, at which all workers wait for them."""
+        """Add new workers at a step boundary, once all current workers are waiting there."""
         if not self._paused:
             self.board.increment(keys.PAUSE(self.generation))
             self._paused = True
@@ -269,15 +269,15 @@ class Coordinator:
             self._begin("", joins=tuple(sorted(joins)), leaves=leaves, restore=restore, lost=self.lost)
 
     def move(self, worker: Worker, role: Worker) -> None:
-        """Move a live worker to a dead worker's place in another stage: its machine starts a process there, which gets
-        its state from a peer. The worker leaves at the boundary at which that process joins.
+        """Move a live worker to a dead worker's position in another stage. The worker's machine starts a new process,
+        and a peer sends it the stage's state. The old process ends at the step boundary at which the new one joins.
         """
         machine = next(name for name, known in self.machines.items() if worker in known.roles)
         self.leaving[role] = worker
         self._order_worker(machine, role)
 
     def _take_leavers(self, joins: set[Worker]) -> tuple[Worker, ...]:
-        """Return the workers whose new process has joined, unless their stage would be left without a worker."""
+        """Remove and return the workers whose new process has joined; keep any that is the last worker of its stage."""
         leavers = []
         for worker in filter(None, (self.leaving.pop(role, None) for role in sorted(joins))):
             stays = [other for other in self.members if other.stage == worker.stage and other != worker]

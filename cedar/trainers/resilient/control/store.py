@@ -1,6 +1,6 @@
-"""The key-value store of a run, in a separate process: it outlives workers, and ends with the process that started it.
+"""The key-value store of a run. It has its own process, which ends when the process that started it ends.
 
-It listens at one address and serves clients that have the run's key. Requests and replies are frames of JSON.
+The store listens at one address and serves clients that have the run's key. Requests and replies are JSON frames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _START_TIMEOUT = 60.0  # seconds
 
 
 def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
-    """Start a store; return its process and port. ``host``: an address of this machine; ``port``: 0: any free port."""
+    """Start a store; return its process and port. ``host``: an address of this machine. ``port``: 0: any free port."""
     try:
         listener = links.listen(host, port)
     except OSError as error:
@@ -54,14 +54,14 @@ def _accept(listener: socket.socket, key: bytes, values: Values) -> None:
 
 
 def _answer(connection: socket.socket, key: bytes, values: Values) -> None:
-    with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):  # bad requests close it
+    with suppress(OSError, ValueError, TypeError, KeyError), links.admit(connection, key):  # closes after bad requests
         while True:
             method, *arguments = json.loads(links.receive_frame(connection))
             links.send_frame(connection, json.dumps(values.call(method, *arguments)).encode())
 
 
 class Values:
-    """The keys and string values of a store, in the store's process."""
+    """The keys of a store and their values, which are strings. Exists only in the store's process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Values:
         }  # fmt: skip
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Run one method at a time, atomically."""
+        """Run a method atomically."""
         with self._lock:
             return self._methods[method](*arguments)
 

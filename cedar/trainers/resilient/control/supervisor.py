@@ -1,4 +1,4 @@
-"""A machine's supervisor: starts workers, notices when one dies or hangs, kills hung ones, and outlives them all."""
+"""A machine's supervisor: starts workers, detects when one dies or hangs, and kills hung workers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Supervisor:
     Args:
         name: unique name of this supervisor; differs at each start.
         heartbeat: seconds without heartbeat or progress after which a worker counts as hung.
-        work: the function that a worker's process runs, given its place in the grid, how many times a worker was
-            started at this place before, its row in the heartbeat memory, and that memory.
+        work: the function that a worker's process runs. Its arguments are the worker, how many earlier processes ran
+            this worker, its row in the shared heartbeat memory, and this memory.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Supervisor:
         board.report("machine", machine=name)
 
     def tick(self) -> None:
-        """Start workers that the coordinator ordered, check the others, and announce the newest generation to them."""
+        """Announce the newest generation to workers, start those that the coordinator ordered, and check all others."""
         self.announce(self.board.generation())
         watched, now = self.clock.update(), time.monotonic()
         if now - self._last_heartbeat > _HEARTBEAT_INTERVAL:
@@ -88,8 +88,8 @@ class Supervisor:
         row = self.rows.setdefault(worker, len(self.rows))
         times = self.started[worker] = self.started.get(worker, -1) + 1
         self.beats.start(row)
-        # fork makes the new worker available immediately; this process has no threads except those of fork-aware
-        # libraries, and torch has computed nothing
+        # fork starts workers fast, since modules are already imported. It is safe, since only fork-aware libraries have
+        # threads in this process, and torch has not run any computation.
         process = multiprocessing.get_context("fork").Process(
             target=self.work, args=(worker, times, row, self.beats), name=f"worker {worker}"
         )

@@ -1,4 +1,4 @@
-"""Execute a worker's instruction list. Messages follow the order of the plan, and need no tags."""
+"""Execute a worker's instruction list. Messages have no tags, since the plan determines their order."""
 
 from cedar.trainers.resilient.executor.run import Executor, FinishedWork, Reduction, Result, reduce
 from cedar.trainers.resilient.executor.transport import Lost, Superseded, Transport, Waiting

@@ -1,7 +1,7 @@
 """A transport over sockets between processes.
 
-It has one thread for each worker that sends to this one, and one for each that this one sends to. At the end of a
-generation, closing its connections ends these threads.
+Each worker has one thread per worker that it receives from, and one per worker that it sends to. At the end of a
+generation, the transport closes its connections, which ends these threads.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from cedar.trainers.resilient.executor.transport import Lost, Waiting
 from cedar.trainers.resilient.schedule import Worker
 
 _QUERY_INTERVAL = 0.002  # seconds between two queries for another worker's address
-AHEAD = 2  # max messages per worker to receive before they are asked for
+AHEAD = 2  # max messages to receive from each worker before ``receive`` is called
 
 
 class SocketTransport:
-    """One worker's end of a generation's connections; see ``transport`` for the rules. ``board``: a thread-safe board
-    in which workers publish their addresses. ``host``: the address to listen at.
+    """Connects one worker to the others of its generation; ``transport`` describes the rules. ``board``: where workers
+    publish their addresses; must be thread-safe. ``host``: the address to listen at.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SocketTransport:
         return message
 
     def warm_up(self, others: Sequence[Worker]) -> None:
-        """Exchange a first message with each of these workers, because a connection is opened by its first use."""
+        """Exchange a message with each of these workers, to open the connections before they are needed."""
         for other in others:
             self.expect(other, (1,), torch.float32)
             self.send(other, torch.zeros(1))
@@ -145,7 +145,7 @@ class SocketTransport:
 
 
 class _WorkerThread:
-    """A thread that executes orders one after the other."""
+    """A thread that sends or receives messages, one after the other."""
 
     def __init__(self, connect: Callable[[], Callable[[Any], Any]], name: str) -> None:
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -155,7 +155,7 @@ class _WorkerThread:
         threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
 
     def close(self) -> None:
-        """Make the thread end, immediately if it waits for an order or for room for a result."""
+        """Make the thread end. It ends immediately if it is waiting for an order, or for space in ``results``."""
         self._closed = True
         self.orders.put(None)
         with suppress(queue.Empty):
@@ -168,7 +168,7 @@ class _WorkerThread:
             try:
                 work = work or self._connect()
                 result = work(order)
-            except Exception as error:  # noqa: BLE001 - raised in ``receive``; a sender notices that its peer is gone
+            except Exception as error:  # noqa: BLE001 - raised in ``receive``; failed sends are ignored: the peer is gone
                 result = error
             if self._keeps_results and not self._closed:
                 self.results.put(result)

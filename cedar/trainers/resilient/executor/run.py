@@ -1,4 +1,4 @@
-"""Execute a worker's instruction list; keep the finished work of a step, and sum gradients over workers."""
+"""Execute a worker's instruction list, store the results for a repeated step, and sum gradients over workers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Key = tuple[int, int]
 
 @dataclass
 class FinishedWork:
-    """The micro-batches of a step that this worker has finished."""
+    """One step's micro-batches that this worker has finished, with their results."""
 
     step: int
     outputs: dict[Key, torch.Tensor] = field(default_factory=dict)  # result of F by micro-batch
-    # result of B_INPUT; None at the first stage
+    # result of B_INPUT by micro-batch; None at the first stage
     gradients: dict[Key, torch.Tensor | None] = field(default_factory=dict)
-    # result of B_WEIGHT; with ``fast`` reduction, rows are added to ``total`` instead
+    # result of B_WEIGHT by micro-batch; with ``fast`` reduction, results are added to ``total`` instead
     rows: dict[Key, torch.Tensor] = field(default_factory=dict)
     losses: dict[Key, float] = field(default_factory=dict)
     summed: set[Key] = field(default_factory=set)
@@ -37,12 +37,12 @@ class FinishedWork:
 
     @property
     def done(self) -> set[Key]:
-        """Return the micro-batches that need no more computation."""
+        """Return the micro-batches that are completely computed."""
         return set(self.rows) | self.summed
 
     def drop_unfinished(self, mine: set[Key], *, logs: bool) -> None:
-        """Drop unfinished work, and work that other workers do now. ``mine``: this worker's micro-batches in the new
-        plan. ``logs``: keep finished work; otherwise drop everything.
+        """Drop unfinished micro-batches, and those that the new plan assigns to other workers. ``mine``: this worker's
+        micro-batches in the new plan. ``logs``: keep finished micro-batches; otherwise, drop everything.
         """
         if not logs or not self.summed <= mine:
             self.summed, self.total = set(), None
@@ -63,10 +63,10 @@ def reduce(
     transport: Transport, me: Worker, group: Sequence[Worker], rows: Mapping[Row, torch.Tensor],
     owners: Mapping[Row, Worker], like: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """Sum the rows of all workers in the order of their keys: bitwise the same sum whichever worker has a row.
+    """Sum the rows of all workers in the order of their keys. The sum is bitwise the same whichever worker has a row.
 
     Args:
-        group: the workers that take part, in the same order on all of them.
+        group: the workers that have rows, in the same order on each of them.
         rows: this worker's rows, ``[size]`` each.
         owners: for each row of any worker, the worker that has it.
         like: a tensor with a row's size, dtype and device.
@@ -110,7 +110,7 @@ Progress: TypeAlias = Callable[[int, int, Instruction, Worker | None], None]
 
 
 class TimedInstruction(NamedTuple):
-    """An instruction and the interval from the previous instruction's end to its own, by ``time.time()``."""
+    """An instruction, when the previous instruction ended, and when this one ended, by ``time.time()``."""
 
     step: int
     instruction: Instruction
@@ -122,8 +122,8 @@ class TimedInstruction(NamedTuple):
 class Result:
     """The result of an instruction list."""
 
-    gradient: torch.Tensor | None  # sum over the stage, ``[size]``; None if the stage only served
-    norm: float  # sum of squares; shared elements count only at the first stage that has them
+    gradient: torch.Tensor | None  # sum over the stage, ``[size]``; None if the stage had already taken the step
+    norm: float  # the gradient's sum of squares; only the first stage includes shared elements
     losses: dict[Key, float]  # losses of this worker's micro-batches, at the last stage
 
 
@@ -134,8 +134,8 @@ class Executor:
         transport: connections to the other workers of this generation.
         data: micro-batches, for the first and the last stage.
         reduction: ``exact``: gradients are added in the order (replica, micro-batch), so that the sum is bitwise the
-            same whichever worker computed them; ``fast``: each worker first adds up its own.
-        progress: called before each instruction, and when one begins to wait.
+            same whichever worker computed them; ``fast``: each worker first adds up its own gradients.
+        progress: called before each instruction, and whenever an instruction begins to wait.
         pace: min seconds for each F, B_INPUT and B_WEIGHT, to imitate other hardware.
     """
 
@@ -147,7 +147,7 @@ class Executor:
         self.reduction, self.pace = reduction, pace
         self.progress: Progress = progress or (lambda _step, _at, _done, _waiting: None)
         self.records: list[TimedInstruction] | None = None
-        self._ended = 0, 0.0  # step of the last list, and when it ended
+        self._ended = 0, 0.0  # step of the last list that was executed, and when it ended
         self.on_compute: Callable[[], None] = lambda: None
 
     def run(self, schedule: Schedule, step: int, kept: FinishedWork) -> Result:
@@ -156,7 +156,7 @@ class Executor:
         Args:
             schedule: a validated schedule; the same on all workers.
             step: the step's number in the run.
-            kept: this worker's finished work of the step, to which new work is added.
+            kept: this worker's results of the step so far; ``run`` skips finished micro-batches and adds new results.
 
         Raises:
             Superseded: a newer generation has begun.
@@ -200,7 +200,7 @@ class Executor:
         return Result(gradient, norm, dict(kept.losses))
 
     def _record_step(self) -> float:
-        """Return the time. If times are recorded, the time since the last list is recorded as STEP."""
+        """Return the time. If instructions are being timed, record the time since the last list ended as STEP."""
         now, (step, ended) = time.time(), self._ended
         if self.records is not None and ended:
             self.records.append(TimedInstruction(step, Instruction("STEP"), ended, now))
@@ -210,7 +210,7 @@ class Executor:
         self, done: Instruction, step: int, kept: FinishedWork, inputs: dict[Key, torch.Tensor | None],
         gradients: dict[Key, torch.Tensor | None], *, serving: bool = False,
     ) -> None:  # fmt: skip
-        """Run F, B_INPUT, B_WEIGHT or B of a micro-batch; consume its entries in ``inputs`` and ``gradients``."""
+        """Run F, B_INPUT, B_WEIGHT or B of a micro-batch, and remove its entries from ``inputs`` and ``gradients``."""
         engine, kind, key = self.engine, done.kind, (done.replica, done.micro_batch)
         self.on_compute()
         end = time.perf_counter() + self.pace * (2 if kind == "B" else 1)
@@ -235,7 +235,7 @@ class Executor:
             time.sleep(max(0.0, end - time.perf_counter()))
 
     def _signature(self, kind: str) -> Signature:
-        """Return the signature of a message; activations and their gradients have the same one."""
+        """Return the shape and dtype of a message. Activations and their gradients have the same shape and dtype."""
         signature = self.engine.outputs if kind in {"SEND_F", "RECV_B"} else self.engine.inputs
         assert signature is not None, "the engine has looked at an input"
         return signature
@@ -254,7 +254,7 @@ class Executor:
         self, schedule: Schedule, kept: FinishedWork, logged: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, float]:
         """Run ALL_REDUCE: return the stage's gradient and its sum of squares. ``schedule``: determines which worker has
-        which rows. ``logged``: the sum of the gradients that other stages share, if it is already known.
+        which rows. ``logged``: the sum of the gradients of shared weights, if it is known from a log.
         """
         stage = self.me.stage
         peers = schedule.peers(stage)
@@ -279,7 +279,7 @@ class Executor:
     def _rows(
         self, schedule: Schedule, kept: FinishedWork, stages: Sequence[int]
     ) -> tuple[dict[Row, torch.Tensor], dict[Row, Worker]]:
-        """Return this worker's rows, and the owner of each row at these stages."""
+        """Return this worker's rows, and for each row of these stages the worker that has it."""
         work: dict[Worker, list[Row]] = defaultdict(list)
         for stage in stages:
             for replica in range(schedule.replicas):

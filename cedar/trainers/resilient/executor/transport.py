@@ -1,11 +1,11 @@
 """The network interface of an executor, with the same rules as NCCL's point-to-point calls.
 
-1. There are no tags. Messages from one worker to another are an ordered queue: the n-th receive gets the n-th send.
-2. Each ordered pair of workers has its own queue and its own thread or stream, so a queue that waits blocks no other.
-3. A message is sent when its receiver has a buffer for it; until then the sender must not change it. Announced receives
-   get buffers in order, a few per queue at a time. So computing may start long after receives were announced.
+1. Messages have no tags. Those from one worker to another form a queue: the n-th receive gets the n-th message sent.
+2. Each ordered pair of workers has its own queue, and its own thread or stream, so that queues never block each other.
+3. A message is sent once its receiver has a buffer for it. Until then, the sender must not change the message.
+   Announced receives get buffers in order, a few per queue at a time, so a worker may announce a whole step.
 4. The receiver specifies shape and dtype.
-5. ``close`` aborts everything at once, and so does a newer generation: no thread waits for dead workers.
+5. ``close`` or a newer generation aborts all sends and receives, so that no thread waits for a dead worker.
 
 Runs use ``SocketTransport``. The tests check executors against these rules with a transport within one process.
 """
@@ -23,7 +23,7 @@ from cedar.trainers.resilient.schedule import Worker
 
 
 class Superseded(Exception):
-    """A newer generation of workers has begun, so current work is abandoned."""
+    """A newer generation of workers has begun, so the worker must abandon the current work."""
 
 
 class Lost(CedarError):
@@ -34,10 +34,10 @@ class Transport(Protocol):
     """A channel for messages among the workers of a generation."""
 
     def send(self, to: Worker, message: torch.Tensor) -> None:
-        """Queue a message after earlier ones to that worker. Does not block; the caller must not change the message."""
+        """Queue a message for a worker, without blocking. The caller must not change the message afterwards."""
 
     def expect(self, source: Worker, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Announce the shape of the next unannounced message from a worker, so that it can be received early."""
+        """Announce the shape and dtype of the next message from a worker, so that it can be received early."""
 
     def receive(self, source: Worker) -> torch.Tensor:
         """Wait for the oldest announced message from a worker, and return it.
@@ -48,16 +48,16 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Abort everything in progress: callers that wait in ``receive`` get Lost immediately."""
+        """Abort all sends and receives. Callers that are waiting in ``receive`` get Lost immediately."""
 
 
 T = TypeVar("T")
-POLL_INTERVAL = 0.005  # seconds between two checks for a newer generation, which is cheap: the number is in memory
-_MAX_PAUSE = 0.004  # max seconds between two polls, and so the max delay in noticing the end of a step
+POLL_INTERVAL = 0.005  # seconds between two checks for a newer generation; a check only reads memory
+_MAX_PAUSE = 0.004  # max seconds between two polls
 
 
 class Waiting:
-    """How the threads of one worker wait.
+    """Lets the threads of one worker wait until something happens, a newer generation begins, or time is up.
 
     Args:
         generation: the worker's generation.
@@ -78,7 +78,7 @@ class Waiting:
 
         Raises:
             Superseded: a newer generation has begun.
-            Lost: the patience is exhausted.
+            Lost: the wait took longer than ``patience``.
         """
         end = time.monotonic() + self.patience
         while not ready(POLL_INTERVAL):
