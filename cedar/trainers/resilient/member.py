@@ -218,7 +218,7 @@ class Member:
         return {w: version for w, version in zip(self.epoch.members, reported, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
-        """Find the step to continue with, bring each stage's workers to the same step, and send state to joining workers."""
+        """Find the step to continue with, bring each stage's workers to one step, and send state to joining workers."""
         stages = [min((v for w, v in versions.items() if w.stage == s), default=-1) for s in range(self.job.stages)]
         self.step = min(stages)
         for stage in self.job.tied:  # stages that share weights sum gradients together, so they must step together

@@ -30,7 +30,7 @@ class ModelOptions(TransformerOptions):
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """How a pipeline does a step.
+    """How a pipeline computes a step.
 
     Args:
         micro_batches: micro-batches per pipeline and step.
@@ -38,15 +38,15 @@ class PipelineOptions:
             if gradients are not clipped and a plan gets shorter that way.
         reduction: ``exact``: gradients are added in a fixed order, so that the sum is bitwise the same no matter which
             worker computed them; ``fast``: each worker first adds up its own.
-        memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, a size such as ``"2GiB"``
-            (the trainer then measures at the start what a micro-batch needs), or ``"all"``.
+        memory: how many activations a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, ``"all"``, or a size
+            such as ``"2GiB"``, which is divided by the measured memory of a micro-batch.
         logs: keep a step's finished work until the step commits, so that a failure costs only the dead worker's work.
         replay: log messages between stages in host memory until a checkpoint covers them, so that a stage that has lost
-            all its workers can go back to the checkpoint without the other stages.
+            all its workers can go back to the checkpoint while the other stages keep their state.
         calibrate: make new plans from measured instruction times.
-        schedule: a CSV file of torch.distributed.pipelining, used while no worker is dead; empty: cedar's own plan.
+        schedule: a CSV file of torch.distributed.pipelining, for steps without dead workers; empty: cedar's own plan.
         exact: seconds that CP-SAT may spend on each plan made ahead; 0: list scheduling only.
-        moves: let workers take places in other stages where that pays off.
+        moves: move workers to other stages if that saves time.
     """
 
     micro_batches: int = 4
@@ -62,7 +62,7 @@ class PipelineOptions:
 
     @property
     def cap(self) -> Memory:
-        """Return ``memory`` as the planner takes it, unless it is a size in bytes; see ``footprint.caps`` for sizes."""
+        """Return ``memory`` as ``Problem`` expects it. Not for sizes in bytes, which ``footprint.caps`` converts."""
         return None if self.memory == "all" else self.memory  # type: ignore[return-value]
 
     @property
@@ -91,8 +91,8 @@ class OptimizerOptions(AdamWOptions):
 
 @dataclass(frozen=True)
 class RunOptions(config.RunOptions):
-    """Settings of a run. The report and the plot are also written to its folder. On ``cuda``, messages go through host
-    memory.
+    """Settings of a run. Its folder also gets the report and the plot. On ``cuda``, messages between workers go through
+    host memory.
 
     Args:
         heartbeat: seconds without heartbeat or progress after which a worker counts as hung.
@@ -100,7 +100,7 @@ class RunOptions(config.RunOptions):
         patience: seconds after which any wait fails.
         pace: min seconds for each F, B_INPUT and B_WEIGHT, to imitate other hardware.
         sparse_window: steps per sparse checkpoint, each of which saves a part of every stage; 0: no sparse checkpoints;
-            ``"auto"``: the smallest number that the storage can keep up with, by measurement.
+            ``"auto"``: the smallest number that the storage can keep up with, from measurements.
     """
 
     folder: str = "runs/resilient"

@@ -1,4 +1,4 @@
-"""``ResilientPipeline``: train any modules as the stages of a pipeline that survives the loss of workers."""
+"""``ResilientPipeline``: train modules as the stages of a pipeline that survives the loss of workers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Workers:
 
     Args:
         replicas: workers per stage.
-        machines: machines to wait for; all but the first call ``ResilientPipeline.join``.
-        listen: address at which other machines join; port 0: any free port.
+        machines: number of machines to wait for; all but the first call ``ResilientPipeline.join``.
+        listen: host and port to which other machines connect; port 0: any free port.
     """
 
     replicas: int = 2
@@ -50,7 +50,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class ResilientPipeline:
-    """A model in stages, with several workers per stage: if one dies, the others do its work within the same step.
+    """A model in stages, with several workers per stage. If a worker dies, the others do its work within the same step.
 
     Args:
         stages: modules from a tensor to a tensor, or functions that return such modules. Every process that builds the
@@ -59,17 +59,17 @@ class ResilientPipeline:
         data: a function of the step that returns (inputs of the first stage, targets) for the whole batch; a function
             of ``(step, rows)`` that returns only the batch's rows in the ``range``; or a ``cedar.Pipeline`` of rows,
             with ``columns``. In the last two cases, a worker reads only the rows of its own replica.
-        group: the workers.
+        group: the number of workers and machines.
         batch: rows in a step, over all replicas.
         columns: names of the input and target columns of a cedar pipeline, or a function from a batch to both.
-        optimizer: settings of AdamW, a ``TorchOptimizer``, or your own ``Optimizer``, whose methods scale gradients and
-            take a step.
-        tied: a parameter that the first and the last stage share, by its name in both. Not needed for modules that
+        optimizer: settings of AdamW, a ``TorchOptimizer``, or an object with the methods of ``Optimizer``, ``scale``
+            and ``step``.
+        tied: name of a parameter that the first and the last stage share; the same in both. Not needed if the modules
             share ``Parameter`` objects.
-        pipeline: how a step is done.
+        pipeline: how a step is computed.
         run: steps, folder, seed, dtype, limits.
-        named: parameter names are already those of the whole model, so that other splits of it can load a checkpoint.
-        about: JSON that must be equal on all machines that join.
+        named: whether parameters have the names of the unsplit model, so that any number of stages can load them.
+        about: JSON that must be equal on all machines of a run.
 
     Examples:
         >>> from torch import nn
@@ -128,7 +128,7 @@ class ResilientPipeline:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Return the settings that must be equal on all machines that join: JSON."""
+        """Return, as JSON, the settings that must be equal on all machines of a run."""
         settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch}
         grid = {"stages": len(self.stages), "replicas": self.group.replicas}
         chosen = {"mode": self.mode[0], "memory": self.memory, "shared": asdict(self.shared)}
@@ -137,7 +137,7 @@ class ResilientPipeline:
 
     @property
     def replays(self) -> bool:
-        """Whether messages are logged until a checkpoint; without checkpoints, the logs would grow forever."""
+        """Whether workers log messages until a checkpoint covers them. Without checkpoints, logs would grow forever."""
         return self.pipeline.replay and (self.run.save_every > 0 or self.run.sparse_window != 0)
 
     @cached_property
@@ -151,12 +151,12 @@ class ResilientPipeline:
 
     @cached_property
     def memory(self) -> Memory:
-        """Return how many activations a worker may keep; for a size in bytes, what fits at each stage."""
+        """Return how many activations a worker may keep; a size in bytes is converted to a number for each stage."""
         return caps(self, self.pipeline.bytes) if self.pipeline.bytes else self.pipeline.cap
 
     @cached_property
     def mode(self) -> tuple[Mode, str]:
-        """Return the mode in which stages step, and the reason for it."""
+        """Return the mode, ``sync`` or ``staggered``, and why it was chosen."""
         asked, chosen = self.pipeline.mode, self.optimizer
         if asked != "auto":
             return asked, "as asked"
@@ -199,7 +199,7 @@ class ResilientPipeline:
         return module if hasattr(module, "named_parameters") else module()  # type: ignore[no-any-return]
 
     def engine(self, stage: int, device: torch.device | None = None) -> Engine:
-        """Make the engine of a stage. ``device``: where it computes; None: ``run.device``."""
+        """Make the engine of a stage. ``device``: the device to compute on; None: ``run.device``."""
         return Engine(
             self.module(stage), stage, len(self.stages), self.loss, tied=self.shared.names.get(stage),
             prefix="" if self.named else f"{stage}.", seed=self.run.seed,
@@ -208,7 +208,7 @@ class ResilientPipeline:
         )  # fmt: skip
 
     def open(self, lanes: int = 0) -> sources.MicroBatches:
-        """Open the data at the first step. ``lanes``: ranks of the loader when the run began; 0: one per replica."""
+        """Open the data at the first step. ``lanes``: number of loader ranks when the run began; 0: one per replica."""
         data: Any = self.data
         if self.columns is not None and not isinstance(data, cedar.Pipeline):
             data = data()

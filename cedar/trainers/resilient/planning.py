@@ -1,9 +1,9 @@
-"""Choose a generation's plan: after a failure one for its dead workers, at a step boundary one that was made ahead.
+"""Choose a generation's plan: one for its dead workers after a failure, a precomputed one at a step boundary.
 
-Plans made ahead are for the best distribution of a number of failures over the stages, and may take longer to make.
-They are in the run's store, where all workers find the same ones, and in the run's folder. Version 0 uses unit costs.
-Once instruction times have been measured, a separate process makes version 1 with them. After a failure, every worker
-would compute the same plan; between failures, that process prepares it for each worker that may fail next.
+Precomputed plans are for the best distribution of a number of failures over the stages, and may take longer to make.
+They are in the run's folder, and in its store, where all workers find the same ones. Version 0 assumes that all
+instructions take equally long. Version 1, made in a separate process, uses measured instruction times. Between
+failures, such a process also prepares a plan for each worker that may fail next, so that recovery need not plan.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitte
 from cedar.trainers.resilient.schedule import Costs, Durations, Schedule, Worker, from_plain, grid, to_plain
 
 _MAX_FAILURES = 4  # max number of failures to plan for
-_SMALL_GRID = 256  # max micro-batches at all stages together for which plans are shared through the store
+_SMALL_GRID = 256  # max micro-batches, summed over stages, for which workers share plans through the store
 _SETTLED = 3  # steps under one plan before moves are considered
 
 
 @dataclass(frozen=True)
 class PlannedSteps:
-    """The parts of a plan that a run needs."""
+    """The parts of a plan that a worker needs."""
 
     schedule: Schedule
     period: float  # time of a step, in units of the costs
@@ -44,10 +44,10 @@ def schedule_of(
 ) -> PlannedSteps:  # fmt: skip
     """Return the plan of a generation; every worker gets the same one.
 
-    After a failure, it is the plan for the dead workers, prepared or made now. At a boundary, use a plan made ahead if
-    one fits. One worker makes a small plan for all, as there may be more workers than cores; sharing a large one would
-    take longer than making it. ``problem_of``: returns the run's problem for given dead workers and costs. ``waiting``:
-    to wait for the worker that plans; None: this worker makes its own plan.
+    After a failure, this is the plan for the current dead workers, prepared or computed now. At a step boundary, it is
+    a precomputed plan if one fits. For small grids, one worker plans for all, as there may be fewer cores than workers.
+    For large grids, each worker plans, since sharing takes longer. ``problem_of``: returns the run's problem for given
+    dead workers and costs. ``waiting``: waits for another worker's plan; None: this worker makes its own plan.
     """
     costs = costs_of(board, epoch.plans)
     whole = problem_of(frozenset(), costs)
@@ -83,8 +83,8 @@ def _prepared_key(version: int, dead: frozenset[Worker]) -> Key[dict[str, Any]]:
 
 
 def prepare(board: Board, epoch: Epoch, version: int, problem: Problem) -> None:
-    """Make the plans for the failure of each worker that may be next. ``version``: version of the plans in the
-    generation that starts with the failure.
+    """For each worker that may fail next, make the plan without it. ``version``: version of the plans in the generation
+    that begins after this failure.
     """
     if not _is_small(problem):
         return
@@ -103,7 +103,7 @@ def _to_plain(planned: Plan) -> dict[str, Any]:
 
 
 def costs_of(board: Board, version: int) -> Costs:
-    """Return the costs that the plans of a version were made for."""
+    """Return the instruction costs that a version of the plans was made with."""
     plain: dict[str, Any] | None = board.get(keys.COSTS(version))
     if plain is None:
         return Costs()
@@ -112,7 +112,7 @@ def costs_of(board: Board, version: int) -> Costs:
 
 
 def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Plan], folder: str) -> None:
-    """Put plans into the store, where all workers find them, and into the run's folder."""
+    """Write plans to the store, from which all workers read them, and to the run's folder."""
     keep(plans, folder)
     board.put(keys.COSTS(version), asdict(problem.costs))
     for count, planned in plans.items():
@@ -121,8 +121,8 @@ def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Pl
 
 
 class Planning:
-    """Makes plans ahead, in the process that leads a run. ``calibrate``: make them again with measured instruction
-    times. ``schedule``: a CSV file of torch for the time in which no worker is dead; empty: plan for this case, too.
+    """Precomputes plans, in the process that leads a run. ``calibrate``: make them again with measured times of
+    instructions. ``schedule``: a torch CSV file to use while no worker is dead; empty: use cedar's plan.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Planning:
         publish(board, 0, self.problem, self.plans, self.folder)
 
     def learn(self, durations: Durations, connect: Callable[[], Any]) -> None:
-        """Make version 1 of the plans in a separate process, so that supervision does not wait for it."""
+        """Make version 1 of the plans in a separate process, so that supervision continues meanwhile."""
         self.durations = durations
         if not self.calibrate:
             return
@@ -171,7 +171,7 @@ class Planning:
         self._start_process(work)
 
     def _start_process(self, work: Callable[[], None]) -> None:
-        """Run ``work`` in a separate low-priority process, which leaves the cores to the workers."""
+        """Run ``work`` in a separate process with low priority, so that it does not slow down the workers."""
         self.stop()
         parent = os.getpid()
 
@@ -196,8 +196,8 @@ class Planning:
     def find_change(
         self, board: Board, epoch: Epoch, since: int, intervals: list[float], seconds: float
     ) -> Change | None:
-        """Return the moves that pay off, or None; decided once per generation. ``since``: steps that this generation
-        has done; ``intervals``: seconds of the last steps. ``seconds``: what the moves cost.
+        """Return moves that save more time than they cost, or None; decides once per generation. ``since``: steps that
+        this generation has done. ``intervals``: seconds of each step so far. ``seconds``: cost of the moves.
         """
         problem = replace(self.problem, dead=epoch.dead(grid(self.problem.stages, self.problem.replicas)))
         if not problem.dead or self._checked_generation == epoch.number or since < _SETTLED:

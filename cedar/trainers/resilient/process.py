@@ -1,4 +1,4 @@
-"""The code that a worker's process runs."""
+"""What a worker process runs, from connecting to the store to its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cedar.trainers.resilient.pipeline import ResilientPipeline
 
 _HEARTBEAT_INTERVAL = 0.05
-# used by the first batch and backward; importing them early saves each worker a second; not polars: it starts threads
+# Needed by the first batch and backward: importing them before the fork saves a second per worker. No polars: threads.
 _LAZY_IMPORTS = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symbolic_shapes")
 
 
@@ -43,13 +43,13 @@ _LAZY_IMPORTS = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symb
 class Setup:
     """What a worker needs to know to connect to the run's store."""
 
-    pipeline: ResilientPipeline  # what to train, and how
+    pipeline: ResilientPipeline  # the model, its data and all settings
     host: str
     port: int
     machine: str
-    key: bytes = field(default=b"", repr=False)  # key of the run; it grants access to the store and to the workers
+    key: bytes = field(default=b"", repr=False)  # the run's key, which clients of the store and of workers must present
     mishaps: Sequence[InjectedFault] = ()
-    lanes: int = 0  # ranks of the loader, if a checkpoint determines them
+    lanes: int = 0  # number of loader ranks in the resumed run; 0: not resumed, or no loader
 
 
 def preload() -> None:
@@ -77,7 +77,7 @@ def check_fork(device: torch.device) -> None:
 
 
 def local_gpu(device: torch.device, number: int, gpus: int) -> torch.device:
-    """Return a worker's GPU: the workers of a machine take its GPUs in turn, unless ``run.device`` names one.
+    """Return a worker's GPU. The machine's GPUs are assigned to its workers in turn, unless ``run.device`` names one.
 
     Args:
         device: the device that ``run.device`` names.
@@ -107,8 +107,8 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
     except WrongRows as error:
         with suppress(RuntimeError):
             if board is not None:
-                board.report("wrong", problem=error.what, fix=error.fix)  # reported once for all workers
-    except BaseException as error:  # noqa: BLE001 - the process ends here, and must say why
+                board.report("wrong", problem=error.what, fix=error.fix)  # the coordinator stops the run
+    except BaseException as error:  # noqa: BLE001 - the process ends here, so it must report why
         reported = str(error) if isinstance(error, CedarError) else "".join(traceback.format_exception(error))
         sys.stderr.write(f"worker {me}: {reported}\n")
         with suppress(RuntimeError):  # the store may be gone
@@ -116,11 +116,11 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
                 board.report("error", worker=me, error=f"{type(error).__name__}: {error}")
     finally:
         sys.stderr.flush()
-        os._exit(code)  # threads may still wait in the network for dead workers
+        os._exit(code)  # do not wait for threads that may be blocked on dead workers
 
 
 def _supervisor() -> int:
-    """Return the process id of the supervisor that forked this process, even if the supervisor has died since."""
+    """Return the process id of the supervisor that forked this process. It stays the same if the supervisor dies."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "workers are forked by a supervisor"
     assert parent.pid is not None, "workers are forked by a supervisor"
@@ -151,9 +151,9 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
     engine = pipeline.engine(me.stage, device)
 
     def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
-        client = store.connect(setup.host, setup.port, setup.key)  # separate: threads use it
+        client = store.connect(setup.host, setup.port, setup.key)  # a separate connection for other threads
         transport = SocketTransport(Board(client), client.host, setup.key, epoch.members, me, waiting, epoch.number)
-        if epoch.number == 1:  # connections are opened by their first use
+        if epoch.number == 1:  # open all connections before the first step
             neighbors = [b for a, b in pairs(job.stages, job.replicas, job.tied) if a == me and b in epoch.members]
             transport.warm_up(neighbors)
         return transport
@@ -184,7 +184,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
 
 
 def _find_signatures(pipeline: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> None:
-    """Find the signatures at the stage's boundaries. The first worker of a stage reports them to the next stage."""
+    """Find the shapes and dtypes of messages. The first worker of each stage reports them to the next stage."""
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.model import Signature
 

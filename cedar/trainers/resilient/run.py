@@ -1,4 +1,4 @@
-"""Supervise a run: the first supervisor also has the store and the coordinator; supervisors of other machines join."""
+"""Supervise a run. The first supervisor also runs the store and the coordinator; those of other machines join."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ from cedar.trainers.resilient.windows import WINDOWS, forget_windows, newest_win
 if TYPE_CHECKING:
     import torch
 
-KEY = "run.key"  # in the run's folder while the run is active; read access to it allows joining
+KEY = "run.key"  # file in the run's folder while the run is active; a machine must read it to join
 
 
 @dataclass
 class Record:
     """The results of a run."""
 
-    # for each step its number, the time at which it was done (``time.time()``), and its mean loss
+    # for each step its number, when it finished (``time.time()``), and its mean loss
     steps: list[tuple[int, float, float]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)  # failures, restores and joins
-    # for each generation and worker, when each phase of its recovery ended, up to the first redone F or B
+    # for each generation and worker, when each phase of recovery ended; the last phase ends at the first F or B
     recoveries: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    # injected failures and their times, by worker and life
+    # injected failures and their times, by "worker/life"; life counts the worker's earlier processes
     mishaps: dict[str, tuple[str, float]] = field(default_factory=dict)
-    # for each worker a digest of its weights, its peak bytes of state, and the peak bytes of its logs
+    # for each worker, a hash of its weights, and the peak bytes of its state and of its logs
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # seconds spent on plans made ahead, and the max number of failures that they cover
+    # seconds spent on precomputed plans, and the max number of failures that they cover
     plans: dict[str, float] = field(default_factory=dict)
     # seconds of a step without failures: simulated from measured instruction times, and measured
     step: dict[str, float] = field(default_factory=dict)
-    # the measured seconds of each kind of instruction at each stage, and of a message
+    # measured seconds of each kind of instruction at each stage, and of sending a message
     durations: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: str) -> None:
@@ -223,7 +223,7 @@ def _supervise(
 
 
 def notify_supervisors(board: Board, coordinator: Coordinator, supervisor: Supervisor) -> None:
-    """Tell the other supervisors that the run is over, and wait until they know: the store ends with this process."""
+    """Notify the other supervisors that the run is over. Wait for them, since the store ends with this process."""
     board.put(keys.OVER(), True)
     while any(name != supervisor.name and not board.increment(keys.LEFT(name), 0) for name in coordinator.machines):
         supervisor.tick()
@@ -278,19 +278,19 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
 
 
 def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) -> str:
-    """Return the checkpoint or window to resume from, the one with the latest step; empty if there is none."""
+    """Return the path of the checkpoint or window with the latest step; empty if there is none."""
     found = [newest(folder, thorough=thorough), newest_window(windows, until, thorough=thorough)]
     return max(filter(None, found), key=step_of, default="")
 
 
 def _saved_lanes(checkpoint: str) -> int:
-    """Return the loader's number of ranks in the run that saved a checkpoint, because its steps depend on it."""
+    """Return the number of loader ranks in the run that saved a checkpoint; it determines the rows of each step."""
     loader = read_index(checkpoint).state.get("loader") if checkpoint else None
     return int(loader.get("world", 0)) if isinstance(loader, dict) else 0
 
 
 def _can_replay_alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
-    """Whether these stages can redo their steps without the others: neighbors and sharers of weights must be alive."""
+    """Whether other stages have logged all that these need to redo steps: neighbors, and one that shares weights."""
     needed, tied = {stage + side for stage in lost for side in (-1, 1)}, set(pipeline.shared.stages)
     known = not tied & lost or bool(tied - lost)
     return pipeline.replays and len(lost) < len(pipeline.stages) and known and not needed & lost

@@ -1,4 +1,4 @@
-"""Inspect stages before workers start: which parameters they share, and what cannot be trained in a pipeline."""
+"""Inspect stages before workers start: find shared parameters, and reject what cannot be trained in a pipeline."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _UNCHANGED = "nothing was started"
 
 @dataclass(frozen=True)
 class Sharing:
-    """The parameters that stages share, each trained as a single parameter."""
+    """The parameters that several stages share. Each is trained as a single parameter."""
 
-    stages: tuple[int, ...] = ()  # the stages that hold the shared parameters
-    # for each of these stages, its own names of the parameters, and the common names; the order is the same at all
+    stages: tuple[int, ...] = ()  # the stages that have the shared parameters
+    # for each of these stages, a mapping from its own parameter names to common names, in the same order
     names: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass
 class _Parameter:
-    """A parameter, and all places where it was found."""
+    """A parameter, and all stages and names under which it was found."""
 
     ref: weakref.ref[nn.Parameter]
     places: list[tuple[int, str]]  # stage, name
@@ -45,7 +45,7 @@ class _Parameter:
 def find_sharing(pipeline: ResilientPipeline) -> Sharing:
     """Build the stages one by one, reject what cannot be trained, and compare their parameters by identity.
 
-    Stages that are functions are called in a separate process, so that this process stays unchanged.
+    Functions that build stages are called in a separate process, so that they do not change this one.
 
     Raises:
         CedarError: a stage cannot be trained, no parameter is trainable, or stages share in an unsupported way.
@@ -60,7 +60,7 @@ def find_sharing(pipeline: ResilientPipeline) -> Sharing:
 
 
 def _check_settings(pipeline: ResilientPipeline) -> None:
-    """Reject settings of the caller that workers would ignore, with a message that names them."""
+    """Reject optimizers and autocast contexts of the caller, which workers cannot use."""
     chosen = pipeline.optimizer
     if isinstance(chosen, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
         raise CedarError(
@@ -78,7 +78,7 @@ def _check_settings(pipeline: ResilientPipeline) -> None:
 def _find_shared(pipeline: ResilientPipeline) -> Sharing:
     seen: dict[int, _Parameter] = {}
     every: list[_Parameter] = []
-    values: list[torch.Tensor] = []  # the values of the parameter named by ``tied``, from the first stage that has it
+    values: list[torch.Tensor] = []  # values of the parameter ``tied`` at the first stage that has it
     ends, trained = [(stage, pipeline.tied) for stage in (0, len(pipeline.stages) - 1)], False
     for stage in range(len(pipeline.stages)):
         module = pipeline.module(stage)
@@ -92,7 +92,7 @@ def _find_shared(pipeline: ResilientPipeline) -> Sharing:
                 continue
             known = seen.get(parameter.data_ptr())
             before = None if known is None else known.ref()
-            if known is None or before is None:  # the memory was never seen, or was freed and reused
+            if known is None or before is None:  # this memory is new, or was freed and reused
                 known = seen[parameter.data_ptr()] = _Parameter(weakref.ref(parameter), [])
                 every.append(known)
             elif before is not parameter:
@@ -113,7 +113,7 @@ def _find_shared(pipeline: ResilientPipeline) -> Sharing:
 
 
 def _name_shared(shared: list[dict[int, str]], prefix: str) -> Sharing:
-    """Give shared parameters common names. ``shared``: for each parameter, its name at every stage that has it."""
+    """Choose common names for shared parameters. ``shared``: for each parameter, its name at each stage that has it."""
     groups = {tuple(sorted(places)): places for places in shared}
     if len(groups) > 1:
         reported = "; ".join(

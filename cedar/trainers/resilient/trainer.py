@@ -1,4 +1,4 @@
-"""The training loop of one worker, and which of its steps count."""
+"""The training loop of one worker, and how workers agree which steps count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cedar.trainers.resilient.member import Fenced, Member, MovedAway, Pending
 from cedar.trainers.resilient.model import State
 from cedar.trainers.resilient.schedule import Schedule, serve
 
-_CLEANUP_INTERVAL = 4  # steps between removals of old logs; also the age at which reports are removed
+_CLEANUP_INTERVAL = 4  # steps between removals of old logs; reports are removed after as many steps
 
 
 class Trainer(Member):
@@ -38,7 +38,7 @@ class Trainer(Member):
                 generation = self.board.generation()
             epoch = self.board.epoch(generation)
             if not self._has_state and self.me not in epoch.members:
-                continue  # a new worker that the coordinator has not added yet
+                continue  # this worker is new, and the coordinator has not added it yet
             try:
                 self._enter(epoch)
                 self._steps()
@@ -112,7 +112,7 @@ class Trainer(Member):
         self._finish()
 
     def _begin_step(self, state: State) -> None:
-        """Save a part of the sparse checkpoint; the step starts from a state that nothing changes any more."""
+        """Save this step's slot of the sparse checkpoint. Call this once the state before the step cannot be undone."""
         if self.windows is not None:
             self._report_progress("STEP", waits=True)  # the disk may still be writing the previous slot
             self.windows.begin_step(state, self.epoch)
@@ -125,18 +125,18 @@ class Trainer(Member):
         return self.pending.state
 
     def _pass_gate(self) -> None:
-        """Continue, or wait for joining workers. All workers follow the first one to reach this step."""
+        """Start the step, or wait for joining workers. All workers do what the first one to reach this step decides."""
         number = self.epoch.number
         wanted = self.board.increment(keys.PAUSE(number), 0) > 0
         if self.board.put_if_absent(keys.GATE(number, self.step), "pause" if wanted else "go") == "pause":
-            # else other stages must take it first
+            # a pending step of this number is validated later, since other stages have not taken it
             if self.pending is not None and self.pending.state.version < self.step:
                 self._validate()
             self.board.increment(keys.PAUSED(number))
             self.idle(self.waiting)
 
     def _step_sync(self, result: Result) -> None:
-        """Decide on a step in sync mode: it counts if every worker gets here. The first writer of one key decides."""
+        """Vote on a step in sync mode. It counts if all workers vote before one of them sees a newer generation."""
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
         assert result.gradient is not None
         self._report_progress("STEP", waits=True)
@@ -165,10 +165,10 @@ class Trainer(Member):
         self.waiting.check()
 
     def _step_staggered(self, result: Result) -> None:
-        """Take a staggered step as if nothing were clipped, after validating the previous step of all stages."""
+        """Take a step in staggered mode, assuming that no gradient is clipped; first validate the previous step."""
         assert result.gradient is not None
         if not self._validate():
-            return  # the weights were wrong, so the same step is redone
+            return  # the step ran with invalid weights, so it is repeated
         self._begin_step(self.state)
         self.publish_losses(result)
         self.log_messages(self.step, self.kept, result.gradient)
@@ -188,7 +188,7 @@ class Trainer(Member):
         self.state = self.take_step(self.state, result.gradient, eager)
 
     def _validate(self) -> bool:
-        """Check the pending step with the norms of all stages; if its scale was wrong, redo it and return False."""
+        """Check the pending step's scale with all stages' norms. If it was incorrect, redo the step; return False."""
         if self.pending is None:
             return True
         pending = self.pending
@@ -216,7 +216,7 @@ class Trainer(Member):
             )
 
     def commit(self, step: int) -> None:
-        """Tell the data that no step up to this one is read again."""
+        """Let the data source forget all steps up to this one, which will not be read again."""
         assert self.data is not None
         if step >= 0:
             self.data.commit(step)
@@ -237,7 +237,7 @@ class Trainer(Member):
         self.kept = FinishedWork(self.step)
 
     def _finish(self) -> None:
-        """Wait until all workers have finished, because a step may have to be redone; then save the last checkpoint."""
+        """Wait until all workers have finished, since a failure may require repeating a step. Save a checkpoint."""
         self._validate()
         self._report_progress("STEP", waits=True)
         number, members = self.epoch.number, len(self.epoch.members)

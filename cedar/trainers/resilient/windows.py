@@ -163,7 +163,7 @@ class SparseCheckpoints(Checkpoints):
             return self.thaw(State(start, updates, state.master, state.first, state.second, last), last)
 
     def thaw(self, state: State, last: int) -> State:
-        """Load the operators in the slot of the state's step, and return the new state. ``last``: the window's last step."""
+        """Return a state with the operators of its step's slot loaded. ``last``: the window's last step."""
         path = path_of(self.folder, state.version)
         index = read_index(path)
         # clone, because other objects may share the original vectors

@@ -168,7 +168,7 @@ class _WorkerThread:
             try:
                 work = work or self._connect()
                 result = work(order)
-            except Exception as error:  # noqa: BLE001 - raised in ``receive``; failed sends are ignored: the peer is gone
+            except Exception as error:  # noqa: BLE001 - raised in ``receive``; a failed send means the peer is gone
                 result = error
             if self._keeps_results and not self._closed:
                 self.results.put(result)

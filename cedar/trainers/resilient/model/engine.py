@@ -1,4 +1,4 @@
-"""The computations of a worker: F, B_INPUT and B_WEIGHT of micro-batches at one stage, for any module."""
+"""Compute F, B_INPUT and B_WEIGHT of micro-batches at one stage, for any module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Found = list[tuple[int, torch.Tensor]]  # index and gradient of each weight
 
 @dataclass(eq=False)
 class _Cut:
-    """Weights whose backward paths branch off the path to the input at the same nodes."""
+    """Weights whose backward paths leave the path to the input at the same nodes of the autograd graph."""
 
     weights: dict[int, Any]
     nodes: set[Any]
@@ -35,8 +35,8 @@ def backward_input(
     """Return the gradient of ``x``, and a function that computes the gradients of the weights later. ``gradient``: the
     gradient of ``output``; None if it is a loss. ``x``: input of the module, a leaf that requires a gradient.
 
-    All gradients are computed immediately for weights with several uses, and for graphs with Python functions: compiled
-    stages and reentrant checkpoints must run their backward once, and as a whole.
+    Gradients of weights that are used several times are computed immediately. So are all gradients if the graph has
+    Python functions, since compiled stages and reentrant checkpoints need a single, complete backward.
 
     Examples:
         >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
@@ -77,8 +77,8 @@ def backward_input(
 def backward_whole(
     output: torch.Tensor, gradient: torch.Tensor | None, leaves: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """Return the gradients of leaves, or None for leaves that the output does not depend on. Uses ``backward()``, which
-    reentrant checkpoints need.
+    """Return the gradients of leaves, or None for leaves that the output does not depend on. Calls ``backward()`` and
+    not ``torch.autograd.grad``, because reentrant checkpoints support only the former.
     """
     for leaf in leaves:
         leaf.grad = None
@@ -111,7 +111,7 @@ def _of_weights(cut: _Cut, arrived: Sequence[torch.Tensor | None]) -> Found:
 
 
 def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut] | None:
-    """Return where the paths of weights branch off; None if the graph has a function written in Python."""
+    """Return the weights, grouped by where their paths branch off; None if the graph has Python functions."""
     above: dict[Any, list[Any]] = defaultdict(list)
     waiting, seen = [output], {output}
     while waiting:
@@ -138,7 +138,7 @@ def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut] | None:
 
 
 def _reachable(start: Any, above: dict[Any, list[Any]], until: set[Any]) -> tuple[set[Any], set[Any]]:
-    """Return the nodes reached upwards from ``start``, and the nodes in ``until`` at which the paths end."""
+    """Follow the graph from ``start`` towards the output, up to ``until``. Return nodes passed, and end nodes."""
     inside, ends, waiting = {start}, set(), [start]
     while waiting:
         for node in above.get(waiting.pop(), ()):
@@ -171,12 +171,12 @@ class Signature(NamedTuple):
 class Engine:
     """One stage, and the activations of the micro-batches in progress.
 
-    Random draws of the stage, such as dropout, depend on the micro-batch and not on the worker.
+    Random draws in the stage, such as dropout, depend on the micro-batch and not on the worker that computes it.
 
     Args:
         module: a module from a tensor to a tensor; its weights are replaced by those of a state.
         loss: function of the last stage's output and the targets, which returns a mean over the rows of a micro-batch.
-        tied: parameters that other stages share: from the name here to the common name; in the same order at all
+        tied: parameters that other stages share: maps this stage's names to common names, in the same order at all
             stages.
         prefix: prefix of parameter names, so that names of different stages differ.
         share: factor of a micro-batch's loss: 1 / (replicas * micro-batches).
@@ -206,7 +206,7 @@ class Engine:
         self.layout = Layout.from_parameters(named, list(tied.values()), master)
         self.initial_state = State.initial(self.layout.gather(named).to(self.device))
         module.to(self.device)
-        if dtype is not None:  # not with to(), which would make complex buffers real
+        if dtype is not None:  # module.to(dtype) would also convert complex buffers to real ones
             {torch.float32: module.float, torch.float64: module.double, torch.bfloat16: module.bfloat16}[dtype]()
         self.names = list(named)
         self.parameters = list(named.values())
@@ -218,21 +218,21 @@ class Engine:
         self.losses: dict[Key, float] = {}
 
     def find_signatures(self, x: Any) -> None:
-        """Run the stage once to find the signatures of its messages; keep nothing."""
+        """Run the stage once to find the shapes and dtypes of its messages."""
         with torch.no_grad():
             output, _ = self._compute(-1, (0, 0), self._to_device(x, self.dtype))
         self.inputs = None if self.first else Signature.from_tensor(x)
         self.outputs = None if self.last else Signature.from_tensor(output)
 
     def load(self, state: State, frozen: Collection[str] = ()) -> None:
-        """Use the weights of a state. ``frozen``: parameters whose gradients are not needed; they are 0, except at the
-        first stage, which computes all gradients together.
+        """Use the weights of a state. ``frozen``: parameters whose gradients are not needed. Their gradients are 0,
+        except at the first stage, which always computes all gradients.
         """
         self.layout.put(state.master, zip(self.names, self.parameters, strict=True))
         self._trained = {n: p for n, p in zip(self.names, self.parameters, strict=True) if n not in frozen}
 
     def reset(self) -> None:
-        """Drop all micro-batches."""
+        """Drop all micro-batches in progress."""
         self._kept.clear()
         self._waiting.clear()
         self.losses.clear()
@@ -260,9 +260,9 @@ class Engine:
     def _compute(
         self, step: int, key: Key, x: Any, targets: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-        """Return the stage's output or loss, and the sum of its routers' losses, if it has routers."""
+        """Return the stage's output, or the loss at the last stage, and the sum of router losses, if there are any."""
         for layer in self.mixtures:
-            layer.clear()  # a checkpoint recomputes this in the backward, but router losses must count once
+            layer.clear()  # recomputation in the backward adds router losses again, which must not count
         with keyed(self.device, self.seed, self.number, step, *key):
             output = self.module(x)
             router_loss = [loss for layer in self.mixtures for loss in layer.losses]
@@ -290,7 +290,7 @@ class Engine:
         return pytree.tree_map_only(torch.Tensor, moved, values)
 
     def backward_input(self, key: Key, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Run B_INPUT: return the gradient of the stage's input; None at the first stage, which only needs B_WEIGHT."""
+        """Run B_INPUT: return the gradient of the stage's input; None at the first stage, where it is not needed."""
         x, output = self._kept.pop(key)
         gradient = None if gradient is None else gradient.to(self.device)
         if self.first:
@@ -310,7 +310,7 @@ class Engine:
         return self.layout.gather(self._waiting.pop(key)())
 
     def discard(self, key: Key) -> None:
-        """Drop a micro-batch that needs no B_WEIGHT."""
+        """Drop a micro-batch after B_INPUT, if it needs no B_WEIGHT."""
         self._waiting.pop(key, None)
 
 

@@ -27,14 +27,14 @@ class Transformer:
 class Stage(nn.Module):
     """The blocks of one stage; the first stage also has the embeddings, the last one the output layer.
 
-    Parameters have the names of the whole model, and their initial values depend only on their names and the seed. So
-    the model is the same for any number of stages.
+    Parameters have the names that they would have in an unsplit model. Their initial values depend only on these names
+    and the seed, so the model is the same for any number of stages.
     """
 
     def __init__(self, model: Transformer, stage: int, stages: int, seed: int = 0) -> None:
         super().__init__()
         self.model, self.first, self.last = model, stage == 0, stage == stages - 1
-        with keyed("cpu", seed):  # torch initializes the weights, which are then replaced
+        with keyed("cpu", seed):  # torch initializes the weights here; they are replaced below
             self._make(range(model.layers * stage // stages, model.layers * (stage + 1) // stages))
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -68,7 +68,7 @@ class Stage(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network, each with a norm before it and a residual connection."""
+    """Attention and a two-layer network, each after a normalization and with a residual connection."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Weights and optimizer state of a stage, each as one vector.
 
-A step makes a new state and keeps the old one unchanged, so that a step can be undone and a state saved without a copy.
+A step makes a new state and does not change the old one. So a step can be undone, and a state saved without a copy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cedar.trainers.common.config import AdamWOptions
 
 @dataclass(frozen=True)
 class Layout:
-    """The position of each parameter in a stage's vector, ``[size]``."""
+    """The order and shapes of the parameters in a stage's vector, ``[size]``."""
 
     shapes: Mapping[str, tuple[int, ...]]  # shape of each parameter by name, in the order of the vector
-    shared: int = 0  # how many parameters at the beginning of the vector are shared with other stages
+    shared: int = 0  # number of parameters that are shared with other stages; they come first
     dtype: torch.dtype = torch.float32
 
     @classmethod
@@ -35,7 +35,7 @@ class Layout:
 
     @cached_property
     def tied(self) -> int:
-        """Return how many elements at the beginning of the vector are shared with other stages."""
+        """Return the number of elements of shared parameters, at the beginning of the vector."""
         return sum(torch.Size(shape).numel() for shape in list(self.shapes.values())[: self.shared])
 
     @cached_property
@@ -44,7 +44,7 @@ class Layout:
 
     @cached_property
     def decayed(self) -> torch.Tensor:
-        """Return 1 for elements that decay, those of parameters with two or more dimensions, and 0 for the others."""
+        """Return a vector: 1 for elements with weight decay (parameters of two or more dimensions), 0 for others."""
         ones = {name: torch.ones(shape) for name, shape in self.shapes.items() if len(shape) > 1}
         return self.gather(ones)
 
@@ -83,7 +83,7 @@ class State:
     master: torch.Tensor  # weights, float32 or float64 ``[size]``
     first: torch.Tensor  # first moments, the same shape
     second: torch.Tensor  # second moments, the same shape
-    # for a restore from a sparse checkpoint: the step before which all operators are loaded; 0: already complete
+    # during a restore from a sparse checkpoint: the version at which the state will be complete; 0: it is complete
     whole_at: int = 0
 
     @classmethod
@@ -101,7 +101,7 @@ class State:
 
 
 class Optimizer(Protocol):
-    """An optimizer whose step makes a new state. It must treat all elements of a vector alike."""
+    """An optimizer whose step makes a new state. It must treat all elements of a vector the same way."""
 
     def scale(self, norms: list[float]) -> float | None:
         """Return the factor for gradients (clipping), from each stage's sum of squares; None: skip the step."""
@@ -115,7 +115,7 @@ def clip_scale(norms: list[float], clip: float) -> float | None:
     squares is not finite.
     """
     total = 0.0
-    for norm in norms:  # in the order of stages, so that all workers get the same bits
+    for norm in norms:  # a fixed order, so that all workers get bitwise the same total
         total += norm
     if not math.isfinite(total):
         return None

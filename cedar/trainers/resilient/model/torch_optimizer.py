@@ -15,10 +15,10 @@ from cedar.trainers.resilient.model.state import Layout, State, clip_scale
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """A torch optimizer whose state per parameter is at most two tensors of the parameter's shape, and a step count.
+    """A torch optimizer. Its state per parameter may have a step count and up to two tensors of the parameter's shape.
 
     Args:
-        make: function from a list of parameters, those of one stage, to an optimizer; it may group them by shape.
+        make: function from a list of a stage's parameters to an optimizer; it may group parameters by shape.
         factor: function from a step, counted from 0, to a factor for learning rates, as in ``LambdaLR``.
         clip: max norm of all gradients together; 0: no limit.
 
@@ -34,7 +34,7 @@ class TorchOptimizer:
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
-        """Return the names of the state's tensors, from a test step, which may use CUDA: do not fork workers after it.
+        """Take a test step, and return the names of the state's tensors. It may use CUDA, so do not fork workers later.
 
         Raises:
             CedarError: the optimizer keeps other state.

@@ -1,9 +1,9 @@
 """The planner: makes schedules for a grid in which some workers are dead. Imports no torch.
 
 ``plan(Problem(...))`` is fast enough to call after a failure, and returns the same schedule on every worker. ``exact``
-is slow and proves how good a plan can be (needs the extra ``schedules``). ``ahead`` makes plans for 0, 1, .. failures
-before they happen. ``moves``, ``roles`` and ``Change`` describe how workers can move to match such a plan, and whether
-that pays off. ``fitted`` assigns the roles of such a plan to the workers that are alive.
+is slow, but proves a bound on the step time (needs the extra ``schedules``). ``ahead`` makes plans for 0, 1, .. dead
+workers before any failure. ``moves``, ``roles`` and ``Change`` describe how workers can move to match such a plan, and
+whether this saves time. ``fitted`` adapts such a plan to the workers that are alive.
 """
 
 from cedar.trainers.resilient.planner.ahead import Change, Move, ahead, fitted, keep, moves, normal, roles

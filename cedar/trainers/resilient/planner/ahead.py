@@ -1,9 +1,9 @@
-"""Plans for 0, 1, .. failures that are made before the failures happen, and the moves that lead to them.
+"""Precompute plans for 0, 1, .. failures, and find the moves of workers that make such a plan usable.
 
-Workers of a stage hold the same weights, so only the number of dead workers in each stage matters. The best way to
-distribute a number of failures over the stages is the *normal* distribution. Its plan is made ahead, with more time
-than a failure allows. If other workers die, the step continues with ``plan``. At a later step boundary, live workers
-may take roles in other stages, by copying a peer's state, until the dead workers are distributed as in the normal one.
+Workers of a stage have the same weights, so only the number of dead workers in each stage matters. For each number of
+failures, the *normal* distribution is the best way to spread them over the stages. Its plan is computed in advance. If
+the failures are spread differently, the step continues with a plan made at that moment. At a later step boundary, live
+workers may move to other stages by copying a peer's state, until the normal distribution is reached.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from cedar.trainers.resilient.schedule import Schedule, ScheduleError, Worker, s
 
 
 class Move(NamedTuple):
-    """A live worker leaves its place, which then counts as dead, for the role of a dead worker in another stage."""
+    """A live worker replaces a dead worker in another stage. Its own position then counts as dead."""
 
     worker: Worker
     role: Worker
 
 
 def normal(problem: Problem, failures: int) -> frozenset[Worker]:
-    """Return the dead workers of the best distribution of some failures: the one whose slowest stage is fastest.
+    """Return the dead workers of the normal distribution: the one that makes the slowest stage as fast as possible.
 
-    Ties go to the stages with the most room for activations, and to different pipelines.
+    Among equally fast ones, it prefers dead workers in stages with much activation memory, and in different pipelines.
 
     Examples:
         >>> sorted(normal(Problem(2, 3, 6), 3))
@@ -43,7 +43,7 @@ def normal(problem: Problem, failures: int) -> frozenset[Worker]:
             fix=f"plan for {stages * (replicas - 1)} at most",
         )
     room = _room(problem)
-    # by failures so far: time of the slowest stage, total time, unused room, number of dead workers per stage
+    # by failures so far: time of the slowest stage, total time, minus the room of dead workers, dead workers per stage
     best: dict[int, tuple[float, float, float, tuple[int, ...]]] = {0: (0.0, 0.0, 0.0, ())}
     for stage in range(stages):
         after: dict[int, tuple[float, float, float, tuple[int, ...]]] = {}
@@ -59,7 +59,7 @@ def normal(problem: Problem, failures: int) -> frozenset[Worker]:
 
 
 def _room(problem: Problem) -> list[float]:
-    """Return for each stage its activation cap, divided by how long an activation stays."""
+    """Return for each stage its activation cap, divided by how long it keeps an activation."""
     each = [problem.costs.stage(stage) for stage in range(problem.stages)]
     stays = [sum(each[s]) + sum(f + b for f, b, _ in each[s + 1 :]) for s in range(problem.stages)]
     return [0.0 if cap is None else round(cap / stay, 9) for cap, stay in zip(problem.caps, stays, strict=True)]
@@ -71,7 +71,7 @@ def _cost(problem: Problem, stage: int, dead: int) -> float:
 
 
 def ahead(problem: Problem, failures: int, seconds: float = 0.0) -> dict[int, Plan]:
-    """Make the plans for 0 to ``failures`` dead workers in normal distribution.
+    """Make the plans for the normal distributions of 0 to ``failures`` dead workers.
 
     Args:
         problem: the problem; its ``dead`` are ignored.
@@ -90,7 +90,7 @@ def keep(plans: Mapping[int, Plan], folder: str) -> None:
 
 
 def moves(problem: Problem) -> tuple[Move, ...]:
-    """Return the smallest set of moves after which the dead workers are distributed as in the normal plan.
+    """Return the smallest set of moves that leads to the normal distribution of dead workers.
 
     Examples:
         >>> moves(Problem(2, 3, 6, frozenset({Worker(0, 0), Worker(0, 1)})))
@@ -109,7 +109,7 @@ def moves(problem: Problem) -> tuple[Move, ...]:
 
 
 def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, replicas: int) -> dict[Worker, Worker]:
-    """Assign the roles of a plan for other dead workers of the same stages; workers keep their own role if possible.
+    """Assign a plan's roles to live workers of the same stages. A worker keeps its own role if the plan has it.
 
     Examples:
         >>> roles(frozenset({Worker(0, 0)}), frozenset({Worker(0, 1)}), 1, 2)
@@ -130,9 +130,9 @@ def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, repl
 
 
 def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
-    """Return a plan for other dead workers of the same stages with its roles assigned to those alive; validated again.
+    """Adapt a plan to other dead workers of the same stages, by assigning its roles to live workers, and validate it.
 
-    Return None if a stage has a different number of dead workers.
+    Return None if a stage has more or fewer dead workers than in the plan.
 
     Examples:
         >>> made = plan(Problem(2, 2, 2, frozenset({Worker(0, 0)}))).schedule
@@ -162,10 +162,10 @@ def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
 class Change:
     """A set of moves and their effect on the step time."""
 
-    moves: tuple[Move, ...]  # which worker takes which role
+    moves: tuple[Move, ...]  # the moves to make
     before: float  # step time of the plan for the workers that are dead now
     after: float  # step time after the moves
 
     def pays(self, seconds: float, slot: float, steps: float) -> bool:
-        """Whether moves that cost ``seconds`` pay off within ``steps``, at ``slot`` seconds per unit of time."""
+        """Whether the moves save more than they cost, ``seconds``, in ``steps``. ``slot``: seconds per time unit."""
         return bool(self.moves) and (self.before - self.after) * slot * steps > seconds

@@ -1,8 +1,8 @@
-"""The best schedule, by CP-SAT of OR-tools, with a proof or a bound. For small grids; needs the extra ``schedules``.
+"""Find the best schedule with CP-SAT of OR-tools, for small grids, and bound the period. Needs the extra ``schedules``.
 
-Lists repeat, and a worker does not begin a step before its previous optimizer step has ended. So a period T is possible
-if and only if every stage does one step, from its first F to its optimizer, within T. A model of one step therefore
-describes endless repetition without unrolling.
+Workers repeat their lists, and begin a step only after their previous optimizer step. So a period T is possible if and
+only if every stage does one step, from its first F to its optimizer, within T. A model of one step is therefore enough
+to find the period of endless repetition.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cedar.trainers.resilient.schedule import Costs, ScheduleError
 
 
 def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> Plan:
-    """Return the schedule with the shortest period for the problem's routes, or the best one found in time.
+    """Return the schedule with the shortest period for the problem's routes, or the best one found in ``seconds``.
 
     Args:
-        problem: costs that are not all integers are rounded to 1/60 of a micro-batch; then nothing is proven, and the
-            heuristic's plan is returned if it is shorter.
-        seconds: time limit; a plan that hits it has the best period found and the proven bound.
+        problem: the problem. Costs that are not integers are rounded to 1/60 of a micro-batch. Then nothing is proven,
+            and the heuristic's plan is returned if its period is shorter.
+        seconds: time limit; when it is reached, the best schedule so far is returned, with the proven bound.
         workers: threads of the solver; default: one per core.
 
     Raises:
@@ -41,7 +41,7 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> 
     if workers:
         solver.parameters.num_workers = workers
     status = solver.solve(model)
-    if status == cp_model.INFEASIBLE or status == cp_model.MODEL_INVALID:  # noqa: PLR1714 - of any type
+    if status == cp_model.INFEASIBLE or status == cp_model.MODEL_INVALID:  # noqa: PLR1714 - may not be hashable
         raise ScheduleError("no schedule fits", fix="this is a fault of the planner: please report the problem")
     if status in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         when = {node: solver.value(start) for node, start in starts.items()}
@@ -52,14 +52,14 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> 
 
 
 def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, Any]]:
-    """Return the model and the start variable of each node; the order is the solver's hint."""
+    """Return the model and the start variable of each node. The solver starts its search from ``order``."""
     problem = graph.problem
     whole = [(int(f), int(b), int(w)) for f, b, w in graph.costs]
     transfer, after = int(problem.costs.transfer), int(problem.costs.reduce + problem.costs.step)
     hint = measure(graph, order)
     assert hint is not None, "the heuristic's order can be carried out"
     max_period = int(hint.period + 1)
-    horizon = max_period * problem.stages  # the time windows of neighboring stages overlap
+    horizon = max_period * problem.stages  # enough, since the times in which neighboring stages do a step overlap
     begin = min(hint.starts.values())
     model = cp_model.CpModel()
     starts: dict[int, Any] = {}
@@ -103,7 +103,7 @@ def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, An
 
 
 def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, Any]) -> None:
-    """Make micro-batches with the same route through all stages start F at stage 0 in the hint's order."""
+    """Fix the order of interchangeable micro-batches, which have the same route through all stages, at stage 0."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for nodes in order:
         for node in nodes:
@@ -116,7 +116,7 @@ def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, An
 
 
 def _integer_costs(problem: Problem) -> Costs:
-    """Return integer costs, as the solver needs them."""
+    """Return the costs rounded to integers, because the solver requires integers."""
     each = vars(problem.costs).values()
     values = [one for value in each for one in (value if isinstance(value, tuple) else (value,))]
     if all(value == int(value) for value in values):

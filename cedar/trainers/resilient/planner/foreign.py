@@ -1,4 +1,4 @@
-"""Read schedules that torch.distributed.pipelining wrote, as plans."""
+"""Convert schedules of torch.distributed.pipelining to plans."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _KINDS: dict[str, Kind] = {"F": "F", "B": "B", "I": "B_INPUT", "W": "B_WEIGHT"}
 
 
 def from_torch(path: str, problem: Problem) -> Plan:
-    """Read a plan from a CSV of torch.distributed.pipelining: a line of actions, such as ``0F3``, for each rank.
+    """Read a plan from a CSV of torch.distributed.pipelining: for each rank, a line of actions such as ``0F3``.
 
-    Each rank has one stage, and all replicas do the same. ``F`` is a forward, ``B`` a backward, and ``I`` and ``W`` are
-    its two parts. Empty cells are bubbles and are ignored.
+    Each rank is one stage, and all replicas execute its actions. ``F`` is a forward, ``B`` a whole backward, ``I`` the
+    backward for the input, and ``W`` for the weights. Empty cells are bubbles and are ignored.
 
     Args:
         path: path of the file.

@@ -1,4 +1,4 @@
-"""A planning problem as integer arrays for searches, the step time of an order, and conversion to instruction lists.
+"""Represent a planning problem as integer arrays, measure the step time of an order, and convert it to a schedule.
 
 A *cell* is a micro-batch at a stage, ``stage * size + replica * micro_batches + number``. A *node* is one of its three
 tasks, ``3 * cell + 0, 1, 2`` for F, B_INPUT and B_WEIGHT. A fused backward is node 1, without a node 2.
@@ -18,11 +18,11 @@ Orders: TypeAlias = Mapping[Worker, Sequence[Task]]
 
 
 def emit(problem: Problem, orders: Orders) -> Schedule:
-    """Make the schedule that computes in the given orders.
+    """Make the schedule in which each worker runs its tasks in the given order.
 
-    A message is sent as soon as it is computed. It is received right before it is needed, after all earlier messages of
-    the same sender, because receives follow the order of sends. ``problem``: determines the routes. ``orders``: for
-    each live worker, every task of its micro-batches exactly once.
+    A worker sends a message as soon as it is computed, and receives it right before it is needed. It first receives all
+    earlier messages of the same sender, because receives follow the order of sends. ``problem``: determines the routes.
+    ``orders``: for each live worker, every task of its micro-batches exactly once.
     """
     stages, per_replica = problem.stages, problem.micro_batches
     routes = problem.routes
@@ -39,7 +39,7 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
     for worker, tasks in orders.items():
         stage, replica = worker
         steps: list[Instruction] = []
-        received: set[int] = set()  # index of the micro-batch, or -1 - index for gradients
+        received: set[int] = set()  # a micro-batch's index for its activations, -1 - index for its gradients
         for kind, index in tasks:
             home, number = divmod(index, per_replica)
             forward = kind == "F"
@@ -70,13 +70,13 @@ def emit(problem: Problem, orders: Orders) -> Schedule:
     )  # fmt: skip
 
 
-Order = list[list[int]]  # for each live worker, its nodes
+Order = list[list[int]]  # for each live worker, its nodes in the order of execution
 _ROUNDS = 12
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The arrays of a problem."""
+    """A planning problem as arrays."""
 
     problem: Problem
     fused: bool  # B_INPUT and B_WEIGHT are one task
@@ -85,8 +85,8 @@ class Graph:
     stage: Sequence[int]
     caps: Sequence[int]  # for each worker, how many activations it may keep
     costs: Sequence[tuple[float, float, float]]  # for each stage, the costs of F, B_INPUT and B_WEIGHT
-    owner: Sequence[int]  # for each cell, its worker
-    groups: Sequence[Sequence[int]]  # stages whose optimizers wait for each other
+    owner: Sequence[int]  # for each cell, the worker that computes it
+    groups: Sequence[Sequence[int]]  # groups of stages whose optimizer steps wait for each other
 
     @classmethod
     def from_problem(cls, problem: Problem, *, fused: bool = False) -> Graph:
@@ -109,7 +109,7 @@ class Graph:
         return len(self.owner) * (2 if self.fused else 3)
 
     def source(self, node: int) -> int:
-        """Return the node on another worker that this one needs; -1 if there is none."""
+        """Return the node in another stage whose result this node needs; -1 if there is none."""
         cell, kind = divmod(node, 3)
         if kind == 0:
             return node - 3 * self.size if cell >= self.size else -1
@@ -118,7 +118,7 @@ class Graph:
         return -1
 
     def tasks(self, order: Order) -> Orders:
-        """Return an order as tasks of each worker."""
+        """Convert an order to a list of tasks for each worker."""
         kinds: tuple[Kind, Kind, Kind] = ("F", "B" if self.fused else "B_INPUT", "B_WEIGHT")
 
         def describe(node: int) -> Task:
@@ -129,7 +129,7 @@ class Graph:
 
 
 def _groups(problem: Problem) -> list[list[int]]:
-    """Return the groups of stages whose optimizers wait for each other."""
+    """Return the groups of stages whose optimizer steps wait for each other."""
     if problem.mode == "sync":
         return [list(range(problem.stages))]
     single_stages = [[stage] for stage in range(problem.stages) if stage not in problem.tied]
@@ -142,13 +142,13 @@ class Times:
 
     period: float  # time per step when many follow each other
     makespan: float
-    # sum over the stages of the time from the first F to the last B_WEIGHT; of equal periods, less is better
+    # sum over the stages of the time from the first F to the end of the step; breaks ties between equal periods
     spread: float
     starts: dict[int, float]  # start of each node, in the last simulated step
 
 
 def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | None:
-    """Return (node, its source or -1, its worker) in an executable order; None if there is a cycle of waiting nodes."""
+    """Return (node, its source or -1, its worker) sorted by dependencies; None if dependencies form a cycle."""
     position = [0] * len(order)
     done = bytearray(3 * len(graph.owner))
     waiting: dict[int, int] = {}
@@ -182,7 +182,7 @@ def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | Non
 def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:
     """Return the step time when the order is repeated and each task starts as soon as possible.
 
-    Steps are simulated until all stages take equally long, at most ``rounds``. None if the order cannot be executed.
+    Simulates up to ``rounds`` steps, until all stages take equally long. Returns None if the order cannot be executed.
     """
     nodes = sorted_nodes(graph, order)
     if nodes is None:
@@ -226,6 +226,6 @@ def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:
 
 
 def _mean(history: list[list[float]]) -> float:
-    """Return the mean step time over the later half, for orders whose step times do not converge."""
+    """Return the mean step time over the second half of the steps, for orders whose step times do not converge."""
     half = len(history) // 2
     return (max(history[-1]) - max(history[half - 1])) / (len(history) - half)

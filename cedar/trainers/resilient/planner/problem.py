@@ -20,9 +20,9 @@ class Problem:
         replicas: number of pipelines.
         micro_batches: micro-batches per pipeline and step.
         dead: the dead workers.
-        memory: how many activations a worker may keep at once: a number, or one for each stage; ``"1f1b"``: as many as
-            1F1B needs at its first stage, for equally large workers; ``"stage 1f1b"``: as many as 1F1B needs at each
-            stage; None: no limit.
+        memory: how many activations a worker may keep: a number, or one for each stage; ``"1f1b"``: as many at every
+            stage as 1F1B needs at its first stage; ``"stage 1f1b"``: as many as 1F1B needs at this stage; None: no
+            limit.
         mode: ``sync``: all stages step together; ``staggered``: each stage steps when it is ready.
         costs: instruction times; default: 1 each for F, B_INPUT and B_WEIGHT.
         tied: stages that share weights, and so step together.
@@ -93,8 +93,8 @@ class Problem:
     def routes(self) -> list[list[int]]:
         """Return for each stage and micro-batch (replica * micro_batches + number) the replica of its worker.
 
-        The micro-batches of dead workers go to the live ones in turn, so their loads differ by at most one. Each stage
-        begins with a different worker.
+        The micro-batches of dead workers are distributed to live ones in turn, so that loads differ by at most one.
+        Each stage begins this distribution with a different worker.
         """
         by_stage = []
         for stage in range(self.stages):
@@ -118,9 +118,9 @@ class Problem:
     def bound(self) -> float:
         """Return a lower bound of the step time of any plan with these routes.
 
-        The busiest worker of each stage must do its work and its optimizer step. Until its first micro-batch comes back
-        from later stages, it can only run F, as often as memory allows. While it waits for its last one, it can only
-        run B_INPUT and B_WEIGHT of those that it keeps. In sync mode, it must also wait for its first micro-batch.
+        The busiest worker of each stage must do all its work and its optimizer step. Until its first gradient arrives
+        from later stages, it can only run F, as often as memory allows. While it waits for its last gradient, it can
+        only run backwards of the other micro-batches in memory. In sync mode, it also waits for its first activation.
         """
         each = [self.costs.stage(stage) for stage in range(self.stages)]
         bounds, first_arrival = [], 0.0
@@ -130,7 +130,7 @@ class Problem:
             round_trip = sum(f + b + 2 * self.costs.transfer for f, b, _ in each[stage + 1 :])
             first = max(0.0, forward + round_trip - kept * forward)
             last = max(0.0, round_trip - (kept - 1) * (backward_input + backward_weight))
-            # the two waits do not overlap if an activation must be freed before the last micro-batch can start
+            # these two waits cannot overlap if memory must be freed before the last micro-batch starts
             idle = first + last if kept < load else max(first, last)
             stays = (sum(each[stage]) + round_trip) * load / kept
             busy = max(sum(each[stage]) * load + idle, stays)

@@ -1,4 +1,4 @@
-"""The fast planner: list scheduling with many policies, of which it takes the best order."""
+"""The fast planner: runs list scheduling with many policies, and returns the best order."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cedar.trainers.resilient.schedule import Facts, Schedule, validate
 
 @dataclass(frozen=True)
 class Policy:
-    """How a free worker chooses its next task. B_INPUT comes first, since others wait for it, unless ``forward_first``.
+    """How an idle worker chooses its next task. Unless ``forward_first``, B_INPUT has priority: other stages need it.
 
     Args:
-        lead: prefer B_WEIGHT to F once this many micro-batches are ahead, per remaining stage.
-        eager: run F beyond the lead if there is nothing else to do.
-        first: which of several ready F comes first: the one with the lowest number, of the worker's own pipeline, or of
-            another pipeline.
-        forward_first: prefer F to B_INPUT as long as the lead allows it.
+        lead: prefer B_WEIGHT to F once this many micro-batches per remaining stage wait for B_INPUT.
+        eager: run F beyond the lead if no other task is ready.
+        first: the F to run if several are ready: ``number``: of the lowest micro-batch; ``own``: of the worker's own
+            pipeline; ``away``: of another pipeline.
+        forward_first: prefer F to B_INPUT until the lead is reached.
     """
 
     lead: float = 1.0
@@ -42,7 +42,7 @@ def policies() -> Iterator[Policy]:
 
 
 def schedule(graph: Graph, policy: Policy, steps: int = 3) -> list[Order]:
-    """Return the order of each of ``steps`` steps in a row; in the later ones, stages have adapted to each other."""
+    """Simulate ``steps`` steps in a row, and return each one's order. Later orders fit repeated steps better."""
     return _Run(graph, policy, steps).orders()
 
 
@@ -56,14 +56,14 @@ class _Run:
         self.forward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.backward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.weight: list[list[int]] = [[] for _ in range(count)]
-        self.early: list[list[int]] = [[] for _ in range(count)]  # F of the next step that arrived already
+        self.early: list[list[int]] = [[] for _ in range(count)]  # F of the next step whose inputs have arrived
         self.lead = [self._lead(stage) for stage in graph.stage]
         self.live, self.ahead, self.busy = [0] * count, [0] * count, bytearray(count)
         self.step_of = [0] * problem.stages
         self.unfinished = [graph.size] * problem.stages
         self.scheduled: list[Order] = [[[] for _ in range(count)] for _ in range(steps)]
         self.urgency = self._urgency()
-        self.events: list[tuple[float, int, int]] = []  # time, kind (0 end, 1 arrival, 2 group opens), node or group
+        self.events: list[tuple[float, int, int]] = []  # time, kind (0 end, 1 arrival, 2 new step), node or group
         self.group_of = {stage: number for number, group in enumerate(graph.groups) for stage in group}
 
     def _lead(self, stage: int) -> float:
@@ -71,7 +71,7 @@ class _Run:
         return max(1.0, ahead)
 
     def _urgency(self) -> list[int]:
-        """Return the urgency of each cell; the lowest goes first."""
+        """Return the priority of each cell; the lowest value runs first."""
         graph, per, replicas = self.graph, self.graph.problem.micro_batches, self.graph.problem.replicas
         away = {"number": 0, "own": 1, "away": -1}[self.policy.first] * per * replicas
         urgency = []
@@ -186,7 +186,7 @@ class _Run:
         heapq.heappush(self.events, (now + self.graph.costs[stage][node % 3], 0, node))
 
 
-# max tasks to place, over all policies; this bounds the planning time of a large grid
+# max tasks to schedule in total over all policies, to limit the planning time of a large grid
 _ONLINE, _AHEAD = 120_000, 600_000
 _SMALL = 20_000
 
@@ -196,12 +196,12 @@ class Plan:
     """A validated schedule, and its properties."""
 
     schedule: Schedule  # the instruction lists
-    period: float  # time per step when many follow each other; in units of the problem's costs (slots, by default)
+    period: float  # time per step when steps repeat, in the units of the problem's costs (slots by default)
     makespan: float  # time of the first step
-    bound: float  # no schedule has a shorter period than this
+    bound: float  # lower bound of the period of any schedule
     facts: Facts  # the result of the validator
     method: str = "heuristic"  # ``heuristic`` or ``exact``
-    optimal: bool = False  # the period is proven to be the shortest
+    optimal: bool = False  # whether the period is proven to be the shortest
 
     @property
     def peak(self) -> int:
@@ -212,9 +212,9 @@ class Plan:
 def plan(problem: Problem, *, thorough: bool = False) -> Plan:
     """Make a schedule for the workers that are alive, fast enough to call after a failure.
 
-    Micro-batches of dead workers go to live workers of their stage, the backward is split, and in ``staggered`` mode
-    stages step separately. The same problem gives the same plan on every worker. ``problem``: grid, dead workers,
-    memory, costs. ``thorough``: try all policies on large grids, too, which takes longer than a failure allows.
+    It assigns micro-batches of dead workers to live workers of their stage, and splits the backward. In ``staggered``
+    mode, stages step separately. Every worker computes the same plan from the same problem. ``problem``: grid, dead
+    workers, memory, costs. ``thorough``: try all policies on large grids, too, which is too slow during a failure.
 
     Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
@@ -226,7 +226,7 @@ def plan(problem: Problem, *, thorough: bool = False) -> Plan:
 
 
 def search(graph: Graph, tasks: int = _AHEAD) -> tuple[Order, Times]:
-    """Return the best order of list scheduling; stop early at the bound, which no plan can beat."""
+    """Return the best order that list scheduling finds; stop when its period reaches the lower bound."""
     small = graph.nodes <= _SMALL
     steps = 3 if small else 1
     best: tuple[tuple[float, float], Order, Times] | None = None

@@ -1,6 +1,6 @@
-"""The schedule language: what every worker of a pipeline does in one step, in order. Imports no torch.
+"""The schedule language: for each worker of a pipeline, the ordered instructions of a step. Imports no torch.
 
-docs/schedules.md describes what instructions do and wait for, and what an executor may rely on.
+docs/schedules.md describes what each instruction does and waits for, and what an executor may assume.
 
 Examples:
     >>> from cedar.trainers.resilient.planner import Problem, plan

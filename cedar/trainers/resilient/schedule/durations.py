@@ -1,4 +1,4 @@
-"""Measured instruction times of a run, as costs for plans and as seconds for a timeline."""
+"""Measured instruction times of a run, for planning and for simulation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _COLLECTIVES: tuple[Kind, Kind] = ("ALL_REDUCE", "STEP")
 class Durations:
     """Instruction times in seconds; callable with a worker and an instruction, as ``timeline`` expects."""
 
-    # seconds by kind and stage; those of RECV, ALL_REDUCE and STEP do not include waiting
+    # seconds by kind and stage, without the time spent waiting for other workers
     seconds: dict[tuple[Kind, int], float]
     transfer: float = 0.0  # seconds from the end of a SEND until the message can be received
 
     def costs(self, stages: int) -> Costs:
         """Return costs for plans: seconds of F, B_INPUT and B_WEIGHT at each stage, rounded to 1/20 of the largest.
 
-        Finer differences are noise, and would only make plans differ from each other.
+        Rounding removes noise, which would make plans differ for no reason.
 
         Examples:
             >>> Durations({("F", 0): 0.101, ("B_INPUT", 0): 0.1, ("B_WEIGHT", 0): 0.052}).costs(1).stage(0)
@@ -33,7 +33,7 @@ class Durations:
                 self.seconds.get((kind, s), 0.0 if kind == "F" else self.seconds.get(("B", s), 0.0) / 2)
                 for s in range(stages)
             ]
-            for kind in kinds  # half of a fused backward, if it was not split
+            for kind in kinds  # for a fused backward, half of its time
         ]
         grain = max(map(max, each)) / 20
         forward, backward_input, backward_weight = (

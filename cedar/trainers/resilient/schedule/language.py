@@ -1,7 +1,7 @@
-"""The data model of schedules: workers, instructions, and ordered instruction lists of one step. Plain data and JSON.
+"""The data model of schedules: workers, instructions, and ordered instruction lists of one step, also as JSON.
 
-A pipeline of ``stages`` exists ``replicas`` times. A worker is a place in that grid. A micro-batch belongs to its home
-pipeline, named by ``replica``. If the home worker at a stage is dead, a live worker of the same stage does its work.
+There are ``replicas`` pipelines of ``stages`` stages. Each worker has a position in this grid. A micro-batch belongs to
+a home pipeline, its ``replica``. If this pipeline's worker at a stage is dead, a live worker of the stage replaces it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ScheduleError(CedarError):
 
 
 class Worker(NamedTuple):
-    """A place in the grid: it holds the weights of ``stage``, and is the home of the micro-batches of ``replica``."""
+    """A position in the grid: a worker with the weights of ``stage``, for the micro-batches of pipeline ``replica``."""
 
     stage: int
     replica: int
@@ -76,7 +76,7 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What every live worker does in one step, in order; the next step repeats the same lists.
+    """The ordered instructions of each live worker for one step; the next step repeats them.
 
     Args:
         stages: number of stages in a pipeline.
@@ -84,11 +84,11 @@ class Schedule:
         micro_batches: micro-batches per pipeline and step.
         work: the ordered instructions of each live worker.
         dead: the dead workers.
-        mode: ``sync``: no worker steps before all have reduced; ``staggered``: a stage steps when it is ready.
-        caps: for each stage, how many activations a worker may keep at once; None for no limit.
-        serving: stages that have already taken this step; they only run F and B_INPUT for the other stages, with the
+        mode: ``sync``: workers step after ALL_REDUCE has ended on all workers; ``staggered``: stages step when ready.
+        caps: for each stage, how many activations a worker may keep; None for no limit.
+        serving: stages that have already taken this step. They only run F and B_INPUT for the other stages, with the
             weights from before the step.
-        tied: stages that share weights: they reduce the gradients of these weights together, and step together.
+        tied: stages that share weights; they sum the gradients of these weights together, and step together.
 
     Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
@@ -113,11 +113,11 @@ class Schedule:
 
     @property
     def live(self) -> tuple[Worker, ...]:
-        """Return the live workers, stage by stage."""
+        """Return the live workers, sorted by stage."""
         return tuple(worker for worker in grid(self.stages, self.replicas) if worker not in self.dead)
 
     def peers(self, stage: int) -> tuple[Worker, ...]:
-        """Return the live workers of a stage, which reduce together."""
+        """Return the live workers of a stage, which run ALL_REDUCE together."""
         return tuple(worker for worker in self.live if worker.stage == stage)
 
     def route(self, stage: int, replica: int, micro_batch: int) -> Worker:
@@ -140,12 +140,12 @@ class Schedule:
 
 
 def grid(stages: int, replicas: int) -> Iterator[Worker]:
-    """Yield every place in the grid, stage by stage."""
+    """Yield every position in the grid, sorted by stage."""
     return (Worker(stage, replica) for stage in range(stages) for replica in range(replicas))
 
 
 def pairs(stages: int, replicas: int, tied: Sequence[int] = ()) -> Iterator[tuple[Worker, Worker]]:
-    """Yield every ordered pair of workers that may exchange messages, whichever workers are dead.
+    """Yield every ordered pair of workers that may exchange messages, for any set of dead workers.
 
     Workers of one stage exchange gradients, neighboring stages exchange activations and their gradients, and ``tied``
     stages exchange the gradients of the weights that they share.
@@ -196,7 +196,7 @@ def to_plain(schedule: Schedule) -> dict[str, Any]:
 
 
 def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
-    """Make a schedule from the result of ``json.loads``, without proving it; call ``validate`` for that."""
+    """Make a schedule from the result of ``json.loads``. Does not check that it can be executed; see ``validate``."""
     try:
         if plain["format"] != FORMAT:
             raise ScheduleError(f"{where} has format {plain['format']!r}, not {FORMAT}", fix="save it again")

@@ -1,6 +1,6 @@
 """Simulate a schedule: when each instruction starts and ends if it starts as soon as possible.
 
-Time has no unit here: plans use unit costs, measured costs are in seconds.
+Times have the unit of the costs: plans use a cost of 1 per instruction, measured costs are in seconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Cost: TypeAlias = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class Costs:
-    """The time of each kind of instruction; a tuple gives a value for each stage.
+    """The time of each kind of instruction: a number, or a tuple with a value for each stage.
 
     Args:
         forward: time of F.
         backward_input: time of B_INPUT.
         backward_weight: time of B_WEIGHT; a fused B takes both times.
-        transfer: time from the end of the computation of a message until it can be received.
-        reduce: time of ALL_REDUCE after all its workers have arrived.
+        transfer: time from when a message has been computed until it can be received.
+        reduce: time of ALL_REDUCE after the last of its workers has started it.
         step: time of STEP.
 
     Examples:
@@ -69,7 +69,7 @@ class Costs:
         return max(sum(self.stage(stage)) for stage in range(stages))
 
     def of(self, worker: Worker, step: Instruction) -> float:
-        """Return the time that the worker spends on an instruction; 0 for messages."""
+        """Return the time that the worker spends on an instruction; 0 for sends and receives."""
         forward, backward_input, backward_weight = self.stage(worker.stage)
         return {
             "F": forward, "B_INPUT": backward_input, "B_WEIGHT": backward_weight,
@@ -78,7 +78,7 @@ class Costs:
 
 
 def group_of(schedule: Schedule, stage: int, kind: str) -> tuple[str, int]:
-    """Return the group of workers that wait for each other: the stage, or all tied stages; for STEP, every worker."""
+    """Return a key for the workers that wait for each other: all for STEP, else those of the stage or tied stages."""
     if kind == "STEP":
         return ("STEP", -1)
     return (kind, min(schedule.tied) if stage in schedule.tied else stage)
@@ -109,7 +109,7 @@ class Timeline:
 
     @property
     def period(self) -> float:
-        """Return the time per iteration when many follow each other: the mean over all iterations after the first."""
+        """Return the mean time per iteration, over all iterations after the first."""
         return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) if len(self.ends) > 1 else self.ends[0]
 
 
@@ -124,8 +124,8 @@ def timeline(
         costs: the time of each kind of instruction, or a function that returns the time of any instruction, including
             messages; default: 1 each for F, B_INPUT and B_WEIGHT.
         iterations: number of steps in a row.
-        transfer: travel time of a message, or a function that returns it for the next message; default: the one in
-            ``costs``, or 0 if that is a function.
+        transfer: transfer time of a message, or a function that returns it for the next message. By default that of
+            ``costs``, or 0 if ``costs`` is a function.
         spans: keep the start and end of every instruction.
 
     Raises:
@@ -156,7 +156,7 @@ def _by_time(span: Span) -> tuple[float, Worker, float]:
 
 
 class _Run:
-    """One simulation: a worker continues until it has to wait, and resumes when what it waits for happens."""
+    """One simulation. It runs each worker until the worker must wait, and resumes it after the awaited event."""
 
     def __init__(
         self, schedule: Schedule, duration_of: Callable[[Worker, Instruction], float], travel: Callable[[], float],
@@ -195,7 +195,7 @@ class _Run:
         instructions, clock, stage = self.schedule.work[worker], self.clock[worker], worker.stage
         size, travel = len(instructions), self.travel
         while len(self.closed[worker]) < self.iterations:
-            if at == size:  # end of the iteration; also for a list without STEP
+            if at == size:  # the iteration ends, even if the list has no STEP
                 self.closed[worker].append(clock)
                 at = 0
                 continue

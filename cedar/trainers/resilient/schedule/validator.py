@@ -1,4 +1,4 @@
-"""Prove that a schedule can be executed, or report what is wrong with it."""
+"""Prove that a schedule can be executed, or report why it cannot."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ _NAMES = {1: "RECV_F", 2: "F", 4: "SEND_F", 8: "RECV_B", 16: "B_INPUT", 32: "SEN
 class Facts:
     """Facts about a schedule that ``validate`` has proven."""
 
-    live: dict[Worker, int]  # for each worker, the peak number of activations from F until the end of B_WEIGHT
-    held: dict[Worker, int]  # for each worker, the peak number of received messages not yet used
+    live: dict[Worker, int]  # for each worker, the max number of activations kept, each from F until B_WEIGHT ends
+    held: dict[Worker, int]  # for each worker, the max number of received messages not yet used
     # for each ordered pair of workers, the (replica, micro-batch) of its messages, in the order in which they are sent
     # and received
     channels: Channels
@@ -71,11 +71,11 @@ class Facts:
 def validate(schedule: Schedule) -> Facts:
     """Prove that a schedule can be executed, any number of times in a row.
 
-    It proves that every live worker, and no dead one, has a list; that every micro-batch is processed exactly once at
-    every stage, with B_INPUT and B_WEIGHT on the worker of its F; that nothing precedes what it needs; that every stage
-    reduces after its last B_WEIGHT and then steps; that no worker exceeds its activation cap; that messages between two
-    workers are received in the order in which they are sent; and that nothing waits forever if sends never block,
-    receives block in order, and ALL_REDUCE waits for the whole stage.
+    Live workers have a list, and dead ones do not. Every micro-batch is processed exactly once at every stage, with
+    B_INPUT and B_WEIGHT on the worker of its F. Instructions follow what they depend on. Every stage runs ALL_REDUCE
+    after its last B_WEIGHT, then STEP. No worker exceeds its activation cap. Messages between two workers are received
+    in the order in which they are sent. Nothing waits forever if sends never block, receives block in order, and
+    ALL_REDUCE waits for the whole stage.
 
     Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
@@ -125,7 +125,7 @@ def _check_shape(schedule: Schedule) -> None:
 
 
 def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple[int, int]:
-    """Check one worker's list and mark its micro-batches as owned; return its peaks of activations and of messages."""
+    """Check one worker's list, set ``owned`` for its micro-batches, return its max activations and messages kept."""
     stage, per_replica, last = worker.stage, schedule.micro_batches, worker.stage == schedule.stages - 1
     serving, cap = stage in schedule.serving, schedule.caps[stage]
     full, needs = _rules(stage == 0, last, serving)
@@ -187,7 +187,7 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
 
 
 def _rules(first: bool, last: bool, serving: bool) -> tuple[int, dict[Kind, int]]:
-    """Return the bits of a finished micro-batch, and for each kind of instruction at this stage the bits it needs."""
+    """Return the bits that a finished micro-batch has, and for each kind of instruction the bits that it requires."""
     bit = _BIT
     needs: dict[Kind, int] = {
         "F": 0 if first else bit["RECV_F"],
