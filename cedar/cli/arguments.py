@@ -1,4 +1,4 @@
-"""Shared by all commands: the parser, registration of commands, and argument types."""
+"""What all commands share: the parser, registration of commands, and argument types."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Parser(argparse.ArgumentParser):
     given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Remember the arguments, which ``error`` needs, and parse them."""
+        """Store the arguments, because ``error`` needs them, and parse them."""
         self.given = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage, the problem and the likely intended option or command; exit with status 2."""
+        """Print the usage, the problem, and the most similar option or command; exit with status 2."""
         if found := _CHOICE.match(message):
             where, given, choices = found.groups()
             message = f"{where}: there is no {given!r}"
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 def command(
     adder: Adder, name: str, summary: str, call: Call, examples: Sequence[str] = (), about: str = ""
 ) -> argparse.ArgumentParser:
-    """Register a command, with examples below its help. ``about``: its description; by default ``summary``."""
+    """Register a command whose help ends with examples. ``about``: its description; by default ``summary``."""
     made = adder.add_parser(
         name, help=summary, description=about or f"{summary[0].upper()}{summary[1:]}.",
         epilog="examples:\n" + "\n".join(f"  cedar {name} {example}" for example in examples) if examples else None,
@@ -58,14 +58,14 @@ def command(
 
 
 def on_pipeline(adder: Adder, name: str, summary: str, call: Call, examples: Sequence[str]) -> argparse.ArgumentParser:
-    """Register a command on a pipeline."""
+    """Register a command whose argument is a pipeline."""
     made = command(adder, name, summary, call, examples)
     made.add_argument("pipeline", metavar="PIPELINE", help=TARGET)
     return made
 
 
 def on_data(adder: Adder, name: str, summary: str, call: Call, options: str = "") -> argparse.ArgumentParser:
-    """Register a command on data files or on a pipeline. ``options``: appended to each example."""
+    """Register a command whose argument is data files or a pipeline. ``options``: appended to each example."""
     examples = [f"{target}{options}" for target in ("clicks.parquet", "'logs/*.jsonl'", "my_project.data:train")]
     made = command(adder, name, summary, call, examples)
     made.add_argument("data", metavar="FILE|PIPELINE", help=DATA)

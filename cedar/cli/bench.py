@@ -1,6 +1,6 @@
 """``cedar bench``: compares cedar with the other loaders that are installed in this environment.
 
-Its workloads and entries are not part of the installed package, but next to it in a checkout.
+Its benchmarks are only in a checkout of the repository, not in the installed package.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add(adder: Adder) -> None:
 
 
 def bench_here(chosen: argparse.Namespace) -> int:
-    """``cedar bench``. Exit status 1: a row was wrong; 2: an argument was invalid."""
+    """``cedar bench``. Exit status 1: a loader returned an incorrect row; 2: an argument is invalid."""
     root = checkout()
     command = [sys.executable, "-m", "benchmarks.peers", "--here", "--all-settings"]
     for name in ("only", "peers", "rounds"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cedar import Loader, Pipeline
     from cedar.cli.arguments import Adder
 
-_GRACE_SECONDS = 1.0  # seconds of grace, within which a loop that gets batches ends by itself
+_GRACE_SECONDS = 1.0  # seconds after the time limit, in which a loop that gets batches ends by itself
 
 
 def add(adder: Adder) -> None:
@@ -143,7 +143,7 @@ def _loader_of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """``cedar run``: run until the end, a limit, or Ctrl-C. The report is printed in every case."""
+    """``cedar run``: run until the end, a limit, or Ctrl-C, and always print the report."""
     pipeline = load_pipeline(chosen.pipeline)
     if chosen.write is not None:
         return _write(pipeline, chosen)
@@ -174,7 +174,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def warm(chosen: argparse.Namespace) -> None:
-    """``cedar warm``: do the one-time work of a first run on a machine."""
+    """``cedar warm``: compile kernels and measure operators, so that the first run on a machine starts fast."""
     os.environ["CEDAR_KERNELS"] = "wait"  # also wait for kernels that other processes compile
     pipeline = load_pipeline(chosen.pipeline)
     began = time.perf_counter()
@@ -193,7 +193,7 @@ def warm(chosen: argparse.Namespace) -> None:
 
 
 def _write(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
-    """``cedar run --write``: resumable; after Ctrl-C the same command continues."""
+    """``cedar run --write``: write the rows. After Ctrl-C, the same command continues the write."""
     others = {
         "--epochs": chosen.epochs != 1, "--limit-batches": chosen.limit_batches, "--seconds": chosen.seconds,
         "--plan": chosen.plan != "auto", "--rules": chosen.rules, "--without": chosen.without,
@@ -216,7 +216,7 @@ def _write(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _interrupted_after(seconds: float | None) -> Iterator[None]:
-    """Raise KeyboardInterrupt one second after the time limit, in case a pipeline delivers nothing."""
+    """Raise KeyboardInterrupt one second after the time limit, in case a pipeline delivers no batch."""
     if seconds is None:
         yield
         return
@@ -230,7 +230,7 @@ def _interrupted_after(seconds: float | None) -> Iterator[None]:
 
 
 def _take_batches(loader: Loader, limit: int | None, stop: float) -> None:
-    """Take the batches of an epoch, up to a limit or until the time is over."""
+    """Iterate over the batches of an epoch, up to a number of batches or until the time ``stop``."""
     with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
         for _ in itertools.islice(batches, limit):
             if time.perf_counter() >= stop:
@@ -238,7 +238,7 @@ def _take_batches(loader: Loader, limit: int | None, stop: float) -> None:
 
 
 def budget_of(text: str) -> cedar.Budget | None:
-    """Parse a budget such as ``cpus=4,memory=2GiB``; None for an empty text.
+    """Parse a budget such as ``cpus=4,memory=2GiB``; return None for an empty string.
 
     Raises:
         PipelineError: a name or a value is invalid.

@@ -1,4 +1,4 @@
-"""``cedar doctor``: reports installed versions, and the machine's resources that this process may use."""
+"""``cedar doctor``: reports installed versions, and the resources that this process may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _REQUIREMENT = re.compile(r"([\w.-]+)[^<>=!~;]*(?:(>=|==) *([\d.]+))?")
 _EXTRA = re.compile(r"""extra == ["']([^"']+)""")
-_NO_EXTRAS = ("all", "dev", "browser")  # combinations of other extras, and test dependencies
+_NO_EXTRAS = ("all", "dev", "browser")  # extras to leave out: combinations of other extras, and test dependencies
 _SHM = "/dev/shm"  # noqa: S108 - nothing is written to it
 _FEW_FILES, _SMALL_SHM = 1024, 256 << 20
 
@@ -50,7 +50,7 @@ def doctor(_: argparse.Namespace) -> None:
 
 
 def _groups() -> dict[str, list[str]]:
-    """Return the requirements of each extra, as "name version" if installed; "" holds the required ones."""
+    """Return each extra's requirements, as "name version" if installed; key "": those that are always required."""
     groups: dict[str, list[str]] = {}
     try:
         requirements = metadata.requires("cedar-data") or []

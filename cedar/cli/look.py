@@ -1,4 +1,4 @@
-"""``cedar head``, ``schema``, ``count``, ``describe`` and ``inspect``: what data files and pipelines hold."""
+"""``cedar head``, ``schema``, ``count``, ``describe`` and ``inspect``: show what data files and pipelines contain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cedar.profile.text import cut
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
-_MAX_TABLE_COLUMNS = 8  # largest number of columns in a table; with more, columns are printed as lines
+_MAX_TABLE_COLUMNS = 8  # max columns in a table; if there are more, each column is printed as a line
 
 
 def add(adder: Adder) -> None:

@@ -15,11 +15,11 @@ _REFRESH_SECONDS = 2  # seconds between refreshes in the browser
 
 
 def page_of(urls: Sequence[str], head: str, ask: Callable[[str], bytes]) -> str:
-    """Return a page with the reports of several runs, including errors of those that do not answer.
+    """Return a page with the reports of several runs, or an error for each run that does not answer.
 
     Args:
         urls: addresses of the runs.
-        head: a line above all reports.
+        head: a line to show above all reports.
         ask: requests an address and returns its answer.
     """
     parts = []
@@ -68,7 +68,7 @@ def watch(address: str, shown: Callable[[], str]) -> None:
 
 
 def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
-    """Serve a page to clients that have the token. Returns its URL, and a server that has not been started.
+    """Serve a page to clients that have the token. Return its URL, and a server that the caller must start.
 
     Args:
         address: host and port; port 0 selects a free port.
@@ -85,11 +85,11 @@ def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
 
 
 class _Handler(listen.TokenHandler):
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # content from ranks cannot run scripts
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # blocks scripts that a rank may inject
     shown: Callable[[], str]
 
     def get(self, path: str, asked: Mapping[str, str]) -> None:
-        """Return the page for any path."""
+        """Answer any path with the page."""
         try:
             page = self.shown()
         except CedarError as error:

@@ -1,4 +1,4 @@
-"""The cost of a run's failures: a table of recovery times, and a plot of throughput."""
+"""Show what failures cost a run: a table of recovery times, and a plot of throughput."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class RecoveryTimes:
 
     generation: int  # number of the generation
     who: str  # the worker that failed
-    detection: float | None  # from an injected failure until the supervisor detected it; None for other failures
+    detection: float | None  # from an injected failure until a supervisor detected it; None for other failures
     decision: float  # from detection until the generation began
-    rebuild: float  # until the first survivor was connected to the others
-    plan: float  # until that survivor had its plan
-    # from the failure, or its detection, until the first survivor runs an F or B of the repeated step
+    rebuild: float  # from then until the first survivor was connected to the other workers
+    plan: float  # from then until that survivor had its plan
+    # from the failure (if not injected, from its detection) until the first survivor runs an F or B
     redo: float
-    redo_all: float  # the same for the last survivor
-    kept: int  # micro-batches of the step that were not recomputed, over all survivors
+    redo_all: float  # the same, but until the last survivor runs one
+    kept: int  # number of the step's micro-batches that survivors did not recompute
 
 
 def recoveries(record: Record) -> list[RecoveryTimes]:
@@ -98,7 +98,7 @@ def intervals(record: Record) -> list[float]:
 
 
 def plot(record: Record, path: str) -> None:
-    """Plot steps per second over time, with failures and joins, into a PNG."""
+    """Plot steps per second over time, with failures and joins, and save a PNG."""
     picture = figure(9, 4)
     axes = picture.subplots()
     if record.steps:

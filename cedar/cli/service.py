@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cedar.cli.arguments import Adder
 
-_POLL_SECONDS = 1.0  # seconds between status requests
+_POLL_SECONDS = 1.0  # seconds between two requests for the status
 
 
 def add(adder: Adder) -> None:

@@ -1,4 +1,4 @@
-"""``cedar simulate``: predicts how a model trains on a cluster, both given as data."""
+"""``cedar simulate``: predicts how a model trains on a cluster; a TOML file describes both."""
 
 from __future__ import annotations
 

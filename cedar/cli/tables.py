@@ -1,4 +1,4 @@
-"""Tables for a terminal, or plain text for a pipe."""
+"""Print tables in a terminal, and plain text into a pipe."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def profile_table(profile: Profile) -> Table:
 
 
 def report_table(report: Report) -> Table:
-    """Return a table of the workers' time, largest part first, with the rest of the report below."""
+    """Return a table of how workers spent their time, sorted by time, with the rest of the report below."""
     total = sum(line.seconds for line in report.workers_time) or 1.0
     rows = [(str(line), f"{line.seconds:.3f}", f"{line.seconds / total:.0%}") for line in report.workers_time]
     reported = str(replace(report, workers_time=())).splitlines()
@@ -62,7 +62,7 @@ def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = (), reported: Sequence[str] = (),
     title: str | None = None,
 ) -> Table:  # fmt: skip
-    """Return a table with the first column left-aligned. ``styles``: of the first rows; ``reported``: the caption."""
+    """Return a table with a left-aligned first column. ``styles``: for the first rows. ``reported``: the caption."""
     from rich.table import Table
     from rich.text import Text
 

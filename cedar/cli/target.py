@@ -21,7 +21,7 @@ DATA = f"a file, folder, glob or URL of data, or {TARGET}"
 
 
 def load_data(target: str) -> cedar.Pipeline:
-    """Return a pipeline over data files, by their extension, or the pipeline that ``target`` names.
+    """Return a pipeline that reads data files, chosen by their extension, or the pipeline that ``target`` names.
 
     Raises:
         CedarError: there is no such file or pipeline, or the extension is unknown.
@@ -91,7 +91,7 @@ def _call(make: Any, target: str) -> Any:
 def _import_module(place: str) -> ModuleType:
     file = Path(place) if place.endswith(".py") else None
     folders = [os.getcwd()] if file is None else [os.getcwd(), str(file.resolve().parent)]
-    for folder in folders:  # as `python -m` and `python file.py` do, and kept for later imports
+    for folder in folders:  # as `python -m` and `python file.py` do; they stay, for later imports
         if folder not in sys.path:
             sys.path.insert(0, folder)
     try:
@@ -105,7 +105,7 @@ def _import_module(place: str) -> ModuleType:
 
 
 def _import_file(file: Path) -> ModuleType:
-    """Import a file as a module whose functions and classes are pickled by value for other processes."""
+    """Import a file as a module. Its functions and classes are pickled by value, since workers cannot import it."""
     import cloudpickle
 
     name = f"cedar_target_{file.stem}"
@@ -114,7 +114,7 @@ def _import_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up here
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look up the module in sys.modules
     cloudpickle.register_pickle_by_value(module)
     try:
         spec.loader.exec_module(module)

@@ -40,6 +40,6 @@ def token_pipeline(options: DataOptions, seed: int) -> cedar.Pipeline:
 
 
 def next_token(batch: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return (all tokens of each row but the last, the token that follows each)."""
+    """Return (inputs, targets): all tokens of each row but the last, and for each of these the next token."""
     tokens = batch["tokens"].long()
     return tokens[:, :-1], tokens[:, 1:]

@@ -1,4 +1,4 @@
-"""``cedar top``: shows runs with a status server, live."""
+"""``cedar top``: shows the live status of runs that have a status server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
 _MAX_PARTS = 12
-_MAX_ERROR_BYTES = 200  # bytes of an error response to show
+_MAX_ERROR_BYTES = 200  # max bytes of an error response to show
 ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its process on this machine'
 
 
@@ -57,7 +57,7 @@ def top(chosen: argparse.Namespace) -> None:
 
 
 def addresses(text: str) -> list[str]:
-    """Return the URLs that a command-line argument stands for: a URL, or a process id."""
+    """Return the URLs for a command-line argument, which is a URL or a process id."""
     if text.isdecimal():
         return cedar.served_by(int(text))
     try:
@@ -83,7 +83,7 @@ def _fetch_status(url: str) -> dict[str, Any]:
     try:
         status = dict(json.loads(answer))
         describe_all([status] * 2, [status] * 2)
-    except Exception as error:  # any server may listen there
+    except Exception as error:  # some other server may listen at this address
         said = f"{type(error).__name__}: {error}"
         raise PipelineError(f"the server at this address is not a run: {said}", fix="use loader.url") from error
     return status
@@ -93,7 +93,7 @@ def ask(url: str, seconds: float = 10) -> bytes:
     """Return a run's answer to a request.
 
     Raises:
-        PipelineError: no run answers, or it refuses.
+        PipelineError: no run answers, or the run rejects the request.
     """
     fix = "check that the run is still active, and use loader.url, with the token"
     try:
@@ -109,13 +109,13 @@ def ask(url: str, seconds: float = 10) -> bytes:
 
 
 def describe_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
-    """Describe all ranks; with several, the first line summarizes them and names the one with the largest stall."""
+    """Describe all ranks. If there are several, a first line summarizes them, and names the one that waits most."""
     each = [describe(now, then) for now, then in zip(statuses, before, strict=True)]
     return printable(each[0] if len(statuses) == 1 else "\n\n".join([headline(statuses), *each]))
 
 
 def headline(statuses: Sequence[dict[str, Any]]) -> str:
-    """Return a line for all ranks, which names the rank that waits most."""
+    """Return a line that summarizes all ranks, and names the one that waits most."""
     if not statuses:
         return "no rank answers"
     most = max(statuses, key=lambda rank: rank["stall"])
@@ -124,7 +124,7 @@ def headline(statuses: Sequence[dict[str, Any]]) -> str:
 
 
 def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
-    """Describe a status; rates are computed since ``before``."""
+    """Describe a status. ``before``: an earlier status, from which rates are computed."""
     passed = now["seconds"] - before["seconds"]
     rate, stall = now["rows_per_second"], now["stall"]
     if passed > 0:

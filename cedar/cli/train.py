@@ -83,14 +83,14 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
 
 
 def _supervise(chosen: argparse.Namespace, options: Any) -> int:
-    """Supervise this machine's workers until the run is over; torchrun starts one such process per machine."""
+    """Supervise this machine's workers until the run is over. With torchrun, each rank is a machine's supervisor."""
     from cedar.cli import recoveries
     from cedar.cli.text_pipeline import text_pipeline
     from cedar.trainers.resilient.pipeline import Workers
 
     machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
     found = find_rank(None, None, False, None)
-    if found.world > 1 and (not (listen or joins) or "MASTER_ADDR" in os.environ):  # ranks are supervisors
+    if found.world > 1 and (not (listen or joins) or "MASTER_ADDR" in os.environ):  # each rank is a supervisor
         machines = chosen.machines or found.world
         host, port = launch.meeting_place()
         address = f"{host}:{port + 1}"

@@ -1,8 +1,8 @@
 """Simulate pipeline schedules and failures for grids of any size, and compare fault-tolerance methods. Needs no torch.
 
-``SYSTEMS`` maps each method to a function that returns the time of a step for a given set of dead workers.
+``SYSTEMS`` maps each method's name to a function from a problem, with its dead workers, to the time of a step.
 ``read_trace``, ``random_trace`` and ``replay`` simulate hours of training in which machines fail and are repaired.
-``predict`` estimates the step times of a real run from measured instruction times. All results are *simulated*.
+``predict`` estimates the step times of a real run from measured instruction times. All results are simulated.
 """
 
 from cedar.simulate.baselines import one_f_one_b, zero_bubble

@@ -13,9 +13,9 @@ from cedar.trainers.resilient.schedule import Schedule
 def one_f_one_b(problem: Problem) -> Schedule:
     """Return the 1F1B schedule (Narayanan et al., PipeDream-Flush). All workers step together.
 
-    A stage runs up to ``stages - stage`` micro-batches ahead, then alternates a fused backward and a forward. If memory
-    does not allow this, a stage runs fewer micro-batches ahead. The micro-batches of dead workers go to live ones and
-    nothing else changes, so the result shows the cost of re-routing alone.
+    A stage first runs up to ``stages - stage`` forwards, fewer if memory is short. It then alternates a fused backward
+    and a forward. Live workers also run the micro-batches of dead workers. Nothing else changes, so that the result
+    shows the cost of re-routing without other improvements.
     """
     return _list_schedule(replace(problem, mode="sync"), fused=True)
 
@@ -23,8 +23,8 @@ def one_f_one_b(problem: Problem) -> Schedule:
 def zero_bubble(problem: Problem) -> Schedule:
     """Return the zero-bubble schedule with the memory of 1F1B (Qi et al., ZB-H1).
 
-    B_INPUT runs first, and B_WEIGHT fills the time in which a stage would wait. Stages step separately if the problem's
-    mode is ``staggered``, together if it is ``sync``. A problem without a memory limit gets the limit of 1F1B.
+    B_INPUT has priority, and stages run B_WEIGHT while they would otherwise wait. Stages step separately if the
+    problem's mode is ``staggered``, together if it is ``sync``. Without a memory limit, that of 1F1B is used.
     """
     return _list_schedule(replace(problem, memory="1f1b") if problem.memory is None else problem, fused=False)
 

@@ -1,10 +1,10 @@
-"""Effective training time under failures: the fraction that each checkpointing scheme preserves. Imports no torch.
+"""Simulate which fraction of the time each checkpointing scheme preserves under failures. Imports no torch.
 
-``dense`` stops for each checkpoint, at the optimal interval (Young, 1974). ``checkfreq`` (FAST '21) copies to the host
-during the next iteration, writes in the background, and saves as often as a cost of 3.5% allows. ``gemini`` (SOSP '23)
-copies to the memory of peers while the network is idle, and restores from there. ``moevement`` (arXiv 2412.15411) saves
-a part in each iteration, in a window that fits the links. After a failure, only the failed stage's workers replay, from
-the window before the last; the others lose nothing. Each scheme is modeled as published, without other overhead.
+``dense`` stops training for each checkpoint, at the optimal interval (Young, 1974). ``checkfreq`` (FAST '21) copies to
+host memory during the next iteration, writes in the background, and saves as often as an overhead of 3.5% allows.
+``gemini`` (SOSP '23) copies to the memory of peers while the network is idle, and restores from there. ``moevement``
+(arXiv 2412.15411) saves a part in each iteration, in the shortest window that the links can carry. After a failure, the
+failed stage's workers replay from the window before the last. Each scheme is modeled as published, without more costs.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from cedar.trainers.common.config import not_negative, positive
 from cedar.trainers.common.windows import plan_window, step_bytes
 
 _OVERHEAD = 0.035  # CheckFreq: the largest fraction of training time that checkpoints may cost
-_STATE = 12  # bytes of a value's master weight and two moments
-_FROZEN = 1 / 6  # fraction of a replay saved: on average half of the operators are frozen and need no weight gradient
+_STATE = 12  # bytes per parameter: master weight and two moments, 4 bytes each
+_FROZEN = 1 / 6  # fraction of a replay that is saved: half of the operators are frozen on average, and need no B_WEIGHT
 
 
 @dataclass(frozen=True)
 class CheckpointOptions:
     """The size of the state to save, and the bandwidth of the links that can carry it."""
 
-    values: float  # parameters on one worker
-    operators: int = 64  # equally large operators (experts and others) that these parameters belong to
-    host: float = 12.0  # gigabytes per second from a worker to its machine's memory
+    values: float  # number of parameters on one worker
+    operators: int = 64  # number of operators (such as experts) with these parameters, assumed equally large
+    host: float = 12.0  # gigabytes per second from a worker's device to host memory
     network: float = 12.0  # gigabytes per second from a worker to another machine's memory
     idle: float = 0.5  # fraction of an iteration in which the network is free
     storage: float = 0.5  # gigabytes per second of storage bandwidth per worker
-    copies: int = 2  # copies in the memory of other machines
+    copies: int = 2  # number of copies in the memory of other machines
     restart: float = 60.0  # seconds from a failure until new workers can load
 
     def __post_init__(self) -> None:
@@ -54,9 +54,9 @@ class Scheme:
     name: str
     every: int  # iterations between two checkpoints, or iterations in a window
     stall: float = 0.0  # time for which a checkpoint stops training
-    lag: float = 0.0  # from a checkpoint's iteration until the checkpoint can be restored
+    lag: float = 0.0  # time from the iteration that is saved until its checkpoint can be restored
     load: float = 0.0  # time to load the state after a restart
-    replay: float | None = None  # time in which the failed stage redoes an iteration; None: all stages roll back
+    replay: float | None = None  # time for the failed stage to redo an iteration; None: all stages roll back
 
 
 def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: float = 1.0) -> list[Scheme]:
@@ -66,7 +66,7 @@ def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: fl
         options: size of the state, and bandwidths.
         iteration: seconds of an iteration.
         mtbf: mean seconds between failures.
-        alone: seconds of an iteration of one stage that never waits for others, as a fraction of ``iteration``.
+        alone: an iteration's time on one stage that never waits for others, as a fraction of ``iteration``.
 
     Examples:
         >>> [scheme.every for scheme in schemes(CheckpointOptions(1e9, storage=1.0), 3.0, 600.0)]
@@ -90,7 +90,7 @@ def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: fl
 
 
 def smallest_window(options: CheckpointOptions, iteration: float) -> int:
-    """Return the min window, in iterations, whose largest part can be copied to host and peers in one iteration."""
+    """Return the shortest window, in iterations, whose parts can each be copied to host and peers in one iteration."""
     sizes = [max(1, round(options.values / options.operators))] * options.operators
     limit = 1e9 * iteration * min(options.host, options.network * options.idle / options.copies)
     for steps in range(1, options.operators):
@@ -101,7 +101,7 @@ def smallest_window(options: CheckpointOptions, iteration: float) -> int:
 
 
 def effective(scheme: Scheme, iteration: float, restart: float, mtbf: float, seconds: float, seed: int = 0) -> float:
-    """Return the effective training time ratio: seconds of iterations that count, over all seconds.
+    """Return the effective training time ratio: seconds of iterations that were not lost, divided by all seconds.
 
     Args:
         scheme: how state is saved.
@@ -118,7 +118,7 @@ def effective(scheme: Scheme, iteration: float, restart: float, mtbf: float, sec
     draw = random.Random(seed)
     period = iteration + scheme.stall / scheme.every
     now = recovery = 0.0
-    done = durable = 0  # iterations done, and iterations that survive a failure
+    done = durable = 0  # number of iterations done, and of those that a failure cannot undo
     while now < seconds:
         span = min(draw.expovariate(1 / mtbf), seconds - now)
         now += span

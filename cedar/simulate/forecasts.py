@@ -1,4 +1,4 @@
-"""``cedar simulate``: forecasts for a model and a cluster that a TOML file describes. Imports no torch."""
+"""Run ``cedar simulate``: forecasts for a model and a cluster that a TOML file describes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cedar.trainers.common import config
 
 @dataclass(frozen=True)
 class Forecast:
-    """The results of a simulation. Only the measured side of ``comparisons`` is not simulated."""
+    """The results of a simulation. All figures are simulated, except the measured ones in ``comparisons``."""
 
-    period: float  # seconds of a step in which each instruction takes its mean time
+    period: float  # seconds of a step if each instruction takes its mean time
     step: DrawnQuantiles  # seconds of a step without failures
     rows: int  # rows in a step; 0: unknown
     survivals: list[Survival]
@@ -32,7 +32,7 @@ def forecast(path: str, changes: Sequence[str] = (), against: str | None = None)
         against: path of the report.json of a run on the same grid, to compare with.
 
     Raises:
-        CedarError: the file, the report or a trace cannot be read, or a setting is wrong.
+        CedarError: the file, the report or a trace cannot be read, or a setting is invalid.
     """
     job = SimulatedJob(config.load(path, SimulationOptions, changes))
     grid = job.options.pipeline

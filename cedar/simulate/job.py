@@ -28,7 +28,7 @@ from cedar.trainers.resilient.planner.search import search
 from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
 
 _MAX_INSTRUCTIONS = 500_000  # max instructions to draw
-_MAX_TASKS = 10_000  # max tasks placed per search for a plan, since a simulation searches for hundreds of plans
+_MAX_TASKS = 10_000  # max tasks to schedule per search, since a simulation searches for hundreds of plans
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Spread:
 
     mean: float = 0.0  # mean of a lognormal distribution
     deviation: float = 0.0  # its standard deviation
-    samples: tuple[float, ...] = ()  # measured seconds to draw from with equal probability, instead
+    samples: tuple[float, ...] = ()  # measured seconds; if set, one of these is drawn, with equal probability
 
     def __post_init__(self) -> None:
         not_negative(self, "mean", "deviation", "samples")
@@ -63,14 +63,14 @@ Time: TypeAlias = float | Spread | tuple[float | Spread, ...]
 class PipelineOptions:
     """The grid of workers, with the same settings as in ``cedar train resilient``."""
 
-    stages: int  # stages in a pipeline
+    stages: int  # number of stages in a pipeline
     replicas: int  # number of pipelines
     micro_batches: int  # micro-batches per pipeline and step
-    # activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``
+    # how many activations a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``
     memory: str | int = "1f1b"
     mode: Literal["sync", "staggered"] = "staggered"  # ``sync`` or ``staggered``
     tied: bool = False  # the first and the last stage share weights
-    exact: float = 0.0  # seconds CP-SAT may spend on the plan to draw steps from; 0: list scheduling
+    exact: float = 0.0  # seconds that CP-SAT may spend on the simulated plan; 0: list scheduling only
     rows: int = 0  # rows in a micro-batch, to report rows per second; 0: unknown
 
     def __post_init__(self) -> None:
@@ -79,16 +79,16 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class TimeOptions:
-    """Instruction times, in seconds: a number, a table with ``mean`` and ``deviation`` or ``samples``, or a list of
-    those with one entry per stage.
+    """Instruction times, in seconds: a number, or a table with ``mean`` and ``deviation`` or with ``samples``. A list
+    of these has one entry per stage.
     """
 
     forward: Time = 0.0  # forward (F) of a micro-batch
     backward_input: Time = 0.0  # backward of a micro-batch for the stage's input
     backward_weight: Time = 0.0  # backward of a micro-batch for the weights
-    reduce: float | Spread = 0.0  # ALL_REDUCE, counted from when all workers have arrived
+    reduce: float | Spread = 0.0  # ALL_REDUCE, from when the last worker has started it
     step: float | Spread = 0.0  # the optimizer's step
-    report: str = ""  # report.json of a run; its measured seconds replace all of these times and the links'
+    report: str = ""  # report.json of a run; its measured times replace these, and those of ``links``
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class LinkOptions:
 class FailureOptions:
     """When workers fail, and what failures cost."""
 
-    # mean seconds between two failures anywhere in the cluster; several values are simulated in turn
+    # mean seconds between two failures anywhere in the cluster; each value is simulated
     mtbf: tuple[float, ...] = ()
     repair: float = 3600.0  # mean seconds until a failed worker is back
     trace: str = ""  # CSV of ``milliseconds,add|remove,node`` that replaces ``mtbf`` and ``repair``
     pause: float = 1.0  # seconds that a change of workers costs, in addition to half a step
-    rates: tuple[float, ...] = ()  # fractions of workers dead at the same time, at which systems are compared
+    rates: tuple[float, ...] = ()  # fractions of dead workers at which to compare systems
 
     def __post_init__(self) -> None:
         not_negative(self, "pause", "rates")
@@ -134,9 +134,9 @@ class FailureOptions:
 class RunOptions:
     """The extent of the simulation."""
 
-    steps: int = 200  # steps to draw for quantiles; fewer are drawn if a step has many instructions
+    steps: int = 200  # number of steps to simulate for quantiles; fewer if a step has many instructions
     hours: float = 24.0  # hours of training under failures
-    draws: int = 10  # how many times these hours are simulated
+    draws: int = 10  # how many times to simulate these hours
     seed: int = 0  # seed of all random draws
     # systems to compare: ``resilient``, ``oobleck``, ``bamboo``, ``drop a replica``
     systems: tuple[str, ...] = tuple(SYSTEMS)
@@ -193,7 +193,7 @@ class Survival:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measured and simulated seconds of a run's steps while a given set of workers was dead."""
+    """Seconds of a run's steps while a given set of workers was dead: measured and simulated."""
 
     dead: frozenset[Worker]
     steps: int
@@ -202,7 +202,7 @@ class Comparison:
 
     @property
     def off(self) -> float:
-        """Return the relative error of the simulated median, as a fraction of the measured median."""
+        """Return the error of the simulated median, as a fraction of the measured median."""
         return error(self.simulated.middle, self.measured.middle)
 
 
@@ -258,16 +258,16 @@ class SimulatedJob:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def plan(self, dead: frozenset[Worker] = frozenset()) -> Plan:
-        """Return the plan that steps are drawn from."""
+        """Return the plan of the simulated steps."""
         if dead not in self._plans:
             problem, seconds = replace(self.problem, dead=dead), self.options.pipeline.exact
             self._plans[dead] = exact(problem, seconds) if seconds else plan(problem)
         return self._plans[dead]
 
     def period(self, dead: frozenset[Worker] = frozenset()) -> float:
-        """Return the seconds of a step when each instruction takes its mean time, from a short search for a plan.
+        """Return the seconds of a step when each instruction takes its mean time. The search for its plan is short.
 
-        Plans are cached by each stage's cost and number of dead workers; workers of a stage are interchangeable.
+        Results are cached by each stage's cost and number of dead workers, as a stage's workers are interchangeable.
         """
         counts = Counter(worker.stage for worker in dead)
         key = tuple(sorted((sum(self.problem.costs.stage(s)), counts[s]) for s in range(self.problem.stages)))
@@ -277,7 +277,7 @@ class SimulatedJob:
         return self._known[key]
 
     def steps(self, dead: frozenset[Worker] = frozenset()) -> list[float]:
-        """Return the seconds of drawn steps."""
+        """Return the seconds of simulated steps, with randomly drawn instruction times."""
         if dead in self._drawn:
             return self._drawn[dead]
         schedule = self.plan(dead).schedule
@@ -300,7 +300,7 @@ class SimulatedJob:
 
     @cached_property
     def slowdown(self) -> float:
-        """Return how many times longer a step takes with varying instruction times than with their means."""
+        """Return the mean step time with random instruction times, divided by the step time with mean ones."""
         return statistics.fmean(self.steps()) / self.mean
 
     @cached_property
@@ -339,7 +339,7 @@ class SimulatedJob:
         return (lambda problem: self.period(problem.dead)) if system == "resilient" else SYSTEMS[system]
 
     def at_rates(self) -> Iterator[tuple[float, str, float]]:
-        """Yield (fraction of workers dead, system, its throughput as a fraction of that with all workers alive)."""
+        """Yield (fraction of dead workers, system, fraction of its throughput that remains)."""
         run = self.options.run
         for rate in self.options.failures.rates:
             dead = [random_dead(self.problem, rate, run.seed + draw) for draw in range(min(run.draws, 5))]
@@ -349,7 +349,7 @@ class SimulatedJob:
                 yield rate, system, statistics.median(whole / time_of(replace(self.problem, dead=d)) for d in dead)
 
     def effective(self) -> Iterator[tuple[float, Scheme, float]]:
-        """Yield (mean seconds between failures, scheme, effective training time ratio averaged over the draws)."""
+        """Yield (mean seconds between failures, checkpointing scheme, mean effective training time ratio)."""
         chosen, run = self.options.checkpoints, self.options.run
         if chosen is None:
             return
@@ -364,8 +364,8 @@ class SimulatedJob:
     # ---- comparison with runs ----------------------------------------------------------------------------------------
 
     def against(self, path: str) -> list[Comparison]:
-        """Compare the steps that a run took between failures with simulated steps for the workers dead at that time.
-        ``path`` is the report.json of the run, which must have used the same grid.
+        """For each set of workers that were dead during a run, compare the run's step times with simulated ones.
+        ``path``: the report.json of the run, which must have used the same grid.
         """
         comparisons = []
         for dead, seconds in _intervals(_read(path)):
@@ -377,11 +377,11 @@ class SimulatedJob:
         return comparisons
 
 
-_SETTLED = 2  # steps left out after a change of workers, because their times include the change
+_SETTLED = 2  # number of steps to ignore after a change of workers, because their times include the change
 
 
 def _intervals(report: Mapping[str, Any]) -> Iterator[tuple[frozenset[Worker], list[float]]]:
-    """Yield each set of dead workers, and the seconds of the steps taken while it lasted."""
+    """Yield each set of dead workers, and the seconds of each step while exactly these workers were dead."""
     dead: frozenset[Worker] = frozenset()
     changes = [e for e in report["events"] if e["what"] in ("failure", "join") and e["worker"]]
     begins = [0.0, *(event["decided"] for event in changes), math.inf]

@@ -1,8 +1,8 @@
-"""Step times under failures, and the throughput over hours in which machines fail and are repaired.
+"""Simulate step times under failures, and throughput over hours in which machines fail and are repaired.
 
-Every system processes the same global batch, ``replicas`` x ``micro_batches``. The other systems are idealized: the
-batch is split optimally among their pipelines, and reconfiguration is free. As published, their step times are those
-of 1F1B, (micro_batches + stages - 1) slots for each pipeline, and their activation memory is also that of 1F1B.
+Every system processes the same global batch, ``replicas`` x ``micro_batches``. Systems other than cedar are idealized:
+their pipelines share the batch optimally, and reconfiguration takes no time. As published, they use 1F1B, with
+(micro_batches + stages - 1) slots for each pipeline, and with the activation memory of 1F1B.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cedar.trainers.resilient.schedule import ScheduleError, Worker, grid, timel
 
 
 class Event(NamedTuple):
-    """A machine joins or leaves, ``seconds`` after the trace begins."""
+    """A machine joins or leaves the cluster, ``seconds`` after the trace begins."""
 
     seconds: float
     kind: Literal["add", "remove"]
@@ -87,8 +87,8 @@ def random_trace(machines: int, failure: float, repair: float, seconds: float, s
     """Draw a trace of machines that fail and are repaired independently, with exponentially distributed times.
 
     Args:
-        machines: number of machines; all are running at second 0.
-        failure: mean seconds from start or repair to failure.
+        machines: number of machines; all are running at time 0.
+        failure: mean seconds until a running machine fails.
         repair: mean seconds from failure to repair.
         seconds: length of the trace.
         seed: seed of the random draws.
@@ -109,7 +109,7 @@ def random_trace(machines: int, failure: float, repair: float, seconds: float, s
 
 
 def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worker]:
-    """Draw dead workers at random: a fraction ``rate``, at least one if it is positive. Each stage keeps one alive.
+    """Draw a fraction ``rate`` of the workers at random as dead, at least one if it is positive. Stages keep one alive.
 
     Examples:
         >>> len(random_dead(Problem(4, 8, 8), 0.1))
@@ -128,7 +128,7 @@ def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worke
 
 
 def _spare_last(places: Iterable[Worker], problem: Problem) -> list[Worker]:
-    """Return the workers in order, without the last one of each stage."""
+    """Return the workers in the given order, without the last one of each stage, which must stay alive."""
     left = dict.fromkeys(range(problem.stages), problem.replicas)
     spared = []
     for place in places:
@@ -138,11 +138,11 @@ def _spare_last(places: Iterable[Worker], problem: Problem) -> list[Worker]:
     return spared
 
 
-REDUNDANCY = 0.15  # assumed cost of Bamboo's redundant forwards for a healthy pipeline; the paper gives no number
+REDUNDANCY = 0.15  # assumed slowdown of a healthy pipeline by Bamboo's redundant forwards; the paper has no number
 
 
 def one_f_one_b_time(problem: Problem) -> float:
-    """Return the time of a 1F1B step without failures, the baseline of the other systems."""
+    """Return the time of a 1F1B step without failures, the baseline of the systems other than cedar."""
     slot = problem.costs.slot(problem.stages)
     return _batch_time([problem.stages], problem.micro_batches, [slot]) + _closing_time(problem)
 
@@ -164,7 +164,7 @@ def resilient_time(problem: Problem) -> float:
 
 
 def drop_replica_time(problem: Problem) -> float:
-    """Return the step time when the other pipelines share the work of each pipeline with a dead worker, as in torchft.
+    """Return the step time when pipelines with a dead worker are dropped, and the others do their work, as in torchft.
 
     Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
@@ -179,8 +179,8 @@ def drop_replica_time(problem: Problem) -> float:
 def oobleck_time(problem: Problem) -> float:
     """Return the step time when a damaged pipeline spreads its layers over its live workers (Oobleck, idealized).
 
-    A pipeline may split its layers anywhere, continues with half of its workers or more, and gets an optimal share of
-    the micro-batches.
+    A pipeline may split its layers anywhere, and gets an optimal share of the micro-batches. It is dropped if fewer
+    than half of its workers are alive.
     """
     dead = Counter(worker.replica for worker in problem.dead)
     lengths = [problem.stages - dead[replica] for replica in range(problem.replicas)]
@@ -192,8 +192,8 @@ def oobleck_time(problem: Problem) -> float:
 def bamboo_time(problem: Problem) -> float:
     """Return the step time when a dead worker's predecessor also runs its stage, from a redundant copy (Bamboo).
 
-    Redundant forwards cost a healthy pipeline ``REDUNDANCY``. A pipeline with two dead neighbors is lost. The model is
-    idealized: it ignores the memory of the copies.
+    Redundant forwards slow down every pipeline by ``REDUNDANCY``. A pipeline is dropped if two neighboring stages are
+    dead. The model is idealized: it ignores the memory of the copies.
     """
     slots = []
     for replica in range(problem.replicas):
@@ -205,10 +205,10 @@ def bamboo_time(problem: Problem) -> float:
 
 
 def throughput_bound(problem: Problem) -> float:
-    """Return the fraction of 1F1B throughput that re-routing can preserve, from the stage with the most dead workers.
+    """Return an estimate of the fraction of 1F1B throughput that re-routing can preserve.
 
-    The formula is min(1, (DP - f) / DP * (M + PP - 1) / M), with f dead workers in that stage. It ignores the gain
-    of a split backward without failures. A plan can exceed it, so compare plans with their own fault-free plan, too.
+    The formula is min(1, (DP - f) / DP * (M + PP - 1) / M), with f dead workers in the stage that has the most. A plan
+    with a split backward can exceed it, so compare plans with their own fault-free plan, too.
 
     Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
@@ -236,9 +236,9 @@ def _shared_time(lengths: Sequence[int], problem: Problem, slots: Sequence[float
 
 
 def _batch_time(lengths: Sequence[int], micro_batches: int, slots: Sequence[float]) -> float:
-    """Return the time of the slowest pipeline when pipelines share integer numbers of micro-batches optimally."""
+    """Return the time of the slowest pipeline when micro-batches are distributed optimally over pipelines."""
     ends = [(length * slot, at) for at, (length, slot) in enumerate(zip(lengths, slots, strict=True))]
-    heapq.heapify(ends)  # when each pipeline would finish if it got one more micro-batch
+    heapq.heapify(ends)  # the time at which each pipeline would finish with one more micro-batch
     last = 0.0
     for _ in range(micro_batches):
         last, at = ends[0]
@@ -257,8 +257,8 @@ class Phase(NamedTuple):
 def phases(problem: Problem, trace: Trace, seconds: float | None = None) -> Iterator[Phase]:
     """Yield the periods between changes of the dead workers, from the beginning of the trace.
 
-    A new machine takes a free place in the stage with the fewest live workers, or becomes a spare. A spare replaces a
-    machine that leaves. All places are free at the start. ``seconds`` is when to end; default: the last event.
+    A new machine joins the stage with the fewest live workers, or becomes a spare if all stages are full. A spare
+    replaces a machine that leaves. At the start, no stage has a machine. ``seconds``: the end; default: the last event.
     """
     end = trace.seconds if seconds is None else seconds
     places = list(grid(problem.stages, problem.replicas))
@@ -299,14 +299,14 @@ def _dead_workers(problem: Problem, place_of: dict[str, Worker]) -> frozenset[Wo
 class Outcome:
     """The result of replaying a trace with one system."""
 
-    steps: float  # steps done over the whole trace
+    steps: float  # number of steps done in the whole trace
     changes: int  # number of changes of the set of dead workers
-    idle: float  # seconds in which no step made progress
+    idle: float  # seconds without progress
     seconds: float  # length of the whole trace
 
     @property
     def rate(self) -> float:
-        """Return the steps per second over the whole trace."""
+        """Return the mean number of steps per second."""
         return self.steps / self.seconds if self.seconds else 0.0
 
 

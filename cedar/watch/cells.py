@@ -1,4 +1,4 @@
-"""Show values in table cells: images as thumbnails, sound as a waveform, anything else as a short string."""
+"""Render values for table cells: images as thumbnails, sound as a waveform, other values as a short string."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy.typing as npt
 from cedar.core.printable import escape
 
 _HIGH, _WIDE = 128, 256  # max size of a thumbnail in pixels
-_MIN_SHOWN = 64  # pixels; a smaller thumbnail is enlarged, by an integer factor, up to this size
-_MAX_SAMPLED = 512  # max pixels per side that a thumbnail is computed from
-_MIN_IMAGE_SIDE = 8  # min pixels per side of a gray image; smaller arrays are boxes or points
+_MIN_SHOWN = 64  # pixels; smaller thumbnails are enlarged by an integer factor, at most to this size
+_MAX_SAMPLED = 512  # max pixels per side to compute a thumbnail from; larger images are subsampled
+_MIN_IMAGE_SIDE = 8  # min pixels per side of a gray image; smaller arrays are probably boxes or points
 _MAX_ASPECT = 50  # max aspect ratio of an image
 _MIN_SAMPLES = 64  # min samples of an audio clip; fewer are shown as numbers
 _WAVEFORM_SIZE = (160, 48)  # size of a waveform in pixels
@@ -60,7 +60,7 @@ def markup(name: str, value: Any) -> str:
 
 
 def _pixels(value: Any) -> npt.NDArray[Any] | None:
-    """Return an image's array with shape (height, width) or (height, width, 1, 3 or 4); None for other values."""
+    """Return an image as an array, (height, width) or (height, width, 1, 3 or 4); None if the value is not an image."""
     if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "uifb":
         return None
     if value.ndim == 3 and (value.dtype == np.uint8 or value.dtype.kind == "f"):
@@ -95,7 +95,7 @@ def _thumbnail(name: str, value: npt.NDArray[Any], pixels: npt.NDArray[Any]) -> 
 
 
 def _levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Convert to bytes. Floats from 0 to 1 keep that range; other numbers are scaled from their minimum to maximum."""
+    """Convert to bytes. Floats from 0 to 1 are multiplied by 255; other numbers are scaled from minimum to maximum."""
     if pixels.dtype == np.uint8:
         return np.ascontiguousarray(pixels)
     numbers = pixels.astype(np.float64)
@@ -116,7 +116,7 @@ def _range_text(numbers: npt.NDArray[Any]) -> str:
 
 
 def _samples(value: Any) -> npt.NDArray[Any] | None:
-    """Return a clip's samples, averaged over channels; None for other values."""
+    """Return an audio clip's samples, averaged over channels; None if the value is not an audio clip."""
     if isinstance(value, list) and len(value) >= _MIN_SAMPLES and all(type(number) is float for number in value):
         return np.array(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.ndim or len(value) < _MIN_SAMPLES:
@@ -127,7 +127,7 @@ def _samples(value: Any) -> npt.NDArray[Any] | None:
 
 
 def _waveform(name: str, samples: npt.NDArray[Any]) -> str:
-    """Return the waveform as SVG: the minimum and maximum of each part of the clip."""
+    """Return the waveform as SVG, drawn from the minimum and maximum of each part of the clip."""
     wide, high = _WAVEFORM_SIZE
     caption = f"{len(samples):,} samples, {_range_text(samples)}"
     numbers = np.nan_to_num(samples.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,4 +1,4 @@
-"""A contact sheet: rows before and after each operator, as text and as a page."""
+"""A contact sheet: shows rows before and after each operator, as text or as an HTML page."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Cell:
     """One row after an operator.
 
     Attributes:
-        values: the values of all its columns; empty if the row ended.
-        shown: the columns that the operator wrote, added or changed.
+        values: the values of all columns; empty if the operator dropped the row or failed.
+        shown: names of the columns that the operator wrote, added or changed.
         draws: the operator's random draws for this row, by name.
         note: a remark for the reader.
-        end: why the row ends here; "" if it continues.
+        end: why the row has no further cells; "" if it has.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class SheetRow:
-    """One row: where it was read, and a cell for the source and for each operator that it reached."""
+    """One row: where it was read from, and a cell for the source and for each operator that it reached."""
 
     place: str
     cells: tuple[Cell, ...]
@@ -51,9 +51,9 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The result of ``Pipeline.inspect()``. ``steps`` are the source and the operators, in the order of a row's cells.
+    """The result of ``Pipeline.inspect()``. ``steps``: labels of the source and the operators, in the cells' order.
 
-    ``notes`` say which operators are left out, and where the sheet ends.
+    ``notes``: which operators are left out, and at which operator the sheet ends.
     """
 
     steps: tuple[str, ...]
@@ -110,7 +110,7 @@ def _draws_text(cell: Cell) -> str:
 
 
 def _others(cell: Cell, before: Cell | None) -> list[str]:
-    """Describe the columns that are not shown: unchanged, removed, or too many."""
+    """Describe the columns that a cell does not show: unchanged, removed, or beyond the maximum number."""
     same = [name for name in cell.values if name not in cell.shown]
     gone = [name for name in before.values if name not in cell.values] if before is not None and not cell.end else []
     more = len(cell.shown) - _MAX_COLUMNS

@@ -24,11 +24,11 @@ _MAX_CELL = 24  # max characters per cell
 
 @dataclass(frozen=True)
 class ColumnFigures:
-    """Statistics of one column: of its values, or with ``lengths``, of the lengths of its lists or bytes.
+    """Statistics of one column. If ``lengths`` is set, they describe the lengths of its lists or byte strings.
 
-    ``nulls`` and ``nans`` are counts; all other figures exclude such values. ``deviation`` is the standard deviation of
-    all rows. ``quantiles`` maps 0.25, 0.5 and 0.75 to values, ``top`` the most frequent values to their share of the
-    rows, 0 to 1. Figures that do not apply to the type are None or empty.
+    ``nulls`` and ``nans`` are counts; all other figures exclude these values. ``deviation`` is the population standard
+    deviation. ``quantiles`` maps 0.25, 0.5 and 0.75 to values. ``top`` maps the most frequent values to their share of
+    the rows, 0 to 1. Figures that do not apply to the type are None or empty.
     """
 
     type: str
@@ -52,7 +52,7 @@ class Description:
     columns: dict[str, ColumnFigures]
 
     def table(self) -> pl.DataFrame:
-        """Return the figures as a table of strings, with one row per column."""
+        """Return the statistics as a table of strings, with one row per column."""
         import polars as pl
 
         rows = [{"column": name, **_table_cells(figures, self.rows)} for name, figures in self.columns.items()]
@@ -80,7 +80,7 @@ class Description:
 
 
 def describe(blocks: Iterable[Block]) -> Description:
-    """Compute the figures of all rows in one pass; memory holds one part of the rows and a sample."""
+    """Compute the statistics in one pass, with only a part of the rows and a random sample in memory."""
     import polars as pl
 
     columns: dict[str, _ColumnTotals] = {}
@@ -100,7 +100,7 @@ def describe(blocks: Iterable[Block]) -> Description:
 
 
 class _ColumnTotals:
-    """Accumulates the statistics of a column, part by part."""
+    """Accumulates the statistics of a column from successive parts of its rows."""
 
     def __init__(self, first: pl.Series) -> None:
         import polars as pl
@@ -115,7 +115,7 @@ class _ColumnTotals:
         self.most: Any = None
 
     def add(self, part: pl.Series) -> pl.Series:
-        """Add a part; return the values that statistics are computed from, null if there are none."""
+        """Add a part. Return the values to sample: the column's, their lengths, or null if the type has no figures."""
         import polars as pl
 
         self.nulls += part.null_count()

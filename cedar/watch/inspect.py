@@ -1,4 +1,4 @@
-"""inspect: run the first rows of a pipeline through its operators one by one, as written."""
+"""``inspect``: run the first rows of a pipeline through its unoptimized operators, one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cedar.watch.contact_sheet import Cell, Sheet, SheetRow
 def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
     """Return the first rows of a pipeline's source, before and after each operator that works on single rows.
 
-    Random operators draw what they would draw for these rows in a run with this seed and epoch.
+    Random operators make the same draws as for these rows in a run with this seed and epoch.
 
     Args:
         root: the pipeline's last node.
@@ -36,7 +36,7 @@ def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
         seed, epoch: the run's seed and epoch.
 
     Raises:
-        CedarError: the source raised it. An operator's error is shown in its cell instead.
+        CedarError: reading the source failed. If an operator fails, its cell shows the error instead.
     """
     work = _InspectPass(root, seed, epoch)
     try:
@@ -69,7 +69,7 @@ class _InspectPass:
         return Sheet(labels, rows_shown, tuple(notes), self.env.seed, self.env.epoch)
 
     def _path(self) -> tuple[Node, list[Node], list[str]]:
-        """Return the source, the operators from there on (along first inputs only), and notes on what is left out."""
+        """Return the source, the operators after it (following first inputs only), and notes on operators left out."""
         above: list[Node] = []
         node = self.binding.root
         while node.inputs:
@@ -104,7 +104,7 @@ class _InspectPass:
         return SheetRow(place, tuple(row_cells))
 
     def _apply(self, node: Node, block: Block, before: Cell) -> tuple[Cell, Block]:
-        """Apply an operator to a row; return the cell and the resulting block."""
+        """Apply an operator to a block of one row; return the cell and the resulting block."""
         try:
             after = run_block(self._program(node), own_copy(block), self.env).blocks[0]
         except CedarError as error:
@@ -120,7 +120,7 @@ class _InspectPass:
         return Cell(values, _changed(node, before.values, values), self._random_draws(node, block), note), after
 
     def _program(self, node: Node) -> Program:
-        """Return a program of only this operator.
+        """Return a program that runs only this operator.
 
         Raises:
             CedarError: the operator cannot be prepared.
@@ -137,13 +137,13 @@ class _InspectPass:
         return program
 
     def _random_draws(self, node: Node, block: Block) -> dict[str, Any]:
-        """Return an operator's random draws for the row of a block, as its ``describe`` method reports them."""
+        """Return an operator's random draws for the block's row, from the operator's ``describe`` method."""
         describe = getattr(self.binding.bound(node), "describe", None)
         drawn = describe(block, self.env) if describe is not None else []
         return drawn[0] if drawn else {}
 
     def _draws_if_known(self, node: Node, block: Block) -> dict[str, Any]:
-        """Return the draws for a row without a result; empty if they cannot be determined."""
+        """Return the random draws for a row that the operator dropped; empty if they cannot be determined."""
         with suppress(Exception):  # the transform may not accept the row's values
             return self._random_draws(node, block)
         return {}

@@ -1,4 +1,4 @@
-"""Observers of a run: each is notified of deliveries and of the end."""
+"""Observers of a run, which are notified when batches are delivered and when iterations end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MAX_POINTS = 512  # max points in a run's history
 
 
 class History(Observer):
-    """Records the progress of a run at intervals, which double whenever the history is full."""
+    """Records the progress of a run at regular intervals. A full history drops half and doubles the interval."""
 
     def __init__(self) -> None:
         self._next, self._every = 0.0, _UPDATE_SECONDS
 
     def update(self, metrics: Metrics) -> None:
-        """Add a point if it is due."""
+        """Add a point if the interval has passed."""
         elapsed = metrics.time.elapsed
         if elapsed < self._next:
             return
@@ -50,7 +50,7 @@ class Callback(Observer):
         self.loader: Loader | None = None
 
     def update(self, metrics: Metrics) -> None:
-        """Call ``on_metrics`` if it is due."""
+        """Call ``on_metrics`` if ten seconds have passed."""
         if time.perf_counter() >= self._next:
             self.ended()
 
@@ -66,7 +66,7 @@ class Observers(Observer):
 
     Args:
         progress, trace, serve, on_metrics: the arguments of ``Pipeline.loader``.
-        site: the user's line.
+        site: the line of user code that made the loader.
     """
 
     def __init__(self, progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> None:
@@ -104,13 +104,13 @@ class Observers(Observer):
             self._otlp.attach(loader)
 
     def begin(self, metrics: Metrics) -> None:
-        """Notify the observers that a loader was created, with its metrics."""
+        """Notify the observers that a loader with these metrics was created."""
         self._metrics = metrics
         for each in self._all:
             each.begin(metrics)
 
     def update(self, metrics: Metrics) -> None:
-        """Notify the observers of a delivery, at most every 0.1 seconds."""
+        """Notify the observers of a delivered batch, at most every 0.1 seconds."""
         now = time.perf_counter()
         if now >= self._next:
             self._next = now + _UPDATE_SECONDS

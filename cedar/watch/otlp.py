@@ -27,19 +27,19 @@ def collector_variable() -> str:
     return next((name for name in _ENDPOINTS if os.environ.get(name)), "")
 
 
-_numbers = itertools.count()  # numbers this process's loaders
-_sending: weakref.WeakKeyDictionary[Any, Loaders] = weakref.WeakKeyDictionary()  # by the program's meter provider
+_numbers = itertools.count()  # counter for numbering this process's loaders
+_sending: weakref.WeakKeyDictionary[Any, Loaders] = weakref.WeakKeyDictionary()  # by meter provider of the program
 
 
 class Loaders:
-    """The loaders whose metrics one provider sends. Each instrument is created once and reads all loaders.
+    """The loaders whose metrics one meter provider sends. They share instruments, one for each metric.
 
     Args:
         provider: the meter provider.
     """
 
     def __init__(self, provider: Any) -> None:
-        self.known: dict[int, Any] = {}  # weak references to loaders, by number
+        self.known: dict[int, Any] = {}  # maps loader numbers to weak references
         self._created: set[str] = set()
         self._meter = provider.get_meter("cedar")
 
@@ -78,7 +78,7 @@ class Otlp(Observer):
     """
 
     def __init__(self) -> None:
-        self._own_provider: Any = None  # its own meter provider, if any
+        self._own_provider: Any = None  # meter provider created here, if the program has none
         self._number = next(_numbers)
         self._loaders: Loaders | None = None
 
@@ -99,7 +99,7 @@ class Otlp(Observer):
             self._loaders.add(self._number, loader)
 
     def close(self) -> None:
-        """Stop sending; an own provider first sends the last metrics."""
+        """Stop sending. If this object created the provider, the provider first sends the last metrics."""
         if self._own_provider is not None:
             provider, self._own_provider = self._own_provider, None
             provider.shutdown()
@@ -108,7 +108,7 @@ class Otlp(Observer):
 
 
 def _provider() -> Any:
-    """Return a provider that sends by HTTP, configured by OpenTelemetry's variables; None if it is not installed."""
+    """Return a meter provider that sends over HTTP, configured by OpenTelemetry's variables; None if not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError:

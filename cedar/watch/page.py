@@ -22,12 +22,12 @@ _STYLE = (
     "#cedar-lanes{border:1px solid #666;max-height:70vh;overflow-y:auto}#cedar-lanes:focus{outline:3px solid #1d4ed8}"
 )
 _WIDE, _HIGH = 720, 120  # width and height of a chart in pixels
-_MAX_SPANS = 100_000  # max spans on a page; the latest are shown
+_MAX_SPANS = 100_000  # max spans to show on a page; the latest are kept
 _RATE, _WAIT, _MEMORY = "#1d4ed8", "#b91c1c", "#15803d"
 
 
 def page(report: Report, spans: Sequence[Shown] = ()) -> str:
-    """Return a page that needs no network. If spans were recorded, it includes a timeline.
+    """Return a self-contained page. If spans were recorded, it includes a timeline.
 
     Examples:
         >>> import cedar
@@ -40,7 +40,7 @@ def page(report: Report, spans: Sequence[Shown] = ()) -> str:
 
 
 def live(report: Report) -> str:
-    """Return the live page of a served run, which requests ``report`` every second."""
+    """Return the live page of a served run; the page requests ``/report`` every second."""
     return _html_page(
         f"cedar: rank {report.rank} of {report.world}",
         f'<p class="cedar" role="status" id="cedar-state">running</p><div id="cedar-live">{view(report)}</div>'
@@ -105,7 +105,7 @@ def _table(title: str, rows: Iterable[tuple[str, float]], total: float) -> str:
 
 
 def _chart(report: Report) -> str:
-    """Return a chart of rows per second, the trainer's share of waiting, and memory over time."""
+    """Return a chart of three figures over time: rows per second, the share of time spent waiting, and memory."""
     spans = [(a, b) for a, b in pairwise(report.history) if b[0] > a[0]]
     if not spans:
         return ""
@@ -132,7 +132,7 @@ def _chart(report: Report) -> str:
 
 
 def _timeline(shown: Sequence[Shown]) -> str:
-    """Return a timeline with a lane per thread, worker and trainer, and the script that draws its visible part."""
+    """Return a timeline with a lane per thread, worker and trainer, and a script that draws its visible part."""
     names: dict[str, int] = {}
     lanes: dict[str, int] = {}
     zero = min(span[2] for span in shown)

@@ -14,13 +14,13 @@ from cedar.plan.data import Plan
 from cedar.plan.graph import Node, labels, walk
 
 _WIDE, _HIGH, _GAP = 8, 30, 26  # pixels: width of a character, height of a box, gap between boxes
-_SMALL, _LINE = 6.7, 15  # pixels: width of a character and height of a line below the label
+_SMALL, _LINE = 6.7, 15  # pixels: width of a character and height of a line in the details below the label
 _MAX_CHARACTERS = 60  # max characters per line in a box
 
 
 @dataclass(frozen=True)
 class Box:
-    """One operator: its label, the indices of its input boxes, and details in small print."""
+    """One operator: its label, the indices of its input boxes, and details in a smaller font."""
 
     label: str
     inputs: tuple[int, ...]
@@ -50,7 +50,7 @@ def mermaid(shown: Sequence[Box]) -> str:
 
 
 def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
-    """Return a self-contained SVG. Each box shows its label's share, 0 to 1: the redder, the larger the share."""
+    """Return a self-contained SVG. Boxes are colored by their label's share, 0 to 1: larger shares are redder."""
     shares = shares or {}
     shown = [replace(box, details=tuple(map(one_line, box.details))) for box in shown]
     depth: list[int] = []

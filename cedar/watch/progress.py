@@ -1,4 +1,4 @@
-"""A progress line in a terminal or notebook for runs over a second; in other outputs, an occasional line."""
+"""Show a progress line in a terminal or notebook, for runs longer than a second. Otherwise, write lines sometimes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cedar.profile.text import cut
 _QUIET_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2
 _PLAIN_SECONDS = 30.0
-_WIDTH = 78  # max characters of a line; a spinner and a space precede it in a terminal of 80 columns
-_BAR = 12  # characters of the bar
+_WIDTH = 78  # max characters of a line: 80 columns of a terminal, less a spinner and a space
+_BAR = 12  # number of characters of the bar
 _MIN_NAME = 8  # min characters for the bottleneck's name
 _RATE_SECONDS = 5.0  # seconds over which a rate is averaged
 
 
 class RecentRate:
-    """Recent rows per second, and the share of recent time during which the trainer waited, 0 to 1."""
+    """Computes rows per second, and the share of time during which the trainer waited, over recent seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, float]] = deque()
 
     def of(self, metrics: Metrics) -> tuple[float, float]:
-        """Return both figures; call this repeatedly."""
+        """Return rows per second and the share of waiting, 0 to 1. Each call also records the current values."""
         now = metrics.time.elapsed, metrics.rows, metrics.time.waited
         while len(self._seen) > 1 and now[0] - self._seen[1][0] >= _RATE_SECONDS:
             self._seen.popleft()
@@ -50,7 +50,7 @@ class Remaining:
         self._epoch, self._began = 0, (0.0, 0)
 
     def of(self, elapsed: float, epoch: int, done: int, total: int | None) -> tuple[float, float | None] | None:
-        """Return the share that is done, 0 to 1, and the seconds left; None if the total is unknown.
+        """Return the completed share, 0 to 1, and the seconds left; None if the total is unknown.
 
         Examples:
             >>> Remaining().of(50.0, 0, 25, 100)
@@ -66,14 +66,14 @@ class Remaining:
 
 
 class Progress(Observer):
-    """Shows a line of at most 78 characters: epoch, bar and time left (or rows, if the total is unknown), recent
-    rows/s, the trainer's share of waiting, and what it waited for.
+    """Shows a line of at most 78 characters: the epoch, a bar with the time left (if the total is unknown, the rows so
+    far), rows/s, the share of time that the trainer waited, and what it waited for.
 
     Args:
-        title: start of the line; replaced by the epoch if that is given.
-        position: returns the number of units done in this epoch, and the total or None.
+        title: start of the line, unless ``epoch`` is set.
+        position: returns how many steps of this epoch are done, and their total number or None.
         epoch: returns the current epoch.
-        plain: also write lines if stderr is not a terminal or notebook.
+        plain: also write occasional lines if stderr is not a terminal or notebook.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Progress(Observer):
         self._recent_rate, self._left = RecentRate(), Remaining()
 
     def update(self, metrics: Metrics) -> None:
-        """Redraw the line if it is due."""
+        """Redraw the line if enough time has passed."""
         now = time.perf_counter()
         if not self._draws or now < self._next:
             return
@@ -150,7 +150,7 @@ def _in_notebook() -> bool:
 
 
 class _Terminal:
-    """Draws a line after a spinner."""
+    """Draws a line in a terminal, after a spinner."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -160,7 +160,7 @@ class _Terminal:
         self._status.start()
 
     def update(self, text: str) -> None:
-        self._status.update(self._text(text))  # not as a string, in which rich would parse brackets as markup
+        self._status.update(self._text(text))  # a string would not do: rich would parse its brackets as markup
 
     def stop(self) -> None:
         """Remove the line."""
@@ -168,7 +168,7 @@ class _Terminal:
 
 
 class _Notebook:
-    """Overwrites one output of a notebook cell."""
+    """Draws a line in a notebook, by overwriting an output of the cell."""
 
     def __init__(self) -> None:
         from IPython.display import display  # type: ignore[import-not-found]

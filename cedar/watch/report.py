@@ -1,4 +1,4 @@
-"""The report of a run: what a loader has done so far, as text and as a page."""
+"""The report of a run: what a loader has done so far, as text or as an HTML page."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from cedar.core.printable import printable
 from cedar.core.request_owner import Use
 from cedar.engine.metrics import Metrics, SkippedFile
 
-_DEATHS = 20  # max dead workers that a report lists, one per line
+_DEATHS = 20  # max dead workers to list in a report, one per line
 
 
 @dataclass(frozen=True)
 class Report:
     """What a loader has done so far.
 
-    ``seconds`` is the wall time between the first and the last ``next()``. ``stall`` is the share of it during which
-    the caller waited for data, 0 to 1. ``rows_per_second`` is the rate of delivery. ``operators`` maps labels to
-    seconds of work, summed over workers. ``workers_time`` lists everything that workers did, with the measured share
-    of each fused operator. Its lines sum to ``seconds`` times the number of workers at each moment, plus the work that
-    the loader's process does besides. ``loader_time`` is what the caller's thread did, and sums to ``seconds``.
-    ``bottleneck`` is what takes the most time, and ``summary`` says why, as ``explain()`` does.
-    ``rows_read`` counts rows that this rank decoded from the sources. ``plan`` says how the last plan was found;
-    ``notes`` report on other plans, audits and the cache. ``restarts`` counts workers that died; ``deaths`` says how
-    each died, and at which operator and row. ``recovery`` is the median of the seconds from the loss of a task until it
-    was done.
+    ``seconds`` is the wall time between the first and the last ``next()``. ``stall`` is the share of this time during
+    which the caller waited for data, 0 to 1. ``rows_per_second`` counts delivered rows. ``operators`` maps labels to
+    seconds of work, summed over workers. ``workers_time`` lists how workers spent their time; fused operators get their
+    measured shares. Its lines sum to the time of all workers, plus work in the loader's own process.
+    ``loader_time`` lists how the caller's thread spent its time, and sums to ``seconds``.
+    ``bottleneck`` is what takes the most time, and ``summary`` explains why, as ``explain()`` does.
+    ``rows_read`` counts rows that this rank decoded from the sources. ``plan`` describes how the last plan was found;
+    ``notes`` report on other plans, audits and the cache. ``restarts`` counts workers that died. ``deaths`` describes
+    how each died, and at which operator and row. ``recovery`` is the median of the seconds from losing a task until
+    the task was done.
     ``requests`` counts requests to storage other than local files, ``retries`` those repeated after a fault, and
-    ``retry_wait`` the seconds waited before retries. They include listings and footers of the sources, whenever these
-    were read, and all requests of this loader's tasks in any process.
+    ``retry_wait`` the seconds waited before retries. They include requests for the sources' listings and footers, and
+    requests of this loader's tasks in any process.
     ``numeric`` describes the environment that functions run in; empty without functions.
-    ``skipped_files`` says what was skipped of each damaged file.
-    ``dedup`` maps each group of columns of ``dedup()`` to delivered rows per stored row.
-    ``bytes_read`` is the decoded size of the splits that were read, if metadata include it. ``queue_bytes`` is the
+    ``skipped_files`` describes what was skipped of each damaged file.
+    ``dedup`` maps each group of columns of ``dedup()`` to the number of delivered rows per stored row.
+    ``bytes_read`` is the decoded size of the splits that were read, if file metadata include it. ``queue_bytes`` is the
     size of finished rows that the loader has not taken yet; only with an observer, such as ``progress=``.
-    ``memory`` is the bytes that this process and its workers hold; shared file pages, such as libraries, count once.
-    ``memory_peak`` is the maximum seen with ``Budget(memory=)``, and ``memory_parts`` breaks it down if it exceeded the
-    budget. ``rows_cached`` counts rows read from a cache, and ``plan_changes`` changes of the plan during the run.
+    ``memory`` is the bytes that this process and its workers use; shared file pages, such as libraries, count once.
+    ``memory_peak`` is the max memory during a run with ``Budget(memory=)``; ``memory_parts`` breaks it down if it was
+    over budget. ``rows_cached`` counts rows read from a cache. ``plan_changes`` counts changes of plan during the run.
     ``epoch`` and ``step`` are the loader's position, as in its state: after the end of an epoch, step 0 of the next.
     ``graph`` has, for each operator, its label, the indices of its inputs in this list, and lines about its columns,
-    rows and executor. ``history`` has (seconds, rows, seconds waited, bytes held) at intervals; only with an observer.
+    rows and executor. ``history`` has (seconds, rows, seconds waited, memory) at intervals; only with an observer.
     """
 
     rows: int
@@ -86,10 +86,10 @@ class Report:
     step: int = 0
     graph: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = field(default=(), repr=False)
     history: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
-    metrics: Metrics | None = field(default=None, repr=False, compare=False)  # for the recorded spans
+    metrics: Metrics | None = field(default=None, repr=False, compare=False)  # has the recorded spans
 
     def html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as one HTML page, which needs no network.
+        """Write the report as one self-contained HTML page.
 
         Examples:
             >>> import cedar, pathlib
@@ -141,7 +141,7 @@ class Report:
 
 
 def make_report(metrics: Metrics, metadata: Use, inline: bool, notes: tuple[str, ...], **facts: Any) -> Report:
-    """Build a report from the counters; ``metadata`` counts storage requests made outside tasks."""
+    """Build a report from the counters. ``metadata``: storage requests made outside tasks."""
     time, labels, bound = metrics.time, metrics.display_labels, metrics.bound
     with metrics._lock:  # any thread may call this at any time
         lines = time.workers(labels, metrics.weights, inline)

@@ -1,4 +1,4 @@
-"""Convert a report to the JSON stored in a trace, and back."""
+"""Convert a report to JSON values, which traces store, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARES = ("operators", "loader_time", "skipped", "dedup")
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Return the report as JSON-able values.
+    """Return the report as values that ``json.dumps`` accepts.
 
     Examples:
         >>> import cedar

@@ -22,16 +22,16 @@ from cedar.watch.status import Collector, status
 from cedar.watch.trace import MAX_RECORDED, TraceRecord
 
 TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - an environment variable's name
-_MAX_TRACE_SECONDS = 60  # max seconds of a requested trace
+_MAX_TRACE_SECONDS = 60  # max seconds that a client may request a trace for
 _NOT_INSTALLED = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
 
 
 class StatusServer(Observer):
-    """Answers requests that have the token, as long as the loader is open.
+    """Answers requests that have the token, until the loader is closed.
 
     Args:
         address: host and port; port 0 picks a free port.
-        site: the user's line.
+        site: the line of user code that made the loader.
     """
 
     def __init__(self, address: str, site: Site | None) -> None:
@@ -56,12 +56,12 @@ class StatusServer(Observer):
         port = server.server_address[1]
         url = f"http://{self._address.rpartition(':')[0]}:{port}/status?token={token}"
         self._address_file = served.note(url, port)
-        weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # the server's thread ends with the process
+        weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # its daemon thread ends at exit anyway
         weakref.finalize(loader, served.forget, self._address_file, os.getpid())
         return url
 
     def update(self, metrics: Metrics) -> None:
-        """Compute the epoch's length, in the thread that runs the loader."""
+        """Compute the epoch's length here, in the loader's thread, so that requests only read it."""
         loader = self._loader()
         if loader is not None:
             loader.position()

@@ -1,4 +1,4 @@
-"""Track the runs that a process serves: one file per run, in the user's private folder, has its address and token."""
+"""Track the runs that processes serve. A file per run, in the user's private folder, has its address and token."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def _remove_dead(folder: str) -> None:
             except ProcessLookupError:
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, f"{host}.{process}.{port}"))
-            except OSError:  # the process is alive and has another user
+            except OSError:  # the process is alive and belongs to another user
                 continue
 
 
 def _host_name() -> str:
-    """Return the name of this machine, since machines may share the folder."""
+    """Return the name of this machine, to distinguish machines that share the folder."""
     return socket.gethostname().replace(".", "-") or "localhost"

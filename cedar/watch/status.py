@@ -1,4 +1,4 @@
-"""A run's figures as plain values, for callbacks, for ``/status``, and as Prometheus metrics."""
+"""A run's metrics as plain values for callbacks and ``/status``, and as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def status(loader: Loader) -> dict[str, Any]:
-    """Return a loader's report as JSON-able values. Times are in seconds, sizes in bytes.
+    """Return a loader's report as values that ``json.dumps`` accepts. Times are in seconds, sizes in bytes.
 
     Examples:
         >>> import cedar
@@ -53,7 +53,7 @@ class Figure:
     """A metric: its name without ``cedar_``, its UCUM unit, a description, and its values.
 
     Args:
-        label: the name of the label that distinguishes the values; "" for a single value, under "".
+        label: name of the label that distinguishes the values; "" for a single value, whose key is "".
         counts: whether it is a counter, which only grows; otherwise a gauge.
     """
 
@@ -65,7 +65,7 @@ class Figure:
     counts: bool = True
 
     def describe(self) -> Iterator[tuple[str, float]]:
-        """Yield labels and values. Labels are made valid Unicode, which file names need not be."""
+        """Yield labels and values. Labels that are not valid Unicode, such as some file names, are made valid."""
         for part, value in self.values.items():
             yield part.encode(errors="backslashreplace").decode(), value
 

@@ -19,9 +19,9 @@ from cedar.watch.report import Report
 from cedar.watch.saved import to_json
 
 _log = logging.getLogger("cedar")
-MAX_RECORDED = 200_000  # max recorded tasks, and max recorded waits; the latest are kept
+MAX_RECORDED = 200_000  # max recorded tasks, and max recorded waits; older ones are dropped
 BASE = "baseTimeNanoseconds"
-_MAX_WRITE_SHARE = 0.01  # max share of time spent writing during a run
+_MAX_WRITE_SHARE = 0.01  # max share of a run's time to spend on writing the trace
 
 
 Shown: TypeAlias = tuple[str, str, float, float]  # lane, name, start and duration in seconds
@@ -32,8 +32,8 @@ class TraceRecord:
     """The contents of a trace, with times in seconds of ``time.perf_counter``.
 
     Args:
-        tasks, waits: the recorded tasks, and waits of the trainer.
-        labels: labels of operators, by ordinal.
+        tasks, waits: the recorded tasks, and the trainer's recorded waits.
+        labels: labels of operators, by their number.
     """
 
     tasks: list[Span]
@@ -42,7 +42,7 @@ class TraceRecord:
 
     @staticmethod
     def of(metrics: Metrics, since: float = 0.0) -> TraceRecord:
-        """Return what was recorded so far and ended after ``since``."""
+        """Return the recorded tasks and waits that ended after ``since``."""
         recording = metrics.time.recording
         if recording is None:
             return TraceRecord([], [], metrics.display_labels)
@@ -50,9 +50,9 @@ class TraceRecord:
         return TraceRecord(tasks, [wait for wait in recording.waits() if wait.arrived >= since], metrics.display_labels)
 
     def lines(self, report: Report | None = None) -> Iterator[str]:
-        """Yield the lines of the JSON file; it includes ``report``, for ``cedar view``.
+        """Yield the lines of the JSON file. ``report``: included in the file, for ``cedar view``.
 
-        Times are microseconds since ``baseTimeNanoseconds`` of the Unix epoch, as in torch's profiler.
+        Times are microseconds after ``baseTimeNanoseconds``, a Unix time, as in torch's profiler.
         """
         base = time.time_ns() - time.perf_counter_ns()
         head: dict[str, Any] = {"displayTimeUnit": "ms", BASE: base}
@@ -62,14 +62,14 @@ class TraceRecord:
         yield _metadata_event("process_name", os.getpid(), "trainer and threads").rstrip(",\n") + "]}\n"
 
     def _events(self) -> Iterator[str]:
-        """Yield a line per event. A task's parts are drawn one after another, with the durations in the report."""
+        """Yield a line per event. The parts of a task are drawn in sequence, with the durations in the report."""
         own = os.getpid()
         threads = dict.fromkeys((span.process, span.thread) for span in self.tasks)
         yield _metadata_event("thread_name", own, "loader")
         for process in {process for process, _ in threads} - {own}:
             yield _metadata_event("process_name", process, f"worker {process}")
         places = {each: f'"pid":{each[0]},"tid":{number}' for number, each in enumerate(threads, 1)}
-        heads: dict[Part, str] = {}  # the JSON that names a part
+        heads: dict[Part, str] = {}  # JSON with the name of a part
         for span in self.tasks:
             at, began = places[span.process, span.thread], span.began
             yield _span(_TASK, began, span.took, at)
@@ -86,7 +86,7 @@ class TraceRecord:
             yield _arrow("f", number, wait.arrived - _ARROW_INSET, at)
 
     def _loader(self) -> Iterator[tuple[str, float, float]]:
-        """Yield the trainer's waits and the work between them: name, start, seconds."""
+        """Yield the trainer's waits, and its work between them: name, start, seconds."""
         delivered_at = None
         for wait in self.waits:
             if delivered_at is not None and wait.asked > delivered_at:
@@ -95,7 +95,7 @@ class TraceRecord:
             delivered_at = wait.arrived
 
     def spans(self) -> Iterator[Shown]:
-        """Yield what threads, workers and the trainer did, as spans to draw."""
+        """Yield the spans of threads, workers and the trainer, to be drawn."""
         for name, began, seconds in self._loader():
             yield "loader", name, began, seconds
         lanes: dict[tuple[int, int], str] = {}
@@ -122,7 +122,7 @@ class TraceRecord:
                 yield self.tasks[place], wait
 
     def _reading_task(self, spans: list[tuple[int, int, int]], row: int, delivered: float) -> int | None:
-        """Return the latest task before the delivery that read the row, which each epoch reads again."""
+        """Return the latest task that read the row before its delivery, since each epoch reads the row again."""
         upto = bisect_right(spans, row, key=lambda span: span[0])
         latest = None
         for first, last, place in reversed(spans[max(upto - _MAX_SEARCHED, 0) : upto]):
@@ -131,12 +131,12 @@ class TraceRecord:
         return latest
 
 
-_MAX_SEARCHED = 64  # max tasks to search for a row
+_MAX_SEARCHED = 64  # max tasks to examine when searching for the one that read a row
 _ARROW_INSET = 1e-7  # seconds between an arrow's end and the edge of its slice
 
 
 class TraceWriter(Observer):
-    """Records a run's spans. Writes them after an iteration, unless that would take too much time, and at the end.
+    """Records a run's spans. Writes them when the loader closes, and after iterations unless that takes too much time.
 
     Args:
         path: the file to write or replace.
@@ -144,9 +144,9 @@ class TraceWriter(Observer):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.report: Any = lambda: None  # a weak reference to the method that makes the report
+        self.report: Any = lambda: None  # returns the loader's ``report`` method, or None if the loader is gone
         self._metrics: Metrics | None = None
-        self._due, self._written = 0.0, -1  # earliest time of the next write; batches in the last one
+        self._due, self._written = 0.0, -1  # earliest time of the next write; number of batches at the last write
 
     def begin(self, metrics: Metrics) -> None:
         """Start recording the spans of a run."""
@@ -154,7 +154,7 @@ class TraceWriter(Observer):
         metrics.time.recording = Recording(MAX_RECORDED)
 
     def ended(self) -> None:
-        """Write the file if it is due."""
+        """Write the file if enough time has passed."""
         began = time.perf_counter()
         if began >= self._due:
             self.close()
@@ -175,7 +175,7 @@ class TraceWriter(Observer):
 
 
 def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
-    """Return the spans in a trace file's events, which may be untrusted.
+    """Return the spans in a trace file's events. The events may come from an untrusted file.
 
     Raises:
         ValueError: an event is invalid.
@@ -216,7 +216,7 @@ def _span(head: str, began: float, seconds: float, at: str) -> str:
 
 
 def _arrow(phase: str, number: int, when: float, at: str) -> str:
-    """Return one end of an arrow, bound to the enclosing slice."""
+    """Return the event for one end of an arrow, bound to the slice that encloses its time."""
     return f'{{"ph":"{phase}","bp":"e","name":"rows","cat":"rows","id":{number},"ts":{when * 1e6:.3f},{at}}},\n'
 
 

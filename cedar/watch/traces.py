@@ -1,4 +1,4 @@
-"""Trace files: read them, show them as a page, and merge several on one clock."""
+"""Read trace files, show them as a page, and merge several with a common clock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _WRITES = "loader(trace=FILE) writes one"
 
 
 def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> str:
-    """Write a run's trace as an HTML page that needs no network, as ``loader.report().html`` does.
+    """Write a run's trace as a self-contained HTML page, like that of ``loader.report().html``.
 
     Args:
         path: the file from ``loader(trace=path)`` or ``cedar trace``.
-        out: the page to write; by default the trace's path with the ending ``.html``.
+        out: the page to write; by default, the trace's path with the extension ``.html``.
 
     Returns:
         The page's path.
@@ -48,7 +48,7 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
 
 
 def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Merge traces into one file on one clock, for Perfetto.
+    """Merge traces into one file with a common clock, for Perfetto.
 
     Args:
         out: the file to write.
