@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Errors are printed to stderr without a traceback."""
     parser = _parser()
     chosen, rest = parser.parse_known_args(arguments)
-    if "changes" in chosen:  # argparse takes only the KEY=VALUE arguments before the first option
+    if "changes" in chosen:  # argparse itself only accepts KEY=VALUE arguments before the first option
         chosen.changes += [each for each in rest if "=" in each and not each.startswith("-")]
         rest = [each for each in rest if each not in chosen.changes]
     if rest:

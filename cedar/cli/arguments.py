@@ -20,7 +20,7 @@ _CHOICE = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors suggest the nearest option or command."""
+    """An argument parser whose errors suggest the most similar option or command."""
 
     given: Sequence[str] = ()
 

@@ -137,7 +137,7 @@ def _loader_of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
     given = {name: state[name] for name in own if name in state} if isinstance(state, dict) else {}
     with pipeline.loader(**given, subgroup=True) as loader:
         loader.load_state_dict(state)
-        if isinstance(state, dict):  # count steps in the state's epoch, even if it was saved after the last batch
+        if isinstance(state, dict):  # a state saved after an epoch's last batch still refers to this epoch's steps
             loader.set_epoch(state["epoch"])
         yield loader
 
@@ -252,6 +252,6 @@ def budget_of(text: str) -> cedar.Budget | None:
 
 
 def _plan(text: str, pipeline: Pipeline, executor: str) -> Any:
-    """Return the ``plan`` argument of the loader: auto, off, or a plan loaded from a file for this cluster."""
+    """Return the loader's ``plan`` argument: auto, off, or a plan that is loaded from a file."""
     cluster = executor if "://" in executor else None
     return text if text in ("auto", "off") else cedar.Plan.load(text, pipeline, cluster=cluster)

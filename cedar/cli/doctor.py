@@ -78,7 +78,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _machine() -> Iterator[tuple[str, str, str]]:
-    """Yield (resource, amount, advice)."""
+    """Yield each of the machine's resources as (name, amount, advice)."""
     yield "cores", f"{quota.cores()} of {os.cpu_count()}", ""
     yield "memory", f"{quota.memory() / 2**30:.1f} GiB", ""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -30,7 +30,7 @@ def show(shown: Any, as_table: Callable[[Any], Any]) -> None:
 
 @contextmanager
 def status(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a status line on stderr in a terminal while the block runs; yields a function that changes it."""
+    """Show a status line on stderr, in a terminal, while the block runs. Yields a function that changes the line."""
     if not sys.stderr.isatty():
         yield lambda _text: None
         return

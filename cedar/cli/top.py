@@ -70,7 +70,7 @@ def addresses(text: str) -> list[str]:
 
 
 def _reachable_statuses(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the statuses of the runs that answer."""
+    """Return the statuses of all runs that answer requests."""
     statuses = []
     for url in urls:
         with suppress(PipelineError):

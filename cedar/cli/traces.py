@@ -59,7 +59,7 @@ def _trace(chosen: argparse.Namespace) -> None:
     query = {"token": parse_qs(parts.query).get("token", [""])[0], "seconds": str(chosen.seconds)}
     place = chosen.out if os.path.exists(chosen.out) else os.path.dirname(chosen.out) or os.curdir
     with writing(chosen.out):
-        if not os.access(place, os.W_OK):  # check before the recording, not after it
+        if not os.access(place, os.W_OK):  # check this before recording for a while
             raise OSError(f"{place} is not writable")
         trace = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
         with open(chosen.out, "wb") as file:

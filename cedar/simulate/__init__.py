@@ -1,6 +1,6 @@
 """Simulate pipeline schedules and failures for grids of any size, and compare fault-tolerance methods. Needs no torch.
 
-``SYSTEMS`` maps each method's name to a function from a problem, with its dead workers, to the time of a step.
+``SYSTEMS`` maps each method's name to a function from a ``Problem`` (grid and dead workers) to the step time.
 ``read_trace``, ``random_trace`` and ``replay`` simulate hours of training in which machines fail and are repaired.
 ``predict`` estimates the step times of a real run from measured instruction times. All results are simulated.
 """

@@ -24,7 +24,7 @@ def zero_bubble(problem: Problem) -> Schedule:
     """Return the zero-bubble schedule with the memory of 1F1B (Qi et al., ZB-H1).
 
     B_INPUT has priority, and stages run B_WEIGHT while they would otherwise wait. Stages step separately if the
-    problem's mode is ``staggered``, together if it is ``sync``. Without a memory limit, that of 1F1B is used.
+    problem's mode is ``staggered``, together if it is ``sync``. A missing memory limit becomes that of 1F1B.
     """
     return _list_schedule(replace(problem, memory="1f1b") if problem.memory is None else problem, fused=False)
 

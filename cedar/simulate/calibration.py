@@ -1,4 +1,4 @@
-"""Predict the step times of a real run from measured instruction times, and compare prediction with measurement."""
+"""Predict the step times of a real run from measured instruction times, and measure the error of the prediction."""
 
 from __future__ import annotations
 

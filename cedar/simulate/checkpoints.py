@@ -1,4 +1,4 @@
-"""Simulate which fraction of the time each checkpointing scheme preserves under failures. Imports no torch.
+"""Simulate which fraction of training time is not lost to failures, for each checkpointing scheme. Imports no torch.
 
 ``dense`` stops training for each checkpoint, at the optimal interval (Young, 1974). ``checkfreq`` (FAST '21) copies to
 host memory during the next iteration, writes in the background, and saves as often as an overhead of 3.5% allows.
@@ -18,7 +18,7 @@ from cedar.trainers.common.windows import plan_window, step_bytes
 
 _OVERHEAD = 0.035  # CheckFreq: the largest fraction of training time that checkpoints may cost
 _STATE = 12  # bytes per parameter: master weight and two moments, 4 bytes each
-_FROZEN = 1 / 6  # fraction of a replay that is saved: half of the operators are frozen on average, and need no B_WEIGHT
+_FROZEN = 1 / 6  # fraction of a replay saved: half of the operators are frozen on average, and need no B_WEIGHT
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CheckpointOptions:
     operators: int = 64  # number of operators (such as experts) with these parameters, assumed equally large
     host: float = 12.0  # gigabytes per second from a worker's device to host memory
     network: float = 12.0  # gigabytes per second from a worker to another machine's memory
-    idle: float = 0.5  # fraction of an iteration in which the network is free
+    idle: float = 0.5  # fraction of an iteration during which the network is idle
     storage: float = 0.5  # gigabytes per second of storage bandwidth per worker
     copies: int = 2  # number of copies in the memory of other machines
     restart: float = 60.0  # seconds from a failure until new workers can load
@@ -43,7 +43,7 @@ class CheckpointOptions:
 
     @property
     def state(self) -> float:
-        """Return the gigabytes of state on one worker."""
+        """Return the size of one worker's state, in gigabytes."""
         return _STATE * self.values / 1e9
 
 

@@ -17,7 +17,7 @@ class Forecast:
     step: DrawnQuantiles  # seconds of a step without failures
     rows: int  # rows in a step; 0: unknown
     survivals: list[Survival]
-    rates: list[tuple[float, str, float]]  # fraction of workers that are dead, system, remaining fraction of throughput
+    rates: list[tuple[float, str, float]]  # fraction of dead workers, system, remaining fraction of throughput
     # MTBF in seconds, checkpointing scheme, iterations between checkpoints, effective training time ratio
     effective: list[tuple[float, str, int, float]]
     comparisons: list[Comparison]

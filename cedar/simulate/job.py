@@ -1,4 +1,4 @@
-"""Simulate a described model and cluster: step times, throughput under failures, and effective training time.
+"""Simulate a model on a cluster: step times, throughput under failures, and effective training time.
 
 ``cedar simulate`` reads the description from a TOML file. Instruction times may be distributions, as in PRISM: the
 simulator then draws a time for each instruction of each step, and reports quantiles of the step times.
@@ -27,15 +27,15 @@ from cedar.trainers.resilient.planner.graph import Graph
 from cedar.trainers.resilient.planner.search import search
 from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
 
-_MAX_INSTRUCTIONS = 500_000  # max instructions to draw
+_MAX_INSTRUCTIONS = 500_000  # max instructions for which to draw times
 _MAX_TASKS = 10_000  # max tasks to schedule per search, since a simulation searches for hundreds of plans
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The distribution of a time, in seconds."""
+    """The distribution of a random duration, in seconds."""
 
-    mean: float = 0.0  # mean of a lognormal distribution
+    mean: float = 0.0  # mean of a lognormal distribution, used without ``samples``
     deviation: float = 0.0  # its standard deviation
     samples: tuple[float, ...] = ()  # measured seconds; if set, one of these is drawn, with equal probability
 
@@ -132,7 +132,7 @@ class FailureOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The extent of the simulation."""
+    """How much to simulate, and which systems."""
 
     steps: int = 200  # number of steps to simulate for quantiles; fewer if a step has many instructions
     hours: float = 24.0  # hours of training under failures
@@ -162,7 +162,7 @@ class SimulationOptions:
 
 
 class DrawnQuantiles(NamedTuple):
-    """Quantiles of drawn values."""
+    """Quantiles of simulated values."""
 
     low: float  # the 5th percentile
     middle: float
@@ -188,7 +188,7 @@ class Survival:
     system: str
     mtbf: float  # mean seconds between failures; 0: failures come from a trace
     rate: DrawnQuantiles  # steps per hour
-    ratio: DrawnQuantiles  # steps as a fraction of the system's own steps without failures: effective training time
+    ratio: DrawnQuantiles  # steps, as a fraction of the same system's steps without failures
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class SimulatedJob:
         return costs
 
     def _costs(self) -> Costs:
-        """Return the mean instruction times as costs."""
+        """Return the costs for planning: the mean instruction times."""
 
         def each(kind: str) -> tuple[float, ...]:
             return tuple(self.spreads.get((kind, s), Spread()).mean for s in range(self.options.pipeline.stages))

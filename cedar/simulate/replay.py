@@ -109,7 +109,7 @@ def random_trace(machines: int, failure: float, repair: float, seconds: float, s
 
 
 def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worker]:
-    """Draw a fraction ``rate`` of the workers at random as dead, at least one if it is positive. Stages keep one alive.
+    """Draw a fraction ``rate`` of the workers at random as dead, at least one if it is positive. Each stage keeps one.
 
     Examples:
         >>> len(random_dead(Problem(4, 8, 8), 0.1))
@@ -148,7 +148,7 @@ def one_f_one_b_time(problem: Problem) -> float:
 
 
 def zero_bubble_time(problem: Problem) -> float:
-    """Return the time of a zero-bubble step without failures, within the problem's memory."""
+    """Return the time of a zero-bubble step without failures, within the problem's memory limit."""
     schedule = zero_bubble(replace(problem, dead=frozenset(), replicas=1))
     return timeline(schedule, problem.costs, iterations=6).period
 
@@ -247,7 +247,7 @@ def _batch_time(lengths: Sequence[int], micro_batches: int, slots: Sequence[floa
 
 
 class Phase(NamedTuple):
-    """A period in which the same workers are dead; ``dead`` is None while a stage has no live worker."""
+    """A period during which the set of dead workers does not change. ``dead``: None if a stage has no live worker."""
 
     start: float
     end: float
@@ -258,7 +258,7 @@ def phases(problem: Problem, trace: Trace, seconds: float | None = None) -> Iter
     """Yield the periods between changes of the dead workers, from the beginning of the trace.
 
     A new machine joins the stage with the fewest live workers, or becomes a spare if all stages are full. A spare
-    replaces a machine that leaves. At the start, no stage has a machine. ``seconds``: the end; default: the last event.
+    replaces a machine that leaves. At the start, no stage has a machine. ``seconds``: the end; default: last event.
     """
     end = trace.seconds if seconds is None else seconds
     places = list(grid(problem.stages, problem.replicas))
@@ -322,7 +322,7 @@ def replay(
         system: a name in ``SYSTEMS``, or a function from a problem to the time of a step.
         slot: seconds per unit of the problem's costs.
         pause: seconds that each change of workers costs, in addition to the lost step (half a step on average).
-        seconds: when to end; default: the last event.
+        seconds: end of the simulation; default: the last event.
 
     Examples:
         >>> from cedar.simulate import random_trace

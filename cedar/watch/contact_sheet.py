@@ -31,7 +31,7 @@ class Cell:
         shown: names of the columns that the operator wrote, added or changed.
         draws: the operator's random draws for this row, by name.
         note: a remark for the reader.
-        end: why the row has no further cells; "" if it has.
+        end: why this is the row's last cell; "" if it need not be.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)

@@ -71,7 +71,7 @@ class Loaders:
 
 
 class Otlp(Observer):
-    """Sends a loader's metrics through the program's meter provider, or through its own if the program has none.
+    """Sends a loader's metrics through the program's meter provider, or creates a provider if the program has none.
 
     OpenTelemetry's variables configure the destination and interval: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``..._HEADERS``,
     ``OTEL_METRIC_EXPORT_INTERVAL`` (milliseconds), ``OTEL_RESOURCE_ATTRIBUTES``.

@@ -1,4 +1,4 @@
-"""Show a progress line in a terminal or notebook, for runs longer than a second. Otherwise, write lines sometimes."""
+"""Show a progress line in a terminal or notebook, for runs longer than a second. Elsewhere, write occasional lines."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class _Terminal:
         self._status.start()
 
     def update(self, text: str) -> None:
-        self._status.update(self._text(text))  # a string would not do: rich would parse its brackets as markup
+        self._status.update(self._text(text))  # wrapped, so that rich does not parse brackets as markup
 
     def stop(self) -> None:
         """Remove the line."""

@@ -86,7 +86,7 @@ class Report:
     step: int = 0
     graph: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = field(default=(), repr=False)
     history: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
-    metrics: Metrics | None = field(default=None, repr=False, compare=False)  # has the recorded spans
+    metrics: Metrics | None = field(default=None, repr=False, compare=False)  # the recorded spans are here
 
     def html(self, path: str | os.PathLike[str]) -> None:
         """Write the report as one self-contained HTML page.

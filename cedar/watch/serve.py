@@ -108,7 +108,7 @@ class _StatusHandler(listen.TokenHandler):
             self.answer(404, "there are /, /status, /metrics and /trace\n")
 
     def _trace(self, text: str) -> None:
-        """Record the tasks of the next seconds, and answer with the trace."""
+        """Record tasks for the requested number of seconds, and answer with the trace."""
         if not text.isdecimal() or not 1 <= int(text) <= _MAX_TRACE_SECONDS:
             self.answer(400, f"seconds: 1 to {_MAX_TRACE_SECONDS}\n")
             return

@@ -26,7 +26,7 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
         The page's path.
 
     Raises:
-        PipelineError: the file cannot be read or is not a trace of cedar, or the page cannot be written.
+        PipelineError: the file cannot be read or is not a cedar trace, or the page cannot be written.
 
     Examples:
         >>> import cedar

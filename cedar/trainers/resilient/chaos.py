@@ -21,8 +21,8 @@ _LETHAL = frozenset({"kill", "hang", "loop"})
 class InjectedFault:
     """A failure to inject into a run."""
 
-    # ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless loop; ``slow``: from this step on, each instruction takes
-    # three times as long; ``rejoin``: new workers replace the dead ones
+    # ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: an endless loop; ``slow``: each instruction takes three times as
+    # long from this step on; ``rejoin``: new workers replace the dead ones
     kind: Kind
     worker: int  # the worker's index in the grid, stage * replicas + replica; -1 for ``rejoin``
     step: int
@@ -75,7 +75,7 @@ class ScheduledFaults:
         return None
 
     def pause(self, step: int, *, waits: bool = False) -> None:
-        """Sleep until the current instruction has taken three times as long. ``waits``: the next one only waits."""
+        """For ``slow``, sleep twice the time since the last call. ``waits``: the next instruction only waits."""
         if self.slow is not None and step >= self.slow.step and self._since:
             time.sleep(2 * (time.perf_counter() - self._since))
         self._since = 0.0 if waits else time.perf_counter()

@@ -48,7 +48,7 @@ class Checkpoints:
         self.every, self.keep, self.about = every, keep, dict(about or {})
         self.shared_elsewhere = shared_elsewhere
         self._max_folders = keep  # max number of checkpoint folders
-        self.last_write = 0, 0.0  # bytes in the last part that this worker wrote, and seconds it took
+        self.last_write = 0, 0.0  # bytes that this worker wrote in the last save, and the seconds it took
         self._writing = BackgroundWriter(folder)
 
     def due(self, step: int) -> bool:
@@ -62,7 +62,7 @@ class Checkpoints:
         self._writing.begin(partial(self._write, mine, about, epoch))
 
     def wait(self) -> None:
-        """Wait until the running save is written."""
+        """Wait until the save in progress has finished."""
         self._writing.wait()
 
     def load(self, path: str) -> State:
@@ -91,7 +91,7 @@ class Checkpoints:
         return {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in names for kind in KINDS}
 
     def _extra_state(self, _state: State, _epoch: Epoch) -> dict[str, Any]:
-        """Return additional entries for the index of a checkpoint."""
+        """Return entries that a subclass adds to a checkpoint's index."""
         return {}
 
     def _check_data(self, path: str, saved: Mapping[str, Any] | None) -> None:

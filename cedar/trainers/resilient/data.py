@@ -40,7 +40,7 @@ class Source:
         return self._function(step, rows=rows) if self.by_rows else self._function(step)
 
     def commit(self, step: int) -> None:
-        """Promise not to read steps up to this one again."""
+        """Declare that steps up to this one will not be read again."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return a JSON state that identifies the data; resuming fails if the checkpoint's data differ."""
@@ -104,7 +104,7 @@ class MicroBatches:
         return self._get(step, key, 1)
 
     def commit(self, step: int) -> None:
-        """Promise not to read steps up to this one again."""
+        """Declare that steps up to this one will not be read again."""
         self._recent = {at: pair for at, pair in self._recent.items() if at[0] > step}
         self.source.commit(step)
 

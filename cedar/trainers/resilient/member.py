@@ -34,7 +34,7 @@ class Fenced(CedarError):
 
 
 class MovedAway(Exception):
-    """This worker has moved to another place in the grid, where a new process continues its work."""
+    """This worker has moved to another position in the grid, where a new process continues its work."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Job:
     replicas: int
     micro_batches: int  # per pipeline and step
     steps: int
-    mode: Mode = "sync"  # ``sync``: a step counts once all workers vote; ``staggered``: each stage steps when ready
+    mode: Mode = "sync"  # ``sync``: a step is final once all vote; ``staggered``: each stage steps when ready
     reduction: Reduction = "exact"  # ``exact`` or ``fast``
     memory: Memory = "1f1b"  # how many activations a worker may keep
     tied: tuple[int, ...] = ()  # stages that share weights
@@ -142,7 +142,7 @@ class Member:
         self.times: dict[str, float] = {}
         self.history = History(first=me.stage == 0, last=me.stage == job.stages - 1)
         self.logged = 0  # peak bytes of the logs
-        self.redone = 0  # how many finished micro-batches a repeated step could reuse
+        self.redone = 0  # number of finished micro-batches that a repeated step reuses
         self.peak = 0  # peak bytes of weights, optimizer state and their copies
         self.durations = WorkerDurations()
         self._has_state = False
@@ -162,7 +162,7 @@ class Member:
         self.progress(self.step, -1, Instruction(kind), self.me if waits else None)
 
     def make_plan(self) -> None:
-        """Get the schedule of this generation."""
+        """Plan this generation's schedule, or load it from the store."""
         self.times["agreed"] = time.time()
         planned = schedule_of(self.board, self.epoch, self.job.problem, self.me, self.waiting)
         self.times["planned"] = time.time()

@@ -14,7 +14,7 @@ from cedar.trainers.resilient.planner import Memory
 
 @dataclass(frozen=True)
 class DataOptions(config.TextOptions):
-    """The text to train on, as bytes."""
+    """The text to train on; each byte is a token."""
 
     length: int = 64
     batch: int = 24
@@ -35,17 +35,17 @@ class PipelineOptions:
     Args:
         micro_batches: micro-batches per pipeline and step.
         mode: ``sync``: all stages step together; ``staggered``: each stage steps when it is ready; ``auto``: staggered
-            if gradients are not clipped and a plan gets shorter that way.
+            if gradients are not clipped and a plan is shorter in this mode.
         reduction: ``exact``: gradients are added in a fixed order, so that the sum is bitwise the same no matter which
             worker computed them; ``fast``: each worker first adds up its own.
         memory: how many activations a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, ``"all"``, or a size
             such as ``"2GiB"``, which is divided by the measured memory of a micro-batch.
-        logs: keep a step's finished work until the step commits, so that a failure costs only the dead worker's work.
+        logs: keep a step's finished work until the step commits, so that a failure only loses the dead worker's work.
         replay: log messages between stages in host memory until a checkpoint covers them, so that a stage that has lost
             all its workers can go back to the checkpoint while the other stages keep their state.
         calibrate: make new plans from measured instruction times.
         schedule: a CSV file of torch.distributed.pipelining, for steps without dead workers; empty: cedar's own plan.
-        exact: seconds that CP-SAT may spend on each plan made ahead; 0: list scheduling only.
+        exact: seconds that CP-SAT may spend on each precomputed plan; 0: list scheduling only.
         moves: move workers to other stages if that saves time.
     """
 
@@ -95,8 +95,8 @@ class RunOptions(config.RunOptions):
     host memory.
 
     Args:
-        heartbeat: seconds without heartbeat or progress after which a worker counts as hung.
-        silence: seconds without a heartbeat after which a supervisor counts as gone.
+        heartbeat: seconds without heartbeat or progress after which a worker is considered hung.
+        silence: seconds without a heartbeat after which a supervisor is considered dead.
         patience: seconds after which any wait fails.
         pace: min seconds for each F, B_INPUT and B_WEIGHT, to imitate other hardware.
         sparse_window: steps per sparse checkpoint, each of which saves a part of every stage; 0: no sparse checkpoints;

@@ -103,7 +103,7 @@ class ResilientPipeline:
         return lead(self, mishaps=mishaps, resume=resume, quiet=quiet, on_metrics=on_metrics)
 
     def join(self, host: str, port: int) -> None:
-        """Supervise this machine in a run that another machine leads, until the run ends."""
+        """Supervise this machine's workers in a run that another machine leads, until the run ends."""
         from cedar.trainers.resilient.run import join
 
         join(self, host, port)

@@ -1,9 +1,9 @@
 """Choose a generation's plan: one for its dead workers after a failure, a precomputed one at a step boundary.
 
 Precomputed plans are for the best distribution of a number of failures over the stages, and may take longer to make.
-They are in the run's folder, and in its store, where all workers find the same ones. Version 0 assumes that all
-instructions take equally long. Version 1, made in a separate process, uses measured instruction times. Between
-failures, such a process also prepares a plan for each worker that may fail next, so that recovery need not plan.
+They are in the run's folder, and in its store, where all workers find the same ones. Version 0 assumes that F,
+B_INPUT and B_WEIGHT take equally long. Version 1, made in a separate process, uses measured instruction times. Between
+failures, such a process also prepares a plan for each worker that may fail next, which makes recovery faster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cedar.trainers.resilient.schedule import Costs, Durations, Schedule, Worker
 
 _MAX_FAILURES = 4  # max number of failures to plan for
 _SMALL_GRID = 256  # max micro-batches, summed over stages, for which workers share plans through the store
-_SETTLED = 3  # steps under one plan before moves are considered
+_SETTLED = 3  # number of steps with one plan before moves are considered
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def schedule_of(
         return PlannedSteps(from_plain(plain["schedule"]), plain["period"])
     if waiting is not None and small and me != epoch.members[0]:
         made_key = keys.MADE(epoch.number)
-        ready_key = _prepared_key(epoch.plans, dead)  # the first member may have found a prepared plan
+        ready_key = _prepared_key(epoch.plans, dead)  # instead of planning, the first member may use a prepared plan
         reported = waiting.poll(lambda: board.get(made_key) or board.get(ready_key), f"the plan of {epoch.members[0]}")
         return PlannedSteps(from_plain(reported["schedule"]), reported["period"])
     planned = plan(problem)

@@ -41,7 +41,7 @@ _LAZY_IMPORTS = ("cedar.pipeline.sources", "pandas", "torch.fx.experimental.symb
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know to connect to the run's store."""
+    """What a worker needs to train, and to connect to the run's store."""
 
     pipeline: ResilientPipeline  # the model, its data and all settings
     host: str
@@ -53,7 +53,7 @@ class Setup:
 
 
 def preload() -> None:
-    """Import the modules that workers need, so that forked workers have them immediately."""
+    """Import the modules that workers need, so that forked workers need not import them."""
     for name in ("checkpoint", "data", "executor.network", "model", "trainer"):
         importlib.import_module(f"cedar.trainers.resilient.{name}")
     for name in _LAZY_IMPORTS:

@@ -105,12 +105,12 @@ def lead(
     pipeline: ResilientPipeline, *, mishaps: Sequence[InjectedFault] = (), resume: bool = False, quiet: bool = False,
     on_metrics: OnMetrics | None = None,
 ) -> Record:  # fmt: skip
-    """Supervise this machine, and lead the run.
+    """Supervise this machine's workers, and run the store and the coordinator.
 
     Args:
-        pipeline: what to train, and how.
+        pipeline: the model, its data and all settings.
         resume: start from the newest checkpoint in the folder.
-        on_metrics: called with each record of the metrics.
+        on_metrics: called with each record that is written to metrics.jsonl.
     """
     run, group, stages = pipeline.run, pipeline.group, len(pipeline.stages)
     folder, listen = os.path.join(run.folder, CHECKPOINTS), group.listen
@@ -198,7 +198,7 @@ def _supervise(
     while not coordinator.generation:
         tick_all()
         supervisor.pause()
-    claim_folder(run.folder, "resilient")  # not earlier: a failed start can be retried
+    claim_folder(run.folder, "resilient")  # only now, so that a failed start can be retried
     metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(coordinator.initial_checkpoint), on_metrics)
     with progress("resilient", run.steps, quiet=quiet) as show_progress:
         while not coordinator.over:
@@ -249,7 +249,7 @@ def _record(board: Board, coordinator: Coordinator, reader: _ProgressReader, set
 
 
 def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
-    """Supervise this machine in a run that another machine leads, until the run ends."""
+    """Supervise this machine's workers in a run that another machine leads, until the run ends."""
     preload()
     check_fork(device_of(pipeline.run.device))
     try:

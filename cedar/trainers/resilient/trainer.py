@@ -26,8 +26,8 @@ class Trainer(Member):
 
         Raises:
             Fenced: the other workers continue without this one.
-            MovedAway: a new process continues this worker's work at another place in the grid.
-            Lost: a wait has taken longer than the patience.
+            MovedAway: a new process continues this worker's work at another position in the grid.
+            Lost: a wait has taken longer than ``patience``.
         """
         generation = self.since
         while True:
@@ -179,7 +179,7 @@ class Trainer(Member):
         self._advance()
 
     def step_eagerly(self, result: Result) -> None:
-        """Take a staggered optimizer step before all norms are known, and keep what is needed to undo it."""
+        """Take a staggered optimizer step before all norms are known, and keep the data to undo it."""
         assert result.gradient is not None
         line, version = self.epoch.line, self.state.version
         self.board.put_if_absent(keys.NORM(line, version, self.me.stage), result.norm.hex())

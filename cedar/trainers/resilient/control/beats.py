@@ -50,7 +50,7 @@ class Clock:
     """A clock that counts only the time during which the supervisor was able to run.
 
     If the machine is suspended, or too busy to run the supervisor, it probably does not run the workers either. The
-    clock leaves this time out, so that workers do not count as hung because of it. ``longest``: max seconds to count
+    clock leaves this time out, so that workers are not considered hung because of it. ``longest``: max seconds to count
     between two calls of ``update``.
 
     Examples:
@@ -75,7 +75,7 @@ class Clock:
 _FIELDS = 9
 _BEAT, _MOVES, _STEP, _AT, _STATE, _SLOWEST, _SINCE, _BEAT_CPU, _MOVE_CPU = range(_FIELDS)
 _DECAY, _TINY = 0.99, 1e-9  # the recorded max instruction time decays, so that old slow instructions count less
-_START = 120.0  # seconds for a new worker's first heartbeat, and for its first step
+_START = 120.0  # max seconds until a new worker's first heartbeat, and for an instruction of its first step
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
 
 
@@ -133,10 +133,10 @@ class HeartbeatBoard:
         return int(self.numbers[base + _STEP]), int(self.numbers[base + _AT])
 
     def hang_reason(self, row: int, heartbeat: float, now: float, get_usage: Callable[[], Usage]) -> str | None:
-        """Return why a worker counts as hung, or None. Call this often, since it compares successive values.
+        """Return why a worker is considered hung, or None. Call this often, since it compares successive values.
 
         An instruction may take ``heartbeat`` seconds, or five times as long as the worker's slowest one so far. A
-        worker that is waiting for CPU time does not count as hung. ``now``: time of the supervisor's ``Clock``.
+        worker that is waiting for CPU time is not considered hung. ``now``: time of the supervisor's ``Clock``.
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
         self._unchanged(base + _MOVES, now)

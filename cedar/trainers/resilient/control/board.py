@@ -1,4 +1,4 @@
-"""How workers and supervisors communicate: through keys in the run's store."""
+"""Workers and supervisors communicate through keys in the run's store; this module gets and sets them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Epoch:
 
     number: int  # counts from 1
     members: tuple[Worker, ...]
-    joins: tuple[Worker, ...] = ()  # members that get their state from a peer
+    joins: tuple[Worker, ...] = ()  # new members, which get their state from a peer
     # None: continue training; a path: every worker loads this checkpoint; empty: every worker starts from step 0
     restore: str | None = None
     # stages that have lost all their workers; only their new workers load the checkpoint, and redo the steps after it

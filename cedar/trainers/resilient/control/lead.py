@@ -12,7 +12,7 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.schedule import Worker, grid
 
-_IN_A_ROW = 5  # max restores, or connection losses, in a row without a new step before the run stops
+_IN_A_ROW = 5  # max restores or connection losses without a new step in between, before the run stops
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Coordinator:
         machines: number of supervisors to wait for at the start.
         latest: returns the path of the newest checkpoint; empty if there is none.
         initial_checkpoint: the checkpoint that every worker loads at the start; empty: none.
-        silence: seconds without a heartbeat after which a supervisor and its workers count as gone.
+        silence: seconds without a heartbeat after which a supervisor and its workers are considered dead.
         can_replay_alone: whether stages that have lost all their workers can redo their steps from others' logs.
     """
 
@@ -64,7 +64,7 @@ class Coordinator:
         self.lost: set[int] = set()  # stages that must still redo steps from logged messages
         self.leaving: dict[Worker, Worker] = {}  # maps a destination to the worker that will move there
         self._mailbox = Mailbox(board, silence)
-        self._repeats: dict[str, tuple[int, int]] = {}  # by problem: how often since the last new step, and which step
+        self._repeats: dict[str, tuple[int, int]] = {}  # by problem: how often it occurred in a row at one step
         self._replayed: set[Worker] = set()
         self._all_restore = False
         self._paused = False

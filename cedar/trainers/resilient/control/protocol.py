@@ -1,7 +1,7 @@
 """The protocol: all keys through which workers, supervisors and the coordinator communicate.
 
-Values are JSON in the run's store. A key's pattern has placeholders, which calling it fills in: ``DONE(line, step)``.
-*Counters* only grow, by the store's ``increment``. *Decisions* are written once: the first writer wins.
+Values are JSON in the run's store. To fill in a pattern's placeholders, call it: ``DONE(line, step)``. *Counters* are
+only changed by the store's ``increment``. *Decisions* are written once: the first writer wins.
 docs/protocol.md describes who writes each key, and when.
 """
 
@@ -21,7 +21,7 @@ class Key(str, Generic[T]):
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A pattern of keys, and what their values are.
+    """A pattern of keys, and a description of their values.
 
     Examples:
         >>> DONE(1, 40)

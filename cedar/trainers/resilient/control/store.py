@@ -101,7 +101,7 @@ class Client:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._lock = connection, threading.Lock()
         weakref.finalize(self, connection.close)
-        self.host: str = connection.getsockname()[0]  # this machine's address as seen by the store
+        self.host: str = connection.getsockname()[0]  # the address of this machine on the network to the store
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the store's ``Values``."""

@@ -25,7 +25,7 @@ class Supervisor:
 
     Args:
         name: unique name of this supervisor; differs at each start.
-        heartbeat: seconds without heartbeat or progress after which a worker counts as hung.
+        heartbeat: seconds without heartbeat or progress after which a worker is considered hung.
         work: the function that a worker's process runs. Its arguments are the worker, how many earlier processes ran
             this worker, its row in the shared heartbeat memory, and this memory.
     """

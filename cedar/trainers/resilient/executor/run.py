@@ -1,4 +1,4 @@
-"""Execute a worker's instruction list, store the results for a repeated step, and sum gradients over workers."""
+"""Execute a worker's instruction list, keep results in case the step is repeated, and sum gradients over workers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Result:
     """The result of an instruction list."""
 
     gradient: torch.Tensor | None  # sum over the stage, ``[size]``; None if the stage had already taken the step
-    norm: float  # the gradient's sum of squares; only the first stage includes shared elements
+    norm: float  # the gradient's sum of squares; only the first of the stages that share weights counts these
     losses: dict[Key, float]  # losses of this worker's micro-batches, at the last stage
 
 

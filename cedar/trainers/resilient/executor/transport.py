@@ -87,7 +87,7 @@ class Waiting:
                 raise Lost(f"waited {self.patience:g} s for {awaited}", fix="look for slow workers in the run's report")
 
     def poll(self, ready: Callable[[], T | None], awaited: str) -> T:
-        """Call ``ready`` at increasing intervals until it returns a value other than None, and return that value."""
+        """Call ``ready`` at increasing intervals until it returns a value other than None, and return this value."""
         answers: list[T] = []
         pause = [0.0005]
 

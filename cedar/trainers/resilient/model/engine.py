@@ -179,10 +179,10 @@ class Engine:
         tied: parameters that other stages share: maps this stage's names to common names, in the same order at all
             stages.
         prefix: prefix of parameter names, so that names of different stages differ.
-        share: factor of a micro-batch's loss: 1 / (replicas * micro-batches).
+        share: factor to multiply a micro-batch's loss by: 1 / (replicas * micro-batches).
         dtype: dtype of weights and activations; None: unchanged.
 
-    ``inputs`` and ``outputs`` are the signatures of the messages from the previous stage and to the next one.
+    ``inputs`` and ``outputs`` are the shapes and dtypes of messages from the previous stage and to the next one.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class Engine:
 
 
 class _WithOwnLoss(torch.autograd.Function):
-    """Returns a stage's output unchanged; its backward also starts the backward of the stage's own loss."""
+    """Returns a stage's output unchanged. The backward also runs that of the stage's own loss (of its routers)."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:

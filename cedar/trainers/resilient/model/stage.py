@@ -20,12 +20,12 @@ class Transformer:
     layers: int = 4
     width: int = 32  # size of a token's vector inside the model
     heads: int = 4
-    dropout: float = 0.0  # fraction of values dropped from a block's two outputs in training
+    dropout: float = 0.0  # probability of dropping a value, after attention and after the network of a block
     tied: bool = True  # the last stage uses the embeddings of the first
 
 
 class Stage(nn.Module):
-    """The blocks of one stage; the first stage also has the embeddings, the last one the output layer.
+    """The blocks of one stage. The first stage also has the embeddings, and the last one the output layer.
 
     Parameters have the names that they would have in an unsplit model. Their initial values depend only on these names
     and the seed, so the model is the same for any number of stages.

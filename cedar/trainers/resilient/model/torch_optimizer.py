@@ -37,7 +37,7 @@ class TorchOptimizer:
         """Take a test step, and return the names of the state's tensors. It may use CUDA, so do not fork workers later.
 
         Raises:
-            CedarError: the optimizer keeps other state.
+            CedarError: the optimizer has other state, or its step fails.
         """
         tried = nn.Parameter(torch.zeros(2, 3))
         tried.grad = torch.ones(2, 3)

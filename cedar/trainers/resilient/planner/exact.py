@@ -103,7 +103,7 @@ def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, An
 
 
 def _break_symmetry(model: Any, graph: Graph, order: Order, starts: dict[int, Any]) -> None:
-    """Fix the order of interchangeable micro-batches, which have the same route through all stages, at stage 0."""
+    """Fix the order in which interchangeable micro-batches, which have the same route, start at stage 0."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for nodes in order:
         for node in nodes:

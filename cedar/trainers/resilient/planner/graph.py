@@ -79,7 +79,7 @@ class Graph:
     """A planning problem as arrays."""
 
     problem: Problem
-    fused: bool  # B_INPUT and B_WEIGHT are one task
+    fused: bool  # whether B_INPUT and B_WEIGHT are one task
     size: int  # number of micro-batches in all pipelines
     workers: Sequence[Worker]  # the live workers; other arrays refer to them by index
     stage: Sequence[int]
@@ -140,7 +140,7 @@ def _groups(problem: Problem) -> list[list[int]]:
 class Times:
     """The step time of an order."""
 
-    period: float  # time per step when many follow each other
+    period: float  # time per step when steps repeat
     makespan: float
     # sum over the stages of the time from the first F to the end of the step; breaks ties between equal periods
     spread: float

@@ -32,7 +32,7 @@ class Policy:
 
 
 def policies() -> Iterator[Policy]:
-    """Yield the policies worth trying, most promising first."""
+    """Yield the policies to try, starting with the most promising ones."""
     leads = (float("inf"), 1.0, 2.0, 1.5)
     yield Policy(lead=float("inf"))
     yield Policy(lead=1.0)

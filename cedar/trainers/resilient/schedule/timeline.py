@@ -1,6 +1,6 @@
 """Simulate a schedule: when each instruction starts and ends if it starts as soon as possible.
 
-Times have the unit of the costs: plans use a cost of 1 per instruction, measured costs are in seconds.
+Times have the unit of the costs: by default, F, B_INPUT and B_WEIGHT cost 1 each; measured costs are in seconds.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Timeline:
 
     ends: tuple[float, ...]  # for each iteration, when its last instruction ended
     stages: tuple[tuple[float, ...], ...]  # for each iteration, when each stage's last STEP ended
-    spans: tuple[Span, ...] = ()  # every instruction of every iteration, if requested
+    spans: tuple[Span, ...] = ()  # each instruction's start and end, if requested
 
     @property
     def makespan(self) -> float:
@@ -226,7 +226,7 @@ class _Run:
         return at
 
     def arrive(self, worker: Worker, clock: float, kind: str) -> float | None:
-        """Return the time at which the last worker of the group arrived, or None while some are missing."""
+        """Return the time at which the group's last worker arrived, or None if some workers have not arrived."""
         if worker in self.start:
             return self.start.pop(worker)
         key = group_of(self.schedule, worker.stage, kind)

@@ -22,9 +22,9 @@ Channels: TypeAlias = dict[tuple[Worker, Worker], tuple[tuple[int, int], ...]]
 
 
 def channels_of(schedule: Schedule) -> Channels:
-    """Return for each ordered pair of workers the (replica, micro-batch) of its messages, in order.
+    """Return for each ordered pair of workers the (replica, micro-batch) of its messages, in the order of sending.
 
-    A pair carries either activations or gradients: activations go to the next stage, gradients to the previous one.
+    Messages of a pair are either all activations, to the next stage, or all gradients, to the previous stage.
     """
     sent: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
     received: dict[tuple[Worker, Worker], list[tuple[int, int]]] = defaultdict(list)
