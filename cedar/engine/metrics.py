@@ -72,7 +72,8 @@ class SkippedFile(NamedTuple):
         return f"{'an unknown number of' if self.rows is None else f'{self.rows:,}'} row(s): {self.error}"
 
 
-class StageWork(NamedTuple):
+@dataclass(slots=True)
+class StageWork:
     """What the tasks of one stage have done: how many there were, the rows that came into them, and their seconds.
 
     A block that a task gives before it ends counts as a task.
@@ -173,8 +174,9 @@ class Metrics:
         """
         with self._lock:
             stage = (-1 if source is None else source, *sorted(operators))
-            done = self.stages.get(stage, StageWork())
-            self.stages[stage] = StageWork(done.tasks + 1, done.rows + rows, done.wall + timing.took, done.left + left)
+            done = self.stages.get(stage) or self.stages.setdefault(stage, StageWork())
+            done.tasks, done.rows = done.tasks + 1, done.rows + rows
+            done.wall, done.left = done.wall + timing.took, done.left + left
             self.time.add(timing, extra)
             self.tasks += 1
             for operator, observation in timing.seen.items():
@@ -194,8 +196,8 @@ class Metrics:
         """Add rows that an unfinished task delivered early; they are not counted again when it ends."""
         with self._lock:
             stage = (source, *sorted(operators))
-            done = self.stages.get(stage, StageWork())
-            self.stages[stage] = StageWork(done.tasks + 1, done.rows + rows, done.wall, done.left + left)
+            done = self.stages.get(stage) or self.stages.setdefault(stage, StageWork())
+            done.tasks, done.rows, done.left = done.tasks + 1, done.rows + rows, done.left + left
         if self.taken is not None:
             self.taken()
 

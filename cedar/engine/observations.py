@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from operator import add, sub
@@ -81,6 +82,7 @@ class RunMeasurements:
         self._begun: Counters | None = None  # totals when each worker had finished a task in this epoch
         self._kept = Counters()  # totals of the current plan in earlier epochs
         self._stages: dict[tuple[int, ...], StageWork] = {}  # at the start of the plan or iteration
+        self._tasks = 0  # finished tasks at that time
         self._work = Progress()  # of the current plan in earlier epochs
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
         self._started: float | None = None  # elapsed seconds when an iteration began that has no finished task yet
@@ -90,14 +92,18 @@ class RunMeasurements:
         self._kept, self._work, self._begun = self.seen, self.progress, None
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
-        self._stages = dict(self._metrics.stages)
+        self._mark_stages()
         self._earlier = self.finished
-        self._started = self._now().elapsed
+        self._started = self._elapsed()
+
+    def _mark_stages(self) -> None:
+        self._stages = {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
+        self._tasks = self._metrics.tasks
 
     def renew(self, again: bool) -> None:
         """Switch to another plan or thread count; ``again``: rows that were read ahead will be read again."""
         self._kept, self._work, self._begun = Counters(), Progress(), None
-        self._stages = dict(self._metrics.stages)
+        self._mark_stages()
         if again and self._rows is not None:
             self._earlier += self.finished - self._earlier - self._done()
 
@@ -106,13 +112,21 @@ class RunMeasurements:
         if self._begun is not None:
             return
         if self._started is not None:
-            self.opening, self._started = self._now().elapsed - self._started, None
-        if self._tasks_since(self._stages) >= self.workers:
-            self._stages = dict(self._metrics.stages)
+            self.opening, self._started = self._elapsed() - self._started, None
+        if self._metrics.tasks - self._tasks >= self.workers <= self._tasks_since(self._stages):
+            self._mark_stages()
             self._begun = self._now(of_threads=True)
+
+    def _elapsed(self) -> float:
+        return self._metrics.time.so_far(time.perf_counter())[0]
 
     def _tasks_since(self, stages: Mapping[tuple[int, ...], StageWork]) -> int:
         return max((work.tasks for work in _since(stages, self._metrics.stages).values()), default=0)
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether each worker has finished a task in this epoch."""
+        return self._begun is not None
 
     @property
     def finished(self) -> float:
@@ -229,8 +243,18 @@ def _since(
     before: Mapping[tuple[int, ...], StageWork], now: Mapping[tuple[int, ...], StageWork]
 ) -> dict[tuple[int, ...], StageWork]:
     """Return the work of each stage between two moments, without idle stages."""
-    done = {stage: StageWork(*map(sub, work, before.get(stage, StageWork()))) for stage, work in list(now.items())}
-    return {stage: work for stage, work in done.items() if work.tasks and stage != _GATHERS}
+    done = {}
+    for stage, work in list(now.items()):
+        if stage == _GATHERS:
+            continue
+        begun = before.get(stage)
+        if begun is None:
+            done[stage] = work
+        elif work.tasks > begun.tasks:
+            done[stage] = StageWork(
+                work.tasks - begun.tasks, work.rows - begun.rows, work.wall - begun.wall, work.left - begun.left
+            )
+    return done
 
 
 def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:

@@ -85,7 +85,7 @@ class Plans:
         self._key = ""  # key of the current plan, once it is admitted
         self._state = State(self._key)
         self._since = self._waited_before = self._rows_before = 0.0  # as the plan took over
-        metrics.taken = self._taken
+        metrics.taken = self._note_task
         self._polled = -math.inf
         self._jobs: deque[Callable[[Calls], None]] = deque()
         self._thread: threading.Thread | None = None
@@ -194,8 +194,10 @@ class Plans:
 
     def start(self, runner: Runner) -> None:
         """Begin an iteration, which has its own executor."""
-        self._runner, self._polled, self._default = runner, -math.inf, runner.workers
+        self._runner, self._default = runner, runner.workers
+        self._polled, _ = self._metrics.time.so_far(time.perf_counter())
         self._figures.start(runner)
+        self._metrics.taken = self._note_task
 
     def reads(self, share: float) -> None:
         """Set the fraction of the rows that this rank reads, 0 to 1."""
@@ -205,12 +207,16 @@ class Plans:
         """Report to the controller now and then; called by the run between deliveries, so it is cheap."""
         if self._calls is not None:
             self._calls.serve()
-        self._observe()
+        if self.planner is not None:
+            self._observe()
 
-    def _taken(self) -> None:
+    def _note_task(self) -> None:
         """Report a finished task to the controller; called by the run."""
         self._figures.note_task()
-        self._observe()
+        if self.planner is not None:
+            self._observe()
+        elif self._figures.is_measuring:
+            self._metrics.taken = None
 
     def _observe(self) -> None:
         """Take a step of the controller if ``poll`` seconds have passed since the last one."""

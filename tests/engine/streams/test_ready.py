@@ -233,7 +233,7 @@ def test_a_state_is_of_one_kind_of_order() -> None:
     for order, other in (("any", "exact"), ("exact", "any")):
         with (
             SLOW.loader(order=order, executor="inline") as loader,
-            pytest.raises(cedar.ResumeError, match=f'loader with order="{other}"'),
+            pytest.raises(cedar.ResumeError, match=f'saved with order="{other}"'),
         ):
             loader.load_state_dict(states[other])
 
