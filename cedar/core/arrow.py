@@ -1,7 +1,7 @@
 """Convert NumPy values to Arrow arrays and back without ``pa.array`` and ``to_numpy``.
 
-The first call of either function in a process imports pandas if it is installed. The import takes 0.25 s and 40 MB,
-and seconds if other threads compete for the GIL. cedar does not need pandas.
+The first call of either Arrow function in a process imports pandas if it is installed. The import takes 40 MB and
+0.25 s, or several seconds if other threads compete for the GIL. cedar does not need pandas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# NumPy dtypes of the numeric Arrow types, by type id. Arrow, NumPy and torch store these values alike.
+# NumPy dtypes of the numeric Arrow types, by type id. Arrow, NumPy and torch store these values in the same way.
 NUMBERS = {pa.from_numpy_dtype(each).id: np.dtype(each) for each in "i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
 
 
@@ -55,7 +55,7 @@ def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
 
 
 def from_array(values: npt.NDArray[Any]) -> pa.Array:
-    """Convert a one-dimensional ndarray to an Arrow array, which shares the memory of numbers.
+    """Convert a one-dimensional ndarray to an Arrow array. Numeric arrays share memory with the result.
 
     Examples:
         >>> from_array(np.array([1.5])).type
@@ -89,7 +89,7 @@ def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
         >>> [values.tolist() for values in floats([pa.array([1.5, None]), pa.array([None, 2.5])])]
         [[1.5, nan], [nan, 2.5]]
     """
-    width = len(arrays[0]) // 8 + 2  # bytes that hold the validity bits, wherever in its byte the first bit is
+    width = len(arrays[0]) // 8 + 2  # enough bytes for the validity bits, even if they start inside a byte
     bits = [array.buffers()[0][array.offset // 8 :][:width].to_pybytes().ljust(width, b"\0") for array in arrays]
     valid = np.unpackbits(np.frombuffer(b"".join(bits), np.uint8).reshape(-1, width), axis=1, bitorder="little")
     copies = []

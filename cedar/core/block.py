@@ -1,7 +1,7 @@
-"""Block: many rows held column by column. It is the unit that cedar moves, times and retries.
+"""Block: many rows stored column by column. cedar sends, measures and retries rows one block at a time.
 
-A block has one *slot* per logical row, each with its key. A row that failed under ``Skip`` leaves its slot behind as a
-dead slot, so that batches can be cut by row number before rows are skipped. Columns hold the live rows only.
+A block has one *slot* per logical row, each with its key. If a row fails under ``Skip``, its slot stays in the block as
+a dead slot. Batches can therefore be cut by row number before rows are skipped. Columns hold the live rows only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAKEN_OUT = -2
 class Skipped:
     """Why a slot is dead: the operator (its ordinal and label) and the error as a string.
 
-    ``refill``: the next row takes the slot's place in the batch; the slot is kept so that delivery counts the skip.
+    ``refill``: the next row replaces this one in the batch; the slot is kept so that delivery counts the skip.
     ``lost``: for a damaged file, the first lost row and the number of lost rows (-1: unknown; TAKEN_OUT: the file
     disappeared in the middle of an epoch). It is () for a bad row.
     """
@@ -46,7 +46,7 @@ class Block:
     Args:
         columns: the columns by name, each with one entry per live row.
         keys: one key per slot.
-        dead: for each slot without a row, the reason.
+        dead: the reason for each dead slot, by slot number.
         aligned: False for a batch that a user function resized, whose rows no longer correspond to slots.
 
     Examples:
@@ -135,7 +135,7 @@ class Block:
         return self.with_slots(columns, rows)
 
     def with_slots(self, columns: dict[str, Column], rows: Index) -> Block:
-        """Return a block of ``columns``, whose row i is this block's live row ``rows[i]`` (ascending)."""
+        """Return a block of ``columns``; row i keeps the slot of this block's live row ``rows[i]`` (ascending)."""
         if not self.dead:
             return Block(columns, self.keys.take(rows))
         remains = np.zeros(self.slots, dtype=bool)
@@ -161,11 +161,11 @@ class Block:
         return Block({**self.columns, **columns}, self.keys, self.dead, self.aligned)
 
     def only_columns(self, columns: Mapping[str, Column]) -> Block:
-        """Return the block with these columns instead of all of its own."""
+        """Return a block with the same rows and keys, but only these columns."""
         return Block(dict(columns), self.keys, self.dead, self.aligned)
 
     def within(self, index: int) -> Block:
-        """Return the block with keys as they are after input ``index`` of a mix or concat."""
+        """Return the block with its keys changed to those of rows from input ``index`` of a mix or concat."""
         return Block(self.columns, self.keys.within(index), self.dead, self.aligned)
 
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Conversion of pyarrow and polars data to columns, and of columns to polars.
 
-Inside cedar, values of one kind have one column type, wherever they come from, and a layout that every kernel
-understands: 64-bit offsets, no views, dictionaries, run-end encoding or extension types. Arrow's casts between nested
-types can lose values or do not exist. So lists, structs and maps are converted part by part; only leaves are cast.
+Inside cedar, values of one kind always have the same column type, whatever their source. Every kernel understands its
+layout: 64-bit offsets, and no views, dictionaries, run-end encoding or extension types. Arrow's casts between nested
+types lose values or are missing, so lists, structs and maps are converted part by part, and only leaves are cast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DECIMAL128_DIGITS = 38  # digits of a decimal128
 
 
 class NoColumn(TypeError):
-    """An Arrow or polars type that no column can have. The message names the type and a way out."""
+    """Raised for an Arrow or polars type that columns do not support. The message names the type and suggests a fix."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem}; {fix}")
@@ -107,13 +107,13 @@ def _is_list_type(kind: pa.DataType) -> bool:
 def canonical_types(
     fields: Iterable[pa.Field], where: str, error: Callable[..., CedarError] = PipelineError, site: Site | None = None
 ) -> dict[str, pa.DataType]:
-    """Return the names and types of the columns that the fields of a schema become.
+    """Return the names and canonical types of the columns for the fields of a schema.
 
     Args:
         fields: a schema, or some of its fields.
         where: the source or operator that has the fields, for messages.
         error: the class of error to raise.
-        site: the user's line that built it.
+        site: the user's line that built this source or operator.
 
     Raises:
         CedarError: an ``error`` if two fields have the same name, or if no column can have a field's type.
@@ -141,7 +141,7 @@ def as_column(values: Any) -> Any:
     """Convert ``values`` (Arrow, NumPy, polars, torch) to a column, without a copy if the type allows.
 
     Raises:
-        TypeError: values of another kind, or of an Arrow type that no column can have (``NoColumn``).
+        TypeError: values of another kind, or of an Arrow type that columns do not support (``NoColumn``).
 
     Examples:
         >>> as_column(pa.array([[1], None], pa.list_view(pa.int8()))).type
@@ -184,7 +184,7 @@ def as_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_column(values: Any) -> Any:
-    """Check and convert a column from a file. Damaged offsets would let later code read beyond the column's memory.
+    """Validate and convert a column from a file. Damaged offsets could make later code read beyond the column's memory.
 
     Raises:
         ValueError: the memory of an array does not match its type.
@@ -194,7 +194,7 @@ def checked_column(values: Any) -> Any:
 
 
 def _join_chunks(values: pa.ChunkedArray) -> pa.Array:
-    """Convert the chunks to the canonical type, then join them: Arrow cannot join chunks of every other type."""
+    """Convert the chunks to the canonical type, then join them. Arrow cannot join chunks of some other types."""
     target = canonical_type(values.type)
     if not values.num_chunks:
         return pa.nulls(0, target)
@@ -291,13 +291,13 @@ def polars_type(kind: Any) -> pl.DataType | None:
     import polars as pl
 
     try:
-        return pl.Series("", pa.nulls(0, kind)).dtype  # for lists, pa.array would import pandas
+        return pl.Series("", pa.nulls(0, kind)).dtype  # pa.array would import pandas for lists
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError):
         return None
 
 
 def _is_unknown_to_polars(kind: pa.DataType) -> bool:
-    """Whether polars panics on the type, with a trace on stderr, instead of refusing it."""
+    """Whether polars panics on the type and prints a trace, instead of raising an ordinary error."""
     if pt.is_decimal256(kind) or pt.is_interval(kind):
         return True
     fields = [kind.field(i) for i in range(kind.num_fields)]
@@ -343,7 +343,7 @@ def from_series(series: pl.Series) -> Any:
         result[:] = series.to_list()
         return result
     _handed_over(kind)
-    if "\0" in series.name:  # C strings cannot contain it
+    if "\0" in series.name:  # C strings, which the export uses for names, cannot contain NUL
         series = series.rename("")
     array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
     if len(array) != len(series):
@@ -399,7 +399,7 @@ def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
 
 
 def type_of_series(kind: pl.DataType) -> pa.DataType:
-    """Return the type of the column that a series of polars type ``kind``, other than Object, becomes.
+    """Return the type of the column for a series of polars type ``kind``, which must not be Object.
 
     Raises:
         NoColumn: Arrow does not have the type.
@@ -412,7 +412,7 @@ def type_of_series(kind: pl.DataType) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def _handed_over(kind: Any) -> None:
-    """Raise NoColumn for 128-bit integers: the decimals of 38 digits that polars exports cannot hold them all."""
+    """Raise NoColumn for 128-bit integers: polars exports them as 38-digit decimals, which cannot hold all values."""
     import polars as pl
 
     wide = [pl.Int128, getattr(pl, "UInt128", pl.Int128)]

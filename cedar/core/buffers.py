@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 _SMALL = 1 << 20  # bytes; the allocator itself reuses smaller arrays
 _MAX_IDLE_BYTES = 192 << 20  # bytes kept for reuse; beyond that, the size unused for longest is released
-_TRIM_INTERVAL_BYTES = 1 << 30  # requested between two trims, which release what stayed idle since the last trim
+_TRIM_INTERVAL_BYTES = 1 << 30  # bytes requested between two trims (see ``_trim``)
 
 
 class _IdleMemory:
@@ -33,9 +33,9 @@ class _IdleMemory:
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
         self._used = 0  # bytes in use by arrays
-        self._peaks = [0, 0]  # the highest _used since the last trim, and between the two trims before
+        self._peaks = [0, 0]  # the highest _used since the last trim, and between the last two trims
         self._requested = 0
-        self._min_idle: dict[int, int] = {}  # by size: the lowest number of idle buffers since the last trim
+        self._min_idle: dict[int, int] = {}  # by size: the smallest number of idle buffers since the last trim
 
     def take(self, size: int) -> mmap.mmap:
         with self._lock:
@@ -57,7 +57,7 @@ class _IdleMemory:
     def give_back(self, memory: mmap.mmap) -> None:
         """Take back unreferenced memory. The garbage collector may call this while this thread holds the lock."""
         self._returned.append(memory)
-        if self._lock.acquire(blocking=False):  # otherwise the holder of the lock, or the next caller, sorts it in
+        if self._lock.acquire(blocking=False):  # otherwise the lock's holder or the next caller does this
             try:
                 self._sort_in()
             finally:
@@ -96,13 +96,13 @@ class _IdleMemory:
         return memory
 
     def _shrink(self) -> None:
-        """Release the buffers unused for longest while idle and used bytes exceed the peak: some size has too many."""
+        """Release the buffers unused for longest until idle and used bytes together are at most the recent peak."""
         limit = min(max(self._peaks) - self._used, _MAX_IDLE_BYTES)
         while self._bytes > limit:
-            self._pop(next(iter(self._idle)))  # its last reference, so it is unmapped
+            self._pop(next(iter(self._idle)))  # no other reference exists, so the memory is unmapped
 
     def _trim(self) -> None:
-        """Release buffers idle since the last trim: sizes no longer used, or more of a size than needed at once."""
+        """Release buffers that stayed idle since the last trim: more of their size exist than are used at a time."""
         for size, mmaps in list(self._idle.items()):
             for _ in range(min(self._min_idle.get(size, 0), len(mmaps))):
                 self._pop(size)
@@ -178,7 +178,7 @@ class Room:
 
 @dataclass(frozen=True)
 class BatchPlace:
-    """The place of a task's rows in the memory of their batch.
+    """The part of a batch's memory that a task writes its rows to.
 
     Examples:
         >>> place = BatchPlace(Room(8), 2, 3)
@@ -199,7 +199,7 @@ class BatchPlace:
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
-    """Return one view of arrays that follow each other in one piece of memory; None if they do not.
+    """Return a single view of arrays that are adjacent in memory; None if they are not adjacent.
 
     Examples:
         >>> whole = np.arange(6).reshape(3, 2)

@@ -25,8 +25,8 @@ Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
 
 _OBJECT_BYTES = 64  # the bytes that each object is assumed to take
-_MIN_REUSED_BYTES = 1 << 20  # bytes from which reusing memory pays off
-_MIN_ROWS_TO_GATHER = 512  # rows from which gathering lists by NumPy is faster, in spite of its calls
+_MIN_REUSED_BYTES = 1 << 20  # smallest array whose memory is worth reusing
+_MIN_ROWS_TO_GATHER = 512  # minimum rows for which NumPy gathers lists faster than Arrow, despite its call overhead
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def concat(columns: Sequence[Column]) -> Column:
 
 
 def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Copy an array into memory of its own."""
+    """Copy an array into new memory."""
     result = buffers.empty(array.shape, array.dtype)
     np.copyto(result, array)
     return result
@@ -168,13 +168,13 @@ def detached(column: Column) -> Column:
 
 
 def writeable(column: Column) -> Column:
-    """Return a column that may be written to: a copy if it is a read-only ndarray, which others may share."""
+    """Return a column that may be written to. A read-only ndarray is copied, since its memory may be shared."""
     shared = isinstance(column, np.ndarray) and not column.flags.writeable and not column.dtype.hasobject
     return copied(column) if shared else column
 
 
 def nbytes(column: Column) -> int:
-    """Return the bytes of a column's rows, in a block or in a delivered batch; objects are estimated."""
+    """Return the size in bytes of a column of a block or of a delivered batch. Sizes of objects are estimated."""
     if isinstance(column, pa.Array):
         return _array_bytes(column)
     if isinstance(column, dict):
@@ -191,7 +191,7 @@ def _object_bytes(value: Any) -> int:
         return nbytes(value)
     if isinstance(value, list | tuple | dict):
         return _OBJECT_BYTES + sum(map(_object_bytes, value.values() if isinstance(value, dict) else value[:64]))
-    size = getattr(value, "nbytes", _OBJECT_BYTES)  # a function on classes and on some objects
+    size = getattr(value, "nbytes", _OBJECT_BYTES)  # some objects, such as classes, have a function of this name
     return size if isinstance(size, int) else _OBJECT_BYTES
 
 
@@ -237,7 +237,7 @@ def _array_bytes(array: pa.Array) -> int:
 
 
 def blank(kind: ColumnType, n: int) -> Column:
-    """Return ``n`` rows of zeros, empty strings and empty lists, which ``last="pad"`` fills a batch with."""
+    """Return ``n`` rows of zeros, empty strings and empty lists. ``last="pad"`` fills the last batch with them."""
     if isinstance(kind, TensorType):
         return np.zeros((n, *kind.shape), dtype=kind.dtype)
     if kind is UNKNOWN:

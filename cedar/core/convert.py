@@ -1,7 +1,7 @@
 """Conversion of columns to NumPy, torch and Arrow. docs/columns.md has the table.
 
-Two rules hold for every conversion. The dtype of a result depends on the type of the column, never on its values.
-Memory is shared if the type allows it. So nulls that a dtype cannot hold are errors; they do not change the dtype.
+Two rules hold for every conversion. The dtype of a result depends only on the type of the column, not on its values,
+so nulls that the dtype cannot hold raise an error. The result shares the memory of the column if the type allows it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
 
 
 def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> dict[str, Any]:
-    """Apply ``to_numpy`` to columns of equal length. Numeric columns, usually the most, need no call each."""
+    """Apply ``to_numpy`` to columns of equal length. Numeric columns, usually the majority, are converted together."""
     arrays: dict[str, Any] = dict(columns)
     gaps: dict[str, pa.Array] = {}
     for name, column in columns.items():

@@ -1,8 +1,8 @@
 """Row keys: the stable identity of a row.
 
 A key is (branch, repeat, file, row or byte offset, flat_map index). A file is identified by a 64-bit hash of its path
-relative to the root of its listing. So keys stay the same if the data move or if other files are added to the listing.
-Sources without files number their rows. Shuffles sort by a hash of the key, and random operators draw from it.
+relative to the root of its listing, so keys stay the same if the data move or if other files are added to the listing.
+Sources without files number their rows. Shuffles sort by a hash of the key, and random operators use it as their seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix64(value: int) -> int:
-    """The finalizer of splitmix64 (Steele et al., 2014): a bijection on 64-bit words that scatters them."""
+    """Apply the finalizer of splitmix64 (Steele et al., 2014): a bijection on 64-bit words that mixes their bits."""
     value = (value + _GOLDEN) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -69,7 +69,7 @@ def hash_names(names: Sequence[str]) -> Ints:
     at = np.cumsum(left) - left
     hashes = mix64_array(left.astype(np.uint64))
     some = np.flatnonzero(left)
-    while len(some):  # the next word of every name that has one
+    while len(some):  # the next word of each name that is not finished
         unused = np.uint64(8) * np.maximum(8 - left[some], 0).astype(np.uint64)
         word = (words[at[some]] << unused) >> unused
         hashes[some] = mix64_array(hashes[some] ^ word)
@@ -85,7 +85,7 @@ def branch_of(outer: int, index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """The rows that each row was made from: their number per row, and the keys of all of them in order."""
+    """The input rows that each row was made from: their number per row, and the keys of all of them in order."""
 
     counts: Ints
     keys: Keys
@@ -99,11 +99,11 @@ class KeyParts:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of a run of rows, one array per component.
+    """The keys of consecutive rows, one array per component.
 
     ``row`` is int64[n]; the other components are one int for all rows, or int64[n]. ``source`` identifies the source in
     the DAG for error messages, and is not part of the hash. ``sub`` is -1 if no flat_map was applied. ``parts`` has the
-    rows that each row was made from, if the caller asked for them.
+    input rows that each row was made from, if the caller asked for them.
     """
 
     row: Ints
@@ -130,7 +130,7 @@ class Keys:
         )
 
     def each(self) -> tuple[Ints, Keys]:
-        """Return the rows that these were made from, or these rows: for each, its row's index here, and its key.
+        """Return for each input row (without ``parts``: for each row) the index of the row made from it, and its key.
 
         Examples:
             >>> keys = Keys(np.array([4, 7]), parts=KeyParts(np.array([2, 1]), Keys(np.array([4, 5, 7]))))
@@ -143,7 +143,7 @@ class Keys:
         return np.repeat(np.arange(len(self.row)), self.parts.counts), self.parts.keys
 
     def within(self, index: int) -> Keys:
-        """Return the keys as they are after input ``index`` of a mix or concat."""
+        """Return the keys of these rows after they pass through input ``index`` of a mix or concat."""
         if isinstance(self.branch, int):
             return replace(self, branch=branch_of(self.branch, index))
         levels, inverse = np.unique(self.branch, return_inverse=True)
@@ -151,7 +151,7 @@ class Keys:
         return replace(self, branch=renamed[inverse])
 
     def hash(self, seed: int) -> Hashes:
-        """Return uint64[n], the hash of each row's key, independent of its place; ``seed`` is a 64-bit word."""
+        """Return uint64[n], the hash of each row's key, independent of the row's position. ``seed`` has 64 bits."""
         state: int | Hashes = seed & _MASK
         for part in (self.branch, self.repeat, self.file, self.row, self.sub):
             state = hash_array(state, part)
@@ -189,7 +189,7 @@ class Keys:
         return self.take(index).items(inner)
 
     def items(self, numbers: Ints) -> Keys:
-        """Return the keys of item ``numbers[i]`` of row i; ``sub`` is that number, or a hash if row i is an item."""
+        """Return the keys of item ``numbers[i]`` of row i. ``sub`` is this number; a hash if row i is an item too."""
         if isinstance(self.sub, int) and self.sub == -1:
             return replace(self, sub=numbers)
         hashed = np.asarray(hash_array(hash_array(1, self.sub), numbers), dtype=np.uint64)

@@ -1,8 +1,8 @@
 """Digests that identify functions and values; equal in every process if code and data are equal.
 
-A user's function is identified by its bytecode, defaults, closure and the globals that it names, and so are the user's
-functions, classes and modules among these. Code of an installed package is identified by name and version. Objects
-that cannot be read are reported with the digest, which must then not be used to find earlier results.
+A user's function is identified by its bytecode, defaults, closure and the globals that it names. Any user functions,
+classes and modules among these are identified in the same way; code of an installed package, by name and version.
+Objects that cannot be read are reported with the digest, which must then not be used to find earlier results.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def examine(value: Any, name: str = "") -> PartDigests:
 
 
 class _Walk:
-    """Computes one digest. Data are hashed where they are found. Functions, classes and modules are numbered where they
-    are found and hashed one after another, so that they may refer to each other.
+    """Computes one digest. Data are hashed where they occur. Functions, classes and modules are replaced by numbers and
+    hashed afterward, one after another, so that they may refer to each other.
     """
 
     def __init__(self, data: bool) -> None:
@@ -135,7 +135,7 @@ class _Walk:
         return _hashed("whole", *result)
 
     def digest(self, value: Any, step: str = "") -> bytes:
-        """Return the digest of a value that is reached by ``step`` from the current one."""
+        """Return the digest of a part of the current value. ``step`` is the path from the current value to the part."""
         if type(value) in _PLAIN_TYPES:
             return _plain(value)
         if id(value) in self._done:
@@ -161,7 +161,7 @@ class _Walk:
         kind: Any = type(value)
         same = kind.__eq__ is object.__eq__ and (
             kind is object or is_python_class(kind)
-        )  # only identity distinguishes them
+        )  # instances are compared by identity
         self._done[id(value)] = _hashed("again", str(self._number(value))) if same else result
         return result
 
@@ -222,7 +222,7 @@ class _Walk:
         if not self.data:
             return parts | {n: v for n, v in named.items() if issubclass(type(v), (FunctionType, type))}
         self.unknown |= {f"{path}.{each}": None for each in unknown}
-        attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()}  # a package's name and version cover them
+        attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()}  # a package's version identifies these
         return parts | ({"annotations": fn.__annotations__} if fn.__annotations__ else {}) | named | attributes
 
     def _code(self, item: Any) -> bytes:
@@ -277,7 +277,7 @@ class _Walk:
         return self.all("builtin", [module, fn.__qualname__, *bound], ["", "", ".__self__"])
 
     def descriptor(self, value: Any) -> bytes:
-        """Return the digest of a method or field of a C class, or of a slot."""
+        """Return the digest of a method or field of a built-in class, or of a slot."""
         owner = value.__objclass__
         compiled = not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType))
         if compiled and not is_library(owner.__module__):
@@ -330,7 +330,7 @@ class _Walk:
         return _hashed("array", str(value.dtype), str(value.shape), raw, self.digest(value.dtype))
 
     def _object(self, value: Any) -> bytes:
-        """Return the digest of an object: of all that it holds if that is visible, else of what its package copies."""
+        """Return the digest of an object's whole state if readable, otherwise of the state that its package pickles."""
         kind = type(value)
         own = self.digest(kind, ".__class__")
         if not self.data:
@@ -346,17 +346,17 @@ class _Walk:
         return self._reduced(value, own) if library else self.unread(value)
 
     def _reduced(self, value: Any, own: bytes) -> bytes:
-        """Return the digest of a package's object: of what its package copies, and of its other attributes."""
+        """Return the digest of a package's object: the state that it pickles, and its other attributes."""
         kind = type(value)
         try:
             result = copyreg.dispatch_table.get(kind, lambda v: v.__reduce_ex__(4))(value)  # type: ignore[no-untyped-call]
-        except Exception:  # noqa: BLE001 - connections and files have no state to read
+        except Exception:  # noqa: BLE001 - connections and files cannot be pickled
             return self.unread(value)
         if isinstance(result, str):
             found = _lookup(sys.modules.get(getattr(value, "__module__", None) or kind.__module__), result) is value
             return _hashed("named", result, own) if found else self.unread(value)
         parts = [*result[:3], *(list(items) for items in result[3:5] if items is not None), *result[5:]]
-        others = {} if kind.__module__.startswith("cedar.") else attributes_of(value)  # copies may leave these out
+        others = {} if kind.__module__.startswith("cedar.") else attributes_of(value)  # pickles may leave these out
         inside = self.all("object", parts, ["", "", ".__dict__", *[""] * len(parts)])
         return _hashed("object", own, inside, self.named("attributes", others))
 

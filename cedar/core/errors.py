@@ -1,7 +1,7 @@
 """All errors that a user can see.
 
-An error says, in this order: what failed; the user's file and line that built the operator; the row; what cedar did
-about it; what to do next. The original exception, if there is one, is the ``__cause__``.
+The message lists, in this order: what failed; the user's file and line that built the operator; the row; what cedar
+did about the failure; what to do next. The original exception, if there is one, is the ``__cause__``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cedar.core.redact import redact
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
 _MODULES = _NAME + "."
-_CONSOLE_SCRIPT = os.path.join(os.sep, "bin", _NAME)  # the console script
+_CONSOLE_SCRIPT = os.path.join(os.sep, "bin", _NAME)  # the end of the console script's path
 _STDLIB = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(os.path.join(_STDLIB, name, "") for name in ("site-packages", "dist-packages"))
 
 
 @dataclass(frozen=True)
 class Site:
-    """The place in the user's code where an operator was built."""
+    """The file and line in the user's code where an operator was built."""
 
     file: str
     line: int
@@ -132,7 +132,7 @@ def _is_user_frame(frame: FrameType) -> bool:
 
 
 def shortened(error: CedarError) -> CedarError:
-    """Return the error without cedar's frames, to be raised again. ``CEDAR_TRACEBACK=full`` keeps them."""
+    """Remove cedar's frames from the error's traceback and return it. ``CEDAR_TRACEBACK=full`` keeps the frames."""
     _shorten(error.__cause__, error.__context__)
     return error if os.environ.get("CEDAR_TRACEBACK") == "full" else error.with_traceback(None)
 
@@ -184,7 +184,7 @@ class CedarError(Exception):
     Args:
         what: what failed, in one sentence.
         site: the user's line that built the operator.
-        row: the current row.
+        row: the row that was being processed.
         done: what cedar did about it.
         fix: what the user can do.
 
@@ -236,7 +236,7 @@ class CedarError(Exception):
 
 
 def _pickle_cause(cause: BaseException | None) -> bytes | None:
-    """Pickle a cause by value with cloudpickle, since its class may be defined in ``__main__``."""
+    """Pickle a cause with cloudpickle, which includes classes that are defined in ``__main__``."""
     import cloudpickle
 
     return None if cause is None else cloudpickle.dumps(portable(cause))
@@ -245,8 +245,8 @@ def _pickle_cause(cause: BaseException | None) -> bytes | None:
 def portable(cause: BaseException) -> BaseException:
     """Return an exception that can be sent to another process, with its traceback as a note.
 
-    If its constructor cannot be called with its ``args``, the exception is rebuilt without calling it. If it cannot be
-    pickled, a RuntimeError with its text replaces it.
+    If the constructor cannot be called with the exception's ``args``, the copy is rebuilt without calling it. If the
+    exception cannot be pickled, a RuntimeError with its text replaces it.
     """
     _shorten(cause)
     trace = "".join(traceback.format_exception(cause))
@@ -303,7 +303,7 @@ def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None
 
 
 class PipelineError(CedarError):
-    """The pipeline is built incorrectly. Raised at the user's line if it can be determined.
+    """The pipeline is built incorrectly. The message names the user's line if it can be determined.
 
     Examples:
         >>> cedar.from_items([{"x": 1}]).select("y").count()
@@ -357,7 +357,7 @@ class ResumeError(CedarError):
 
 
 class PlanError(CedarError):
-    """A plan does not match this pipeline, or asks for something that does not exist.
+    """A plan does not match this pipeline, or names something that does not exist.
 
     Examples:
         >>> cedar.from_items([{"x": 1}]).loader(executor="dusk")
@@ -389,7 +389,7 @@ def warn_user(text: str, site: Site | None) -> None:
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn an OSError of the block, which writes a file for the user, into a PipelineError.
+    """Convert an OSError raised while writing the user's file in this ``with`` block to a PipelineError.
 
     Raises:
         PipelineError: the file cannot be written.
@@ -407,7 +407,7 @@ def nearest(name: str, known: list[str]) -> list[str]:
     return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
 
 
-VALUE = "(what a function returned for the batch)"  # column of a batch without columns
+VALUE = "(what a function returned for the batch)"  # shown as the column name for a batch without columns
 
 
 def missing_column(

@@ -10,7 +10,7 @@ _modules: dict[str, str] = {}
 
 
 def register(name: str, module: str) -> None:
-    """Set the module that extends the core under a name, replacing an earlier one. It is not imported yet.
+    """Register the module that extends the core under a name, replacing an earlier one. It is imported when first used.
 
     Examples:
         >>> register("example", "math")

@@ -1,4 +1,4 @@
-"""Storage faults: which errors a retry may cure, and how long the storage asks to wait."""
+"""Storage faults: which errors may disappear after a retry, and how long the storage asks to wait."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ERRNOS = frozenset(
     if hasattr(errno, name)
 )  # fmt: skip
 _CODES = {"SlowDown": 503, "Throttling": 429, "ThrottlingException": 429, "RequestTimeout": 408, "InternalError": 500}
-_CLIENT_ERRORS = {  # errors of HTTP clients, by module, for connections that broke or could not be made
+_CLIENT_ERRORS = {  # by HTTP client module: its errors for connections that broke or could not be opened
     "aiohttp": ("ClientConnectionError", "ClientPayloadError", "ServerTimeoutError"),
     "requests.exceptions": ("ConnectionError", "Timeout", "ChunkedEncodingError"),
     "urllib3.exceptions": ("ProtocolError", "TimeoutError"),
     "botocore.exceptions": ("ConnectionError", "HTTPClientError", "IncompleteReadError", "ResponseStreamingError"),
     "http.client": ("IncompleteRead", "RemoteDisconnected"),
 }
-_DEPTH = 6  # causes of causes that are examined
+_DEPTH = 6  # how many levels of chained exceptions (``__cause__``) are examined
 
 
 class ShortRead(Exception):
@@ -37,7 +37,7 @@ class ShortRead(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """A failure that a retry may cure.
+    """A failure that may disappear after a retry.
 
     Args:
         kind: one or two words, such as ``status 503``.
@@ -51,8 +51,8 @@ class Fault:
 def fault_of(error: BaseException) -> Fault | None:
     """Return the fault if a retry may help; None for lasting errors: a missing file, no permission, a bad request.
 
-    Statuses 408, 429, 500, 502, 503 and 504, connections that are reset or time out, and short reads may pass. The
-    causes of an error are examined too, since filesystems wrap the errors of their clients.
+    Statuses 408, 429, 500, 502, 503 and 504, short reads, and connections that are reset or time out are often
+    temporary. The error's causes are examined too, since filesystems wrap the errors of their clients.
 
     Examples:
         >>> fault_of(ConnectionResetError())
@@ -68,7 +68,7 @@ def fault_of(error: BaseException) -> Fault | None:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status behind an error, or None."""
+    """Return the HTTP status of an error or of one of its causes; None without a status."""
     return next((s for each in _chain(error) if (s := _status(each)) is not None), None)
 
 
@@ -81,7 +81,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of one error; each client library stores it under another name."""
+    """Return the HTTP status of one error. Client libraries store it under different names."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -125,7 +125,7 @@ def _fault_from_error(error: BaseException) -> Fault | None:
         return Fault(f"short read ({error})")
     if isinstance(error, ConnectionResetError):
         return Fault("connection reset")
-    if isinstance(error, TimeoutError):  # also raised by asyncio and fsspec
+    if isinstance(error, TimeoutError):  # asyncio and fsspec raise this class too
         return Fault("timeout")
     if isinstance(error, ConnectionError):
         return Fault(type(error).__name__)

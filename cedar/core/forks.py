@@ -1,7 +1,7 @@
 """Support for processes that are forked after cedar was used, by running polars in fresh processes for them.
 
-A forked process has one thread. polars' threads are missing, so code that waits for them waits forever, and a copied
-thread pool accepts work that never runs. So such a process calls functions that need polars in fresh processes.
+A forked process has only one thread. polars' threads are missing, so code that waits for them waits forever, and a
+copied thread pool accepts work that never runs. A forked process therefore runs polars functions in a fresh process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _fresh_process_calls: list[Callable[..., Any]] = []
 
 
 def lost() -> bool:
-    """Whether this process was forked from one that had loaded polars, whose threads are missing here."""
+    """Whether this process was forked from one that had loaded polars, so that polars' threads are missing here."""
     return _polars_lost
 
 
@@ -46,7 +46,7 @@ def in_fresh_process_after_fork(fn: Callable[P, T]) -> Callable[P, T]:
 
 
 class Lock:
-    """A re-entrant lock that is free again in a forked process, and in an unpickled copy."""
+    """A re-entrant lock that starts unlocked in a forked process and in an unpickled copy."""
 
     def __init__(self) -> None:
         self.renew()
@@ -66,7 +66,7 @@ class Lock:
 
 
 def _after_fork() -> None:
-    global _polars_lost  # noqa: PLW0603 - the state of the process
+    global _polars_lost  # noqa: PLW0603 - the state belongs to the process
     _polars_lost = _polars_lost or "polars" in sys.modules
     for lock in list(_locks):
         lock.renew()

@@ -13,7 +13,7 @@ from cedar.core.groups.column import plain
 if TYPE_CHECKING:
     import polars as pl
 
-_FRAME_ROWS = 65_536  # rows computed together; results then do not depend on block sizes
+_FRAME_ROWS = 65_536  # rows per frame, independent of block sizes, so that results are too
 
 
 def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
@@ -43,7 +43,7 @@ def frame_of(block: Block) -> pl.DataFrame:
 
 
 def parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yield the rows in frames of 65,536, so that results computed per frame do not depend on how rows were cut."""
+    """Yield the rows in frames of 65,536 rows, so that results computed per frame do not depend on block sizes."""
     import polars as pl
 
     pending: list[pl.DataFrame] = []

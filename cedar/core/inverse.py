@@ -1,6 +1,6 @@
 """InverseKeyedJaggedTensor: several list features whose rows repeat, with each distinct row stored once.
 
-The format is that of RecD (Zhao et al., 2022, arXiv 2211.05239).
+RecD introduced this format (Zhao et al., 2022, arXiv 2211.05239).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cedar.core.pytrees import Container
 class InverseKeyedJaggedTensor(Container):
     """A group of features: row i of key k is ``values[k][offsets[k][u] : offsets[k][u + 1]]``, u = inverse_lookup[i].
 
-    Two rows are equal if the lists of all keys and their weights are equal; floats are compared by their bits. Each
-    unique row is used, and they are in the order of first occurrence, so the inverse ascends if equal rows are
-    neighbors. A row is a list and may be empty; there are no null rows.
+    Two rows are equal if the lists of all keys and their weights are equal; floats are compared by their bits. Every
+    unique row occurs, and unique rows are in the order of first occurrence. The inverse therefore ascends if equal rows
+    are neighbors. A row may be an empty list, but not null.
 
     Args:
         keys: the features of the group.
@@ -73,10 +73,10 @@ class InverseKeyedJaggedTensor(Container):
 
         Args:
             features: the features by key, all with the same number of rows.
-            weights: for some of them: one weight per value.
+            weights: for some of these keys, one weight per value.
 
         Raises:
-            PipelineError: there is no feature, or their numbers of rows differ.
+            PipelineError: there are no features, or their numbers of rows differ.
         """
         if not features or len({len(feature) for feature in features.values()}) > 1:
             sizes = ", ".join(f"{key}: {len(feature)}" for key, feature in features.items())
@@ -104,7 +104,7 @@ class InverseKeyedJaggedTensor(Container):
         """Concatenate the rows of several groups; rows that are equal in different groups are stored once.
 
         Raises:
-            PipelineError: there are no parts, or their keys differ.
+            PipelineError: there are no groups, or their keys differ.
         """
         if len({(part.keys, tuple(sorted(part.weights or {}))) for part in parts}) != 1:
             raise _error("concat of groups with different keys or weights", "give groups of the same keys")
@@ -167,7 +167,7 @@ class InverseKeyedJaggedTensor(Container):
         }
 
     def weighted(self, pairs: Mapping[str, str]) -> InverseKeyedJaggedTensor:
-        """Use keys as weights of others: ``weighted({"ids": "scores"})`` removes ``scores`` and weighs ``ids`` by it.
+        """Use keys as weights of others: ``weighted({"ids": "scores"})`` removes ``scores`` and uses it as weights.
 
         Raises:
             PipelineError: a key does not exist, or its lists differ in length.
@@ -311,7 +311,7 @@ def _like(numbers: Any, like: Any) -> Any:
 
 
 def _on_host(feature: JaggedTensor) -> JaggedTensor:
-    """Copy a feature to the memory of this process, where rows are compared."""
+    """Copy a feature from its device to host memory, where rows are compared."""
     on_cpu = isinstance(feature.offsets, np.ndarray) or feature.offsets.device.type == "cpu"
     return feature if on_cpu else feature.to("cpu")
 

@@ -93,7 +93,7 @@ class JaggedTensor(Container):
 
         Args:
             length: the length of each row; None for that of the longest row.
-            value: the value after the end of a row; cast to the dtype of the values.
+            value: the padding value, cast to the dtype of the values.
 
         Raises:
             RowError: a row is longer than ``length``.
@@ -156,10 +156,10 @@ class JaggedTensor(Container):
 
 
 def torchrec_tensors() -> Any:
-    """Import the torchrec module that holds its tensors, without the warnings that it raises when it is imported.
+    """Import torchrec's module of tensor classes, and suppress the warnings that the import raises.
 
     Raises:
-        CedarError: it is not installed, or cannot be imported; it needs an fbgemm-gpu that matches torch.
+        CedarError: torchrec is not installed, or its import fails. It needs an fbgemm-gpu that matches torch.
     """
     try:
         with warnings.catch_warnings():
@@ -175,7 +175,7 @@ def torchrec_tensors() -> Any:
 
 
 def pad_values(values: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], to: int, value: Any) -> Any:
-    """Return an array (rows, to, ...) from the values of rows of ``lengths``, each of which is at most ``to``."""
+    """Pad rows of the given ``lengths``, each at most ``to``, and return an array (rows, to, ...)."""
     padded = np.full((len(lengths), to, *values.shape[1:]), value, dtype=values.dtype)
     if len(values) == len(lengths) * to:  # every row is full
         return values.reshape(padded.shape).copy()
@@ -212,7 +212,7 @@ def _plain(values: Any) -> Any:
 
 
 def each(values: Any, fn: Any) -> Any:
-    """Apply ``fn`` to each array in the values, at any depth; other objects stay the same."""
+    """Apply ``fn`` to each array inside nested values; other objects stay the same."""
     if type(values) is dict:
         return {name: each(child, fn) for name, child in values.items()}
     if isinstance(values, MutableMapping):  # such as the batches of Hugging Face's collators
@@ -229,7 +229,7 @@ def each(values: Any, fn: Any) -> Any:
 
 
 def _device_arguments(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``Tensor.to`` that name the device: offsets and indices keep their dtype."""
+    """Return only the device from arguments of ``Tensor.to``, since offsets and indices keep their dtype."""
     device = like.new_empty(0).to(*args, **kwargs).device  # torch parses its arguments
     return {"device": device, "non_blocking": bool(kwargs.get("non_blocking"))}
 
@@ -247,7 +247,7 @@ def _arrow(values: Any) -> pa.Array:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Return True for equal values of the same framework and dtype; NaN equals NaN."""
+    """Return True if both values are equal and have the same framework and dtype; NaN equals NaN."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):

@@ -39,7 +39,7 @@ def library(name: str, extra: str, feature: str) -> Any:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Convert errors of a Rust library: a panic, which is not an ``Exception``, to a ValueError without a backtrace."""
+    """Convert a panic of a Rust library, which is not an ``Exception``, to a ValueError without a backtrace."""
     try:
         yield
     except CedarError:

@@ -1,4 +1,4 @@
-"""Release the memory of a library's code; the system reads the pages again if they are needed."""
+"""Release the memory pages of a library's code. The system reads a page again when it is needed."""
 
 from __future__ import annotations
 

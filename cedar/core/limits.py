@@ -1,7 +1,7 @@
-"""Limits for input files: a small file must not fill the memory, or be nested so deep that a parser's stack overflows.
+"""Limits for input files, so that a small file cannot exhaust the memory or overflow a parser's stack by deep nesting.
 
-All limits are here. Environment variables raise them. They are read when a source lists its files, and workers receive
-them with the source.
+Environment variables change these limits. A source reads the variables when it lists its files, and workers receive
+the limits with the source.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Limits:
 
     @staticmethod
     def of_environment() -> Limits:
-        """Return the defaults, changed by variables such as ``CEDAR_MAX_LINE_BYTES``: an integer or a size like "1GiB".
+        """Return the defaults, or the values of variables such as ``CEDAR_MAX_LINE_BYTES`` (an integer or "1GiB").
 
         Raises:
             PipelineError: a variable holds neither an integer nor a size.
@@ -74,7 +74,7 @@ def too_much(where: str, claim: str, name: str, limits: Limits) -> SourceError:
     Args:
         where: the URL and the part of the file.
         claim: the words before the limit, such as "is longer than".
-        name: the field of the limit.
+        name: the field of ``Limits``.
     """
     most = getattr(limits, name)
     return SourceError(
@@ -88,7 +88,7 @@ def how_to_raise(name: str, most: int) -> str:
 
 
 class MemoryReservation:
-    """The memory of one task. Readers and decoders reserve the bytes that a file needs before they allocate them.
+    """The memory reserved by one task. Readers and decoders reserve the bytes that a file needs before allocating them.
 
     Args:
         where: the URL, for the error.
@@ -110,7 +110,7 @@ class MemoryReservation:
 
     @staticmethod
     def of_task(where: str, limits: Limits) -> MemoryReservation:
-        """Return the reservation of this thread's task, or a new one. Its errors name ``where`` from now on."""
+        """Return the reservation of this thread's task, or a new one. Its later errors name ``where``."""
         account: MemoryReservation | None = getattr(_thread, "account", None)
         if account is None:
             return MemoryReservation(where, limits)
@@ -118,7 +118,7 @@ class MemoryReservation:
         return account
 
     def __enter__(self) -> Self:
-        """Use this reservation for the memory that this thread needs until the end of the block."""
+        """Use this reservation for the memory that this thread needs inside the ``with`` block."""
         self._before: MemoryReservation | None = getattr(_thread, "account", None)
         _thread.account = self
         return self
@@ -157,7 +157,7 @@ def take(size: int, part: str) -> None:
 
 
 class Passing:
-    """Releases the memory that was reserved in the block at its end."""
+    """A ``with`` block that releases at its end all memory that was reserved in it."""
 
     __slots__ = ("_account", "_held")
 
@@ -170,7 +170,7 @@ class Passing:
             self._account.taken = self._held
 
 
-_MIN_CHECKED_BYTES = 64 << 20  # decompressed bytes before the ratio is checked
+_MIN_CHECKED_BYTES = 64 << 20  # the ratio is checked only beyond this many decompressed bytes
 _BLOCK = 1 << 20
 
 

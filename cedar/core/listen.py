@@ -1,4 +1,4 @@
-"""A small HTTP server that only answers clients that know its token."""
+"""A small HTTP server that only answers clients that send its token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("cedar")
 
 
 class TokenHandler(BaseHTTPRequestHandler):
-    """Answers GET requests that have the token. The address contains the token, so requests are not logged."""
+    """Answers GET requests that contain the token. Requests are not logged, since their URLs contain the token."""
 
     token: str
     policy: str  # what a browser may load and run
@@ -24,7 +24,7 @@ class TokenHandler(BaseHTTPRequestHandler):
     server_version = "cedar"
 
     def do_GET(self) -> None:
-        """Answer the request if its token is right."""
+        """Answer the request if its token is valid."""
         url = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(url.query).items()}
         if hmac.compare_digest(asked.get("token", "").encode(), self.token.encode()):
@@ -59,7 +59,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error at debug level: a client may have disconnected, and the run must continue."""
+        """Log the error at debug level only. A client may have disconnected, and the run must continue."""
         _log.debug("a question was not answered", exc_info=True)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-FILES = 0  # key for pages of files, such as libraries
+FILES = 0  # the key for pages of mapped files, such as libraries
 
 
 def by_process() -> dict[int, int]:
-    """Return the bytes of this process and its descendants by process id, and of ``FILES``; empty without /proc.
+    """Return the bytes of this process and each descendant, by process id, and of ``FILES``; empty without /proc.
 
-    Processes share pages of the same files. They are counted once, as the bytes of the process that has mapped most.
+    Processes share pages of the same files. They are counted once: ``FILES`` has the maximum over the processes.
 
     Examples:
         >>> import os
@@ -22,7 +22,7 @@ def by_process() -> dict[int, int]:
     files, pending = 0, [os.getpid()]
     while pending:
         process = pending.pop()
-        with suppress(OSError, ValueError, IndexError):  # it may have ended
+        with suppress(OSError, ValueError, IndexError):  # the process may have ended
             own, mapped = _process_bytes(process)
             sizes[process], files = own, max(files, mapped)
             for thread in os.listdir(f"/proc/{process}/task") if process == os.getpid() else [str(process)]:
@@ -42,7 +42,7 @@ def resident() -> int:
 
 
 def _process_bytes(process: int) -> tuple[int, int]:
-    """Return the bytes of a process alone, and of the file pages that it has mapped."""
+    """Return the bytes of a process without file pages, and the bytes of the file pages that it has mapped."""
     own = files = 0
     with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as lines:
         for line in lines:

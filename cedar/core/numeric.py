@@ -1,10 +1,10 @@
-"""NumericEnvironment: the settings that numeric results depend on, and code that makes them equal in all workers.
+"""NumericEnvironment: the settings that numeric results depend on, and code that applies them in all workers.
 
 A sum computed by four threads differs from one computed by one thread. So the functions of a pipeline run in the same
 environment in every process and thread. OpenMP (and with it torch), MKL and denormals have settings per thread, which
-are set for a task and restored after it. The thread count of OpenBLAS belongs to the process: see ``hold_threads``.
-Settings of the caller's process that cannot be changed temporarily (polars' thread pool, torch's matmul precision) are
-read there and applied in worker processes.
+cedar sets for a task and restores after it. The thread count of OpenBLAS belongs to the process: see ``hold_threads``.
+Settings that cannot be changed temporarily (polars' thread pool, torch's matmul precision) are read in the caller's
+process and applied in worker processes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class NumericEnvironment:
     """The numeric settings of a run.
 
     Args:
-        blas, openmp: threads per call of BLAS, and of OpenMP, torch and numba: 1 unless one of the libraries' variables
-            (``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS``, ``MKL_NUM_THREADS``) is set.
+        blas, openmp: threads per call of BLAS, and per call of OpenMP, torch and numba. Both are 1 unless
+            ``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS`` or ``MKL_NUM_THREADS`` is set.
         polars: threads of polars' pool, as in the caller's process.
         flush: True if denormal numbers are flushed to zero, as in the caller's thread.
         matmul: torch's precision of float32 matrix products, as in the caller's process.
@@ -91,7 +91,7 @@ class NumericEnvironment:
         return replace(self, polars=caller.polars, matmul=caller.matmul)
 
     def missing(self, caller: NumericEnvironment) -> str:
-        """Describe the settings that this process cannot restore, and what to do about it; empty if there are none."""
+        """Describe the settings that this process cannot restore, and how to set them; empty if there are none."""
         problems = []
         if self.polars != caller.polars:
             fix = f"set POLARS_MAX_THREADS={self.polars} before Python starts"
@@ -116,8 +116,8 @@ class NumericEnvironment:
         """Run ``work`` in this environment and return its result.
 
         Args:
-            work: a function. If it loads a library with a thread count of its own, it is called a second time.
-            again: False if it must not be called twice.
+            work: a function. If it loads a library that has its own thread count, ``work`` is called a second time.
+            again: False if ``work`` must not be called twice.
         """
         with self.entered():
             before = arrived()
@@ -127,7 +127,7 @@ class NumericEnvironment:
         return result
 
     def entered(self) -> AbstractContextManager[None]:
-        """Apply this environment in this thread until the end of the block; a worker's own thread keeps it."""
+        """Apply this environment in this thread inside a ``with`` block. A worker's thread keeps it afterward."""
         return _Entered(self)
 
     def set(self) -> list[Callable[[], object]]:
@@ -137,7 +137,7 @@ class NumericEnvironment:
             undo.append(lambda: _set_flush(not self.flush))
         torch: Any = _loaded("torch", "set_float32_matmul_precision")
         if torch is not None:
-            torch.get_num_threads()  # a thread takes over torch's number at its first call: not after this one
+            torch.get_num_threads()  # a thread's first call copies torch's thread count: do this before changing it
             if self in _received and torch.get_float32_matmul_precision() != self.matmul:
                 torch.set_float32_matmul_precision(self.matmul)
         for library in _libraries():
@@ -164,7 +164,7 @@ def _unpickled(*values: Any) -> NumericEnvironment:
 
 
 def keep_in_this_thread() -> None:
-    """Mark this thread as one that only runs tasks: it keeps the environment of the last one."""
+    """Mark this thread as one that only runs tasks, so that it keeps the environment of the last task."""
     _thread.ours = True
 
 
@@ -193,17 +193,17 @@ class _Library:
 
 _search_lock = forks.Lock()
 _loaded_libraries: tuple[_Library, ...] = ()
-_seen_modules: frozenset[str] = frozenset()  # at the last search for libraries
-_module_count = -1  # of modules, at the last search
+_seen_modules: frozenset[str] = frozenset()  # modules that were loaded at the last search for libraries
+_module_count = -1  # number of modules loaded at the last search
 
 
 def arrived() -> tuple[Any, ...]:
-    """Return a value that changes when a library with threads of its own has been loaded."""
+    """Return a value that changes when a library that has its own threads is loaded."""
     return len(_libraries()), _loaded("torch", "get_num_threads") is None, _numba() is None
 
 
 def _libraries() -> tuple[_Library, ...]:
-    """Return the libraries that are loaded; searched for again when native modules have been imported."""
+    """Return the loaded libraries. They are searched again after imports of native modules."""
     global _loaded_libraries, _seen_modules, _module_count  # noqa: PLW0603 - loaded libraries belong to the process
     if len(sys.modules) != _module_count:
         with _search_lock:
@@ -230,7 +230,7 @@ def _find_libraries() -> tuple[_Library, ...]:
         layer = getattr(each, "threading_layer", "")
         if each.internal_api == "mkl":
             libraries += _mkl(each.filepath, each.dynlib)
-        elif each.user_api == "openmp" or layer not in ("openmp", "disabled"):  # the others use OpenMP's number
+        elif each.user_api == "openmp" or layer not in ("openmp", "disabled"):  # other libraries use OpenMP's count
             blas = each.user_api == "blas"
             libraries.append(_Library(each.filepath, each.get_num_threads, partial(_set, each), blas, of_process=blas))
     torch: Any = _loaded("torch", "get_num_threads")
@@ -248,7 +248,7 @@ def _set(controller: Any, threads: int) -> Callable[[], object]:
 
 
 def _mkl(name: str, library: ctypes.CDLL) -> list[_Library]:
-    """Return MKL's thread count of a thread, which takes precedence over OpenMP's if it is set (not 0)."""
+    """Return MKL's per-thread thread count, which overrides OpenMP's if it is not 0."""
     try:
         local, max_threads = library.MKL_Set_Num_Threads_Local, library.MKL_Get_Max_Threads
     except AttributeError:
@@ -263,7 +263,7 @@ def _loaded(name: str, attribute: str) -> ModuleType | None:
 
 
 def _numba() -> ModuleType | None:
-    """Return numba if its threads are running; asking it for their number would start them."""
+    """Return numba if its threads are running. Calling numba before that would start them."""
     parallel = sys.modules.get("numba.np.ufunc.parallel")
     return sys.modules.get("numba") if getattr(parallel, "_is_initialized", False) else None
 
@@ -272,7 +272,7 @@ def _numba() -> ModuleType | None:
 
 
 class _Holders:
-    """The number of tasks and runs that hold this process's BLAS thread counts, and the counts from before."""
+    """The number of tasks and runs that need fixed BLAS thread counts in this process, and the counts to restore."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -284,16 +284,16 @@ _holders = _Holders()
 
 
 def hold_threads(environment: NumericEnvironment | None) -> AbstractContextManager[None]:
-    """Set process-wide BLAS thread counts to the environment's until no task or run holds them any more.
+    """Set process-wide BLAS thread counts to the environment's until the last task or run that needs them ends.
 
-    A run that uses threads holds them until it ends, so that a trainer that computes with NumPy in this process has the
-    same count between all batches. torch's counts belong to threads and are not held.
+    A run that uses threads keeps the counts until it ends, so that a trainer that computes with NumPy in this process
+    has the same counts between all batches. torch's counts are per thread, so this function does not change them.
     """
     return nullcontext() if environment is None else _Holding(environment)
 
 
 class _Holding(AbstractContextManager[None]):
-    """Holds the thread counts. A class, like ``_Entered``: a generator would take longer than setting the counts."""
+    """Keeps thread counts fixed in a ``with`` block. A generator instead of a class would be slower than the change."""
 
     def __init__(self, environment: NumericEnvironment) -> None:
         self._environment, self._holders = environment, _holders
@@ -313,13 +313,13 @@ class _Holding(AbstractContextManager[None]):
             holders.number -= 1
             if not holders.number:
                 for put_back, get, given in holders.before.values():
-                    if get() == given:  # nothing else has set it since
+                    if get() == given:  # no other code has changed it since
                         put_back()
                 holders.before.clear()
 
 
 class _Entered(_Holding):
-    """Holds the thread counts, and applies the environment in this thread."""
+    """Keeps the process's thread counts fixed, and applies the environment in this thread."""
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -349,7 +349,7 @@ def _set_process_threads(holders: _Holders, environment: NumericEnvironment) -> 
 
 
 def _after_fork() -> None:
-    """Restore the thread counts in a forked child, where no task holds them."""
+    """Restore the thread counts in a forked child, where no task needs them."""
     global _holders
     before, _holders = _holders.before, _Holders()
     for put_back, *_ in before.values():
@@ -370,7 +370,7 @@ def flushes() -> bool:
 
 
 def _set_flush(flush: bool) -> bool:
-    """Set the flushing of denormal results and operands, as torch.set_flush_denormal does; return whether it worked."""
+    """Turn flushing of denormals on or off, like torch.set_flush_denormal; return whether it worked."""
     libm = _libm()
     if libm is None:
         torch: Any = _loaded("torch", "set_flush_denormal")
@@ -386,7 +386,7 @@ def _set_flush(flush: bool) -> bool:
 
 @cache
 def _libm() -> Any:
-    """Return the C library that sets floating-point modes if the layout of its state is known, else None."""
+    """Return the C library, which sets floating-point modes; None if the layout of its state is unknown."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return None
     try:

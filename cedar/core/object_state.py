@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-BASES: dict[type, Callable[[Any], Any]] = {  # C classes, and how to read their part of an instance of a subclass
+BASES: dict[type, Callable[[Any], Any]] = {  # for each built-in type, a function that extracts its part of an instance
     object: lambda _v: None, int: lambda v: int.__index__(v) + 0, float: float.__repr__, complex: complex.__repr__,
     str: str.__str__, bytes: lambda v: bytes.__getitem__(v, slice(None)), list: lambda v: [*list.__iter__(v)],
     tuple: lambda v: (*tuple.__iter__(v),), set: lambda v: frozenset(set.__iter__(v)),
@@ -24,16 +24,16 @@ def is_python_class(kind: type) -> bool:
 
 
 def c_base(kind: type) -> type | None:
-    """Return the C class that, with slots and ``__dict__``, holds an instance's whole state; None if there may be more.
+    """Return the built-in type that, with slots and ``__dict__``, has an instance's whole state; None if unsure.
 
-    Every C class that adds a field makes its instances larger, so the sizes must add up.
+    A class in C that adds a field makes its instances larger, so the sizes are compared.
     """
     base = next(each for each in kind.__mro__ if each in BASES)
     if kind is base:
         return base
     own, word = [each for each in kind.__mro__ if each not in base.__mro__], struct.calcsize("P")
     slots = sum(isinstance(v, types.MemberDescriptorType) for each in own for v in vars(each).values())
-    behind = kind.__dictoffset__ == -word and kind.__itemsize__ > 0  # a dict after the items
+    behind = kind.__dictoffset__ == -word and kind.__itemsize__ > 0  # ``__dict__`` is stored after the items
     slots += kind.__weakrefoffset__ > 0 and base.__weakrefoffset__ == 0
     slots += (kind.__dictoffset__ > 0 or behind) and base.__dictoffset__ == 0
     heap = all(is_python_class(each) or each.__basicsize__ == object.__basicsize__ for each in own)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class Observation:
     """The measurements of one call of an operator on one block: rows, decoded bytes, seconds.
 
-    ``columns`` has the decoded bytes of the columns that the operator wrote (for a source: of all columns).
+    ``columns`` maps each column that the operator wrote (for a source: every column) to its decoded bytes.
     """
 
     rows_in: int
@@ -21,7 +21,7 @@ class Observation:
     columns: dict[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Observation) -> Observation:
-        """Add up two calls."""
+        """Return the sum of two measurements."""
         names = {*self.columns, *other.columns}
         return Observation(
             self.rows_in + other.rows_in,

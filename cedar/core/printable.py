@@ -1,18 +1,18 @@
-"""Text for people: escapes control characters in names and values from files before they reach a terminal or page."""
+"""Escape control characters in names and values from files before they are shown in a terminal or on a page."""
 
 from __future__ import annotations
 
 import html
 import re
 
-# C0 and C1 controls, characters that reverse or hide text, and line separators.
+# C0 and C1 control characters, characters that reverse or hide text, and line separators.
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _ODD_IN_LINE = re.compile(f"[\t\n]|{_ODD.pattern}")
 
 
 def printable(text: str) -> str:
-    r"""``text`` with escapes such as ``\x1b`` in place of control characters, which could move a terminal's cursor,
-    set its title, or make a line read as another. Newlines and tabs stay.
+    r"""Replace control characters by escapes such as ``\x1b``. They could move a terminal's cursor, set its title, or
+    disguise a line as another one. Newlines and tabs stay.
 
     Examples:
         >>> print(printable("a\x1b[2Jb"))
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Escape like ``printable``, and escape newlines and tabs too, so that a name cannot begin a line of its own.
+    r"""Escape like ``printable``, and also escape newlines and tabs, so that a name cannot begin a new line.
 
     Examples:
         >>> print(one_line("a\nb"))

@@ -14,7 +14,7 @@ class Container:
     """A dataclass that holds arrays, with the methods that JAX requires of a pytree."""
 
     __slots__ = ()
-    fixed: ClassVar[str] = ""  # the field that holds no arrays
+    fixed: ClassVar[str] = ""  # the name of the field without arrays
 
     def tree_flatten(self: Any) -> tuple[tuple[Any, ...], Any]:
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -23,7 +23,7 @@ class Container:
 
     @classmethod
     def tree_unflatten(cls, fixed: Any, parts: Any) -> Self:
-        """Build an instance without checks: frameworks put objects of their own in place of arrays."""
+        """Build an instance without checks, since frameworks replace arrays by other objects."""
         made, rest = object.__new__(cls), iter(parts)
         for field in fields(cls):  # type: ignore[arg-type]
             object.__setattr__(made, field.name, fixed if field.name == cls.fixed else next(rest))
@@ -34,7 +34,7 @@ def register(*kinds: type[Container]) -> None:
     """Register classes with torch and JAX if these are loaded. Called whenever batches are requested."""
     for module in ("torch.utils._pytree", "jax.tree_util"):
         add: Any = None if module not in sys.modules else vars(sys.modules[module]).get("register_pytree_node")
-        for kind in () if add is None else kinds:  # None while the module is being imported
+        for kind in () if add is None else kinds:  # ``add`` is None while the module is being imported
             if (module, kind) in _registered:
                 continue
             _registered.add((module, kind))

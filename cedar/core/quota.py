@@ -38,7 +38,7 @@ def _cpu_quotas(root: str) -> Iterator[float]:
 
 
 def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
-    """Yield the numbers in a file of this process's control groups, nearest first, skipping groups without a limit."""
+    """Yield the numbers in a file of each of this process's control groups, innermost first, except "max"."""
     for path in _files(root, controller, name):
         with contextlib.suppress(OSError, ValueError):
             with open(path, encoding="ascii") as file:
@@ -49,7 +49,7 @@ def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
 
 @functools.cache
 def _files(root: str, controller: str, name: str) -> tuple[str, ...]:
-    """Return the paths where this process's control groups have such a file; cached, since each loader reads them."""
+    """Return the paths of a file in this process's control groups. They are cached, since each loader needs them."""
     paths = (os.path.join(folder, name) for folder in _groups(root, controller))
     return tuple(path for path in paths if os.path.exists(path))
 

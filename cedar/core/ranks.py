@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cedar.core.errors import PipelineError, Site
 from cedar.core.sizes import as_int
 
-_SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM's step ids of batch scripts, interactive shells and similar start here
+_SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM uses step ids from here on for batch scripts, interactive shells and similar
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
 
 
 def refuse_workers(rank: Rank, site: Site | None) -> None:
-    """Refuse to run in one of several workers of a torch DataLoader, each of which would read all rows of the rank.
+    """Raise in one of several workers of a torch DataLoader, since each of them would read all rows of the rank.
 
     Raises:
         PipelineError: this is such a worker, and no arguments say which part of the rows it reads.
@@ -93,8 +93,8 @@ def _distributed() -> Rank | None:
 def _launchers() -> list[tuple[str, str]]:
     """Return the names of the rank and world variables of each launcher that may have started this process.
 
-    MPI starts its ranks by ``srun``, whose variables then number machines, so SLURM comes last. In a batch script or an
-    interactive shell, which are not in a step, SLURM's variables do not number processes: there is only one.
+    SLURM comes last: if MPI starts its ranks through ``srun``, SLURM's variables number machines. Batch scripts and
+    interactive shells do not run in a SLURM step, so its variables are ignored there: there is only one process.
     """
     step, tasks = os.environ.get("SLURM_STEP_ID"), "SLURM_STEP_NUM_TASKS"
     in_step = tasks in os.environ if step is None else step.isdecimal() and int(step) < _SPECIAL_STEPS
@@ -106,10 +106,10 @@ def _launchers() -> list[tuple[str, str]]:
 
 def _environment(reported: bool, site: Site | None) -> list[Rank]:
     """Return the rank of the first launcher whose variables are set, and of the next one if both must agree.
-    ``reported``: arguments or torch.distributed give rank and world.
+    ``reported``: True if arguments or torch.distributed set rank and world.
 
     Only one of a launcher's two variables may be set if another launcher agrees with it. If RANK was not set by
-    torchrun, the next launcher must agree: a script that sets RANK for all tasks would make all of them the same rank.
+    torchrun, the next launcher must agree: a script that sets one RANK for all tasks makes all of them the same rank.
     """
     found: list[Rank] = []
     incomplete: list[tuple[str, str]] = []

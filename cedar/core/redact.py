@@ -11,7 +11,7 @@ from cedar.core.printable import printable
 
 # Each pattern begins at a character that it consumes or at the beginning of a word, so matching takes linear time.
 _URL = re.compile(r"://[^\s'\"<>`]+")
-_USER_INFO = re.compile(  # up to the last "@" before a slash, as passwords may hold "@"; one with a slash ends at "@"
+_USER_INFO = re.compile(  # up to the last "@" before a slash; if a password has a slash, up to the first "@"
     r"://(?:[^/]*@|[^/@\s:]{1,256}:(?!//|\d{1,5}(?:[/?#]|$))[^@\s]{1,256}@)"
 )
 _STRONG_NAMES = (  # names that are only used for secrets
@@ -19,7 +19,7 @@ _STRONG_NAMES = (  # names that are only used for secrets
     r"(?:api|access|account|secret|private|encryption)_?key(?:_?id)?|"
     r"(?:sas|session|access|auth|refresh|bearer|security)_?token"
 )
-_NAMED = re.compile(  # "token" and "key" are common column names: they count only as options, or in a dict with strings
+_NAMED = re.compile(  # "token" and "key" are common column names, so they match only as options or as keys of strings
     r"(?i)((?<!\w)\w*(?:" + _STRONG_NAMES + r")['\"]?\s*[=:]\s*"
     r"|(?<!\w)authorization['\"]?\s*[=:]\s*['\"]?(?:basic |bearer )?"
     r"|(?<!\w)(?:token|sas)\s*=\s*|(?<!\w)key\s*=\s*(?=['\"]|[\w/+\-]{12})"
@@ -30,9 +30,9 @@ _NAMED = re.compile(  # "token" and "key" are common column names: they count on
 _SECRET_NAMES = re.compile(r"(?i)key|secret|token|pass|pwd|cred|sas|sig$|auth|user|connection|cookie|private")
 _RENEWABLE = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cookie")  # may change for the same store
 _MIN_SECRET = 6  # characters; shorter values are too often ordinary words
-_secrets: set[str] = set()  # values of storage options in this process, which error messages of libraries may contain
+_secrets: set[str] = set()  # secret values of storage options, which error messages of libraries may contain
 _MAX_LENGTH = 16_000  # characters of a text that are shown
-_DEPTH = 8  # causes of causes that are examined
+_DEPTH = 8  # how many levels of chained exceptions are examined
 
 
 def redact(text: str) -> str:
@@ -94,7 +94,7 @@ class StorageOptions(Mapping[str, Any]):
     def __repr__(self) -> str:
         return "StorageOptions(***)"
 
-    def __reduce__(self) -> tuple[Any, ...]:  # so that other processes hide the secrets too
+    def __reduce__(self) -> tuple[Any, ...]:  # other processes must hide the secrets too
         return StorageOptions, (self._given,)
 
 
@@ -113,7 +113,7 @@ def redact_url(url: str) -> str:
         return url
     url = _USER_INFO.sub("://***@", url)
     begin = 0
-    for part in url.split("*"):  # text after a "*" is not a query, or is hidden already
+    for part in url.split("*"):  # a glob may contain "?"; text after "://***@" follows a "*" too
         query = part.find("?")
         if query >= 0 and part.find("=", query) >= 0:
             return f"{url[: begin + query]}?***"
@@ -126,11 +126,11 @@ def _hide_in_url(match: re.Match[str]) -> str:
 
 
 class RedactedError(Exception):
-    """Replaces an error whose text shows credentials that cannot be removed; has the error's type and redacted text."""
+    """Replaces an error that shows credentials and cannot be changed. Has the error's type and redacted text."""
 
 
 def redacted(error: BaseException) -> BaseException:
-    """Return the error with its text, and those of its causes, redacted; in place if possible.
+    """Redact an error and its causes, in place if possible, and return the error or its replacement.
 
     Examples:
         >>> redacted(OSError("no answer from https://host/x?token=abc"))
@@ -150,7 +150,7 @@ def redacted(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors that Python prints with an error."""
+    """Yield the error and the chained exceptions that Python prints with it."""
     current: BaseException | None = error
     for _ in range(_DEPTH):
         if current is None:
@@ -166,5 +166,5 @@ def _redact_one(error: BaseException) -> None:
             value = getattr(error, name, None)
             if isinstance(value, str) and redact(value) != value:
                 setattr(error, name, redact(value))
-    except (AttributeError, TypeError):  # read-only in its class
+    except (AttributeError, TypeError):  # the class does not allow changes
         return

@@ -29,7 +29,7 @@ class Unloaded:
 
 
 def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
-    """Return the outside values that a function and its nested functions use, and the names that cannot be found."""
+    """Return the global and imported values that a function and its nested functions use, and the names not found."""
     values: dict[str, Any] = {}
     unknown: list[str] = []
     codes = list(_nested(fn.__code__))
@@ -41,7 +41,7 @@ def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
                 name, value = step.argval, fn.__globals__.get(step.argval, step)
                 if value is step:
                     value = getattr(builtins, name, step)
-                    if value is step and step.opname == "LOAD_GLOBAL":  # other opcodes may find it in a class body
+                    if value is step and step.opname == "LOAD_GLOBAL":  # otherwise a class body may define the name
                         unknown.append(f"global.{name}: the name is not defined yet")
                     known = issubclass(type(value), (BuiltinFunctionType, type)) and is_library(value.__module__)
                     if value is step or (known and f"builtins.{name}" not in DYNAMIC):
@@ -51,7 +51,7 @@ def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
                         break
                     found = vars(value).get(after.argval, step)
                     if found is step or (is_library(value.__name__) and not isinstance(found, ModuleType)):
-                        break  # use the module as a whole: it belongs to a package, or makes its attributes on access
+                        break  # use the whole module: it belongs to a package, or creates attributes on access
                     name, value = f"{name}.{after.argval}", found
                 values[f"global {name}"] = value
             elif step.opname == "IMPORT_NAME":

@@ -16,9 +16,9 @@ from cedar.core.request_owner import RequestOwner, request_owner
 from cedar.core.requests import RequestPatience, RequestStats
 
 _T = TypeVar("_T")
-_FIRST_READ_BYTES = 64 << 10  # bytes that the first read of a file requests
+_FIRST_READ_BYTES = 64 << 10  # bytes of the first request for a file
 _REQUEST_BYTES = 16 << 20  # bytes per request; larger ranges are fetched in pieces
-_MAX_READ_BYTES = 8 << 20  # bytes per read after a file has been read sequentially for a while
+_MAX_READ_BYTES = 8 << 20  # maximum bytes to request ahead while a file is read sequentially
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Remote:
     Args:
         fs: the filesystem; pickling it includes its credentials.
         account: the statistics and retry budget of its requests.
-        store: distinguishes it from the stores of other storage options.
+        store: distinguishes stores that differ only in their storage options; see ``StorageOptions.mark``.
     """
 
     fs: Any
@@ -37,7 +37,7 @@ class Remote:
 
     @staticmethod
     def at(url: str, options: StorageOptions | None, account: RequestStats | None = None) -> tuple[Remote, str]:
-        """Return the storage of a URL, and the path in it."""
+        """Return the storage of a URL, and the path in that storage."""
         import fsspec
 
         fs, path = fsspec.url_to_fs(url, **dict(options or {}))
@@ -50,11 +50,11 @@ class Remote:
         return redact_url(str(self.fs.unstrip_protocol(path)).replace("memory:///", "memory://"))
 
     def call(self, path: str, request: Callable[[], _T]) -> _T:
-        """Call the filesystem with retries; the call must be safe to repeat, such as a listing."""
+        """Call the filesystem with retries. The call, such as a listing, must be safe to repeat."""
         return self.account.ask(self.url(path), lambda _: request())
 
     def fetch(self, path: str, start: int, stop: int | None, size: int | None, on: RequestOwner | None = None) -> bytes:
-        """Return bytes ``start`` to ``stop``; fewer only at the end of a file of ``size`` bytes.
+        """Return bytes ``start`` to ``stop``; fewer only at the end of the file, whose size is ``size``.
 
         Raises:
             SourceError: the storage fails, or sends fewer bytes repeatedly.
@@ -84,7 +84,7 @@ class Remote:
 
         from fsspec.asyn import sync
 
-        async def bounded() -> bytes:  # cancels the request at the timeout, instead of only abandoning it
+        async def bounded() -> bytes:  # this cancels the request at the timeout
             return bytes(await asyncio.wait_for(self.fs._cat_file(path, **arguments), seconds))
 
         return bytes(sync(self.fs.loop, bounded))
@@ -108,20 +108,20 @@ def _checked(data: bytes, start: int, stop: int | None, size: int | None) -> byt
 
 
 class RemoteFile(io.RawIOBase):
-    """A file on remote storage, for reading; a read returns all bytes asked for, up to the end of the file.
+    """A readable file on remote storage. A read returns all requested bytes, up to the end of the file.
 
-    If the filesystem supports ranges, the file requests ranges that grow while it is read sequentially. Otherwise, as
-    for members of archives, it keeps an open handle, and opens a new one after a fault.
+    If the filesystem supports ranges, it requests ranges, which grow while the file is read sequentially. Otherwise,
+    such as for members of archives, it reads from an open handle, and opens a new one after a fault.
     """
 
     def __init__(self, remote: Remote, path: str, size: int | None) -> None:
         super().__init__()
-        if size is None:  # some listings leave out sizes that ``info`` returns
+        if size is None:  # not in some listings, although ``info`` returns it
             size = remote.call(path, lambda: remote.fs.info(path)).get("size")
         self._remote, self._path, self._size = remote, path, size
         self._on = request_owner()
         self._position = 0
-        self._buffer, self._start = b"", 0  # fetched bytes, and their position
+        self._buffer, self._start = b"", 0  # fetched bytes, and their position in the file
         self._block = _FIRST_READ_BYTES
         self._handle: Any = None
         self._ranges = size is not None and is_asynchronous(remote.fs)
@@ -170,7 +170,7 @@ class RemoteFile(io.RawIOBase):
         return data
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Return bytes from the buffer, and the rest from the storage."""
+        """Return the bytes of a range: first from the buffer, the rest from the storage."""
         end = self._start + len(self._buffer)
         head = b""
         if self._start <= start < end:
@@ -183,7 +183,7 @@ class RemoteFile(io.RawIOBase):
         upto = min(max(stop, start + self._block), self._size or stop)
         fetch = self._remote.fetch
         data = fetch(self._path, start, upto, self._size, self._on) if self._ranges else self._read_range(start, upto)
-        # Bytes that were asked for are not read again; bytes fetched beyond them may be.
+        # A large result is not buffered: its requested bytes are not needed again, and the rest can be fetched again.
         self._buffer, self._start = (data, start) if len(data) <= _MAX_READ_BYTES else (b"", upto)
         return head + data[: stop - start]
 
@@ -192,7 +192,7 @@ class RemoteFile(io.RawIOBase):
         return self._call_with_handle(lambda handle: _exactly(handle, start, stop, self._size))
 
     def _read_next(self, size: int) -> bytes:
-        """Read the next bytes of a file of unknown size; fewer bytes mean its end."""
+        """Read the next bytes of a file of unknown size. Fewer than ``size`` bytes mean the end of the file."""
         return self._call_with_handle(lambda handle: _next(handle, self._position, size))
 
     def _call_with_handle(self, work: Callable[[Any], bytes]) -> bytes:
@@ -211,7 +211,7 @@ class RemoteFile(io.RawIOBase):
 
     def _close_handle(self) -> None:
         handle, self._handle = self._handle, None
-        with contextlib.suppress(Exception):  # it is broken already
+        with contextlib.suppress(Exception):  # closing a broken handle may fail
             if handle is not None:
                 handle.close()
 
@@ -233,7 +233,7 @@ def _exactly(handle: Any, start: int, stop: int, size: int | None) -> bytes:
 
 
 def _next(handle: Any, position: int, size: int) -> bytes:
-    """Read at ``position``; a new handle first reads and discards the bytes before."""
+    """Read at ``position``. If the handle is new, first read and discard the bytes before ``position``."""
     at = handle.tell()
     while at < position:
         part = handle.read(min(_MAX_READ_BYTES, position - at))
@@ -267,7 +267,7 @@ def local_path(path: str) -> str:
 
 
 def is_asynchronous(fs: Any) -> bool:
-    """Whether a filesystem and the one that it wraps are asynchronous; fsspec's ``dir`` always says that it is."""
+    """Whether a filesystem and the one that it wraps are asynchronous. fsspec's ``dir`` always claims to be."""
     inside = getattr(fs, "fs", None)
     return bool(getattr(fs, "async_impl", False)) and (inside is None or is_asynchronous(inside))
 
@@ -277,13 +277,13 @@ def kind_of(fs: Any, path: str) -> str | None:
     try:
         return str(fs.info(path)["type"])
     except FileNotFoundError as error:
-        if fault_of(error) is not None:  # some filesystems raise it for all failures
+        if fault_of(error) is not None:  # some filesystems raise this error for all failures
             raise
         return None
 
 
 def upload(remote: Remote, local: str, path: str) -> None:
-    """Upload a local file under a new name; after a fault, the upload starts again from the beginning.
+    """Upload a local file under a new name. After a fault, the upload restarts from the beginning.
 
     Raises:
         SourceError: the storage fails.
@@ -292,7 +292,7 @@ def upload(remote: Remote, local: str, path: str) -> None:
 
 
 def rename(remote: Remote, old: str, new: str) -> None:
-    """Rename a file. If the storage cannot rename, copy it and remove the old one, with separate retries.
+    """Rename a file. If the storage cannot rename, copy the file and remove the old one, with separate retries.
 
     Raises:
         SourceError: the storage fails.
@@ -302,7 +302,7 @@ def rename(remote: Remote, old: str, new: str) -> None:
     fs = remote.fs
     if type(fs).mv is AbstractFileSystem.mv:
         remote.call(new, lambda: fs.cp_file(old, new))
-        with contextlib.suppress(FileNotFoundError):  # it was removed, but the response was lost
+        with contextlib.suppress(FileNotFoundError):  # removed by an earlier attempt, whose response was lost
             remote.call(old, lambda: fs.rm_file(old))
         return
     attempts = 0
@@ -311,7 +311,7 @@ def rename(remote: Remote, old: str, new: str) -> None:
         nonlocal attempts
         attempts += 1
         if attempts > 1 and kind_of(fs, old) is None and kind_of(fs, new) is not None:
-            return  # it was renamed, but the response was lost
+            return  # renamed by an earlier attempt, whose response was lost
         fs.mv(old, new)
 
     remote.call(new, move)

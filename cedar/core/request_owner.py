@@ -1,4 +1,4 @@
-"""Requests to storage: which counter they are added to, and what ends the waits between retries."""
+"""The owner of storage requests: the counter to which they are added, and the event that ends waits for retries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stop:
             rows.clear()
 
     def enter(self, rows: bytearray) -> None:
-        """Clear ``rows`` when the event is set, which ends loops over ``rows``."""
+        """Clear ``rows`` when the event is set, so that a loop over ``rows`` ends."""
         self._active_rows[id(rows)] = rows
         if self._event.is_set():
             rows.clear()
@@ -73,24 +73,24 @@ class RequestOwner:
         return self.stop is not None and self.stop.over
 
     def check(self) -> None:
-        """Raise CancelledError if the run has been cancelled; called between two rows."""
+        """Raise CancelledError if the run has been cancelled. Readers call this between two rows."""
         if self.over:
             from concurrent.futures import CancelledError  # slow to import, and workers do not need it
 
             raise CancelledError
 
 
-_owner: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - it is frozen
+_owner: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - frozen
 
 
 def request_owner() -> RequestOwner:
-    """Return this thread's owner. Code that opens a file keeps it, since libraries may read in their own threads."""
+    """Return the owner of this thread's requests. Files store it, since libraries may read them in other threads."""
     return _owner.get()
 
 
 @contextmanager
 def counting(use: Use) -> Iterator[Use]:
-    """Count the storage requests of this thread in ``use`` until the end of the block."""
+    """Count this thread's storage requests in ``use`` inside the ``with`` block."""
     token = _owner.set(replace(_owner.get(), use=use))
     try:
         yield use
@@ -99,7 +99,7 @@ def counting(use: Use) -> Iterator[Use]:
 
 
 class StopScope:
-    """End the waits of this thread when ``stop`` is set, until the end of the block."""
+    """Inside this ``with`` block, setting ``stop`` ends this thread's waits."""
 
     __slots__ = ("_stop", "_token")
 
@@ -114,7 +114,7 @@ class StopScope:
 
 
 class CancellableArguments:
-    """The arguments of ``n`` calls, which end early once the run is cancelled. Checking costs nothing per call.
+    """Iterates over the arguments of ``n`` calls, and ends early once the run is cancelled, at no cost per call.
 
     Examples:
         >>> with CancellableArguments([range(3), "abc"], 3) as arguments:

@@ -1,6 +1,6 @@
-"""Requests to storage: retries with a time limit, and a retry budget that the requests of a source share.
+"""Storage requests: retries with a time limit, and a retry budget that all requests of a source share.
 
-Every request to storage other than local files, to read or to write, goes through ``RequestStats.ask``.
+Every read or write request to storage other than local files goes through ``RequestStats.ask``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cedar.core.redact import redacted
 from cedar.core.request_owner import RequestOwner, Stop, Use, request_owner
 
 _T = TypeVar("_T")
-_jitter = random.Random()  # the global generator belongs to the user
+_jitter = random.Random()  # not the global generator, whose state belongs to the user
 
-FLOOR = 50.0  # retries available without earlier requests
+FLOOR = 50.0  # retries available from the start
 SHARE = 0.5  # retries that each request earns
 _MAX_RETRIES = 200.0  # upper bound of unused retries
-_RETRIES_PER_SECOND = 0.5  # retries per second, up to FLOOR, so that a job can start after an outage
+_RETRIES_PER_SECOND = 0.5  # retries earned per second, up to FLOOR, so that a job can continue after an outage
 
 ATTEMPTS = "CEDAR_STORAGE_ATTEMPTS"
 SECONDS = "CEDAR_STORAGE_SECONDS"
@@ -81,7 +81,7 @@ class RequestStats:
     """The requests of one source in one process, and its retry budget.
 
     Each request earns ``SHARE`` of a retry, and ``FLOOR`` retries are available from the start, so a storage that is
-    down gets few extra requests. Requests without a counter, such as listings, are counted in ``metadata``.
+    down gets few extra requests. Requests whose owner has no counter, such as listings, are counted in ``metadata``.
     """
 
     patience: RequestPatience = field(default_factory=RequestPatience)
@@ -90,7 +90,7 @@ class RequestStats:
     _refilled_at: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # each process has its own budget and counts
+    def __reduce__(self) -> tuple[Any, ...]:  # every process starts with its own budget and counts
         return RequestStats, (self.patience,)
 
     def ask(self, url: str, request: Callable[[float], _T], on: RequestOwner | None = None) -> _T:
@@ -98,12 +98,12 @@ class RequestStats:
 
         Args:
             url: the URL without credentials, for errors.
-            request: a function that receives the seconds that are left for it.
+            request: a function that sends the request; its argument is the number of seconds left.
             on: the owner of the request; this thread's by default.
 
         Raises:
-            SourceError: it failed too often or for too long, or the retry budget is used up.
-            Exception: a lasting failure, such as FileNotFoundError, is raised as it is.
+            SourceError: the request failed too often or for too long, or the retry budget is used up.
+            Exception: a permanent failure, such as FileNotFoundError, is raised unchanged.
         """
         on = on or request_owner()
         use = on.use or self.metadata
@@ -154,7 +154,7 @@ class RequestStats:
             use.add(Use(1, int(attempt > 1)))
 
     def _pause(self, use: Use, stop: Stop | None, seconds: float) -> bool:
-        """Wait; return False if the run was stopped."""
+        """Wait before the next attempt; return False if the run was stopped."""
         began = time.monotonic()
         try:
             return not (stop or Stop()).wait(seconds)

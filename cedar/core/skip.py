@@ -12,19 +12,19 @@ class Skip:
     """Drop rows that fail, record them, and stop the run if too many fail.
 
     Args:
-        max_rate: the largest share of rows that may be skipped, 0 to 1. It is compared with the epoch's rows if their
-            number is known, else with the rows seen so far (at least 1,000 until the epoch ends).
+        max_rate: the largest share of rows that may be skipped, 0 to 1: of the epoch's rows if their number is known,
+            else of the rows seen so far (counted as at least 1,000 until the epoch ends).
         max_count: the largest number of rows that may be skipped in an epoch.
         quarantine: a directory or URL. Each rank writes a JSONL file there with (epoch, source, row, operator, error)
             of each skipped row.
-        refill: True lets the next row take the place of a skipped one, so batches stay full. The number of rows is then
+        refill: True replaces a skipped row by the next one, so that batches stay full. The number of rows is then
             unknown before the run. False leaves the batch short and does not shift other batches.
         files: True also skips the unreadable parts of a damaged file: truncated, of another format, missing or without
-            permission. Rows read before the damage are delivered. The rest counts as its rows if metadata have their
-            number, else as one row. All columns of a file are then read, as damage in any of them counts. False ends
-            the run at a damaged file. Only set it in the policy of the loader or of ``write``.
-        blocks: True also drops a block of rows that crashes worker processes although none of its rows does so alone;
-            each of its rows counts as skipped. False ends the run with an error that names the block.
+            permission. Rows read before the damage are delivered. The skipped part counts as its number of
+            rows if the metadata have that number, else as one row. All columns of a file are then read, to find damage
+            in any of them. False ends the run at a damaged file. Only set it for the loader or for ``write``.
+        blocks: True also drops a block of rows that crashes worker processes although no single row of it does. Each
+            row of the block counts as skipped. False ends the run with an error that names the block.
 
     Raises:
         PipelineError: a rate outside 0 to 1, or a negative count.

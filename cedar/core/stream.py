@@ -1,8 +1,8 @@
-"""Data that flow between operators: pieces of rows with a position, pulled in order.
+"""The data flow between operators: pieces of rows with positions, pulled in order.
 
 A *stream* can be opened at a position. An open stream is a *flow*, from which pieces are pulled. A position is
 ``[at, skip]``: open the stream at ``at`` (plain JSON that the operator defines), then drop ``skip`` units (rows or
-batches). Rows are index plans into blocks, gathered once an operator needs their values.
+batches). ``Rows`` are indices into blocks. Values are only gathered when an operator needs them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PENDING = Pending.PENDING
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """An index plan: slot ``row[i]`` of ``blocks[part[i]]``, in order.
+    """Rows given by indices: row i is slot ``row[i]`` of ``blocks[part[i]]``.
 
     If all slots come from one block, ``part`` is None, and ``row`` may be a range.
     """
@@ -68,7 +68,7 @@ class Rows:
         return self if self.part is None else _compact(self.blocks, self.row, self.part)  # type: ignore[arg-type]
 
     def keys(self) -> Keys:
-        """Return the keys of the planned rows without gathering their columns."""
+        """Return the keys of the rows without gathering their columns."""
         if self.part is None:
             index = slice(self.row.start, self.row.stop) if isinstance(self.row, range) else self.row
             return self.blocks[0].keys.take(index)
@@ -76,7 +76,7 @@ class Rows:
         return concat_keys([b.keys for b in self.blocks]).take(starts[self.part] + _indices(self.row))
 
     def counted(self) -> npt.NDArray[np.bool_] | None:
-        """Return which slots count in a batch: all but the dead ones that the next row replaces. None means all."""
+        """Return which slots count in a batch: all but dead slots that the next row replaces. None means all slots."""
         refilled = [np.array([s for s, why in b.dead.items() if why.refill], dtype=np.int64) for b in self.blocks]
         if not any(len(slots) for slots in refilled):
             return None
@@ -116,7 +116,7 @@ class Rows:
 
 
 def _indices(row: range | Index) -> Index:
-    """Return an array; NumPy itself would convert a range item by item."""
+    """Return the indices as an array. NumPy itself would convert a range item by item."""
     return np.arange(row.start, row.stop, dtype=np.int64) if isinstance(row, range) else row
 
 
@@ -138,7 +138,7 @@ def _compact(blocks: tuple[Block, ...], row: Index, part: Index) -> Rows:
 
 
 def concat_rows(runs: Sequence[Rows]) -> Rows:
-    """Concatenate several index plans."""
+    """Concatenate several ``Rows`` without gathering values."""
     runs = [r for r in runs if len(r)] or list(runs[:1])
     if len(runs) == 1:
         return runs[0]
@@ -159,18 +159,18 @@ def concat_rows(runs: Sequence[Rows]) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of units (rows or batches) of a flow.
+    """Consecutive units (rows or batches) of a flow.
 
     Args:
         rows: the rows of the units; one batch is one piece.
         at: where to open the stream so that, after dropping ``skip`` units, the first unit of this piece comes next.
         batch: True when the piece is one batch rather than a run of rows.
         ends_window: True on the last piece of a window.
-        key: the key of a batch, if it is not that of its first row, since ranks hold different slices of one batch.
-        keeps: number of splits that a lane has started, with this one, to the end of their window; None if unknown.
-        joined: True if it was made from several pieces: ``at`` belongs to the first one, not to later rows.
-        end: the position after its last unit, if it is not ``skip`` plus its units from ``at``, because what comes next
-            depends on which task finishes first.
+        key: the key of a batch; None means the key of its first row. They differ if ranks have slices of one batch.
+        keeps: number of splits that a lane has started in this window, including this one; None if unknown.
+        joined: True if it was made from several pieces, so that ``at`` is only valid for the first of them.
+        end: the position after the last unit, if what comes next depends on which task finishes first; None means
+            ``skip`` plus the number of units, from ``at``.
     """
 
     rows: Rows
@@ -196,7 +196,7 @@ class Piece:
         return [self.at, self.skip + unit]
 
     def slice(self, start: int, stop: int) -> Piece:
-        """Return units ``start`` to ``stop``; the last unit keeps the mark of the window's end."""
+        """Return units ``start`` to ``stop``. ``ends_window`` stays True if the last unit is included."""
         whole = stop >= self.units
         if start == 0 and whole:
             return self
@@ -209,7 +209,7 @@ Pulled: TypeAlias = "Piece | Pending | None"  # None at the end
 
 
 class Fenced(Exception):
-    """Raised at the end of a window if the next one belongs to another plan, which must be opened at this position."""
+    """Raised at the end of a window if another plan runs the next window, and must be opened at this position."""
 
 
 class Flow(ABC):
@@ -223,7 +223,7 @@ class Flow(ABC):
         """
 
     def limit(self, units: int) -> None:
-        """Announce that at most ``units`` more are needed, so more need not be read ahead; pulling more still works."""
+        """Announce that at most ``units`` more are needed, to limit reading ahead. Pulling more units still works."""
 
     def close(self) -> None:
         """Cancel tasks in flight and release their memory."""
@@ -240,22 +240,22 @@ class Stream(ABC):
 
     @abstractmethod
     def open_at(self, at: At, lap: int) -> Flow:
-        """Open a flow at ``at``; ``lap`` numbers the passes of the ``repeat`` operators above."""
+        """Open a flow at ``at``. ``lap`` is the number of the current pass of the ``repeat`` operators above."""
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         """Return the position of a unit: directly if ``count`` is known, else by dropping the units before it."""
         return [self.start(), unit]
 
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
-        """Return the start of the window that has ``unit``, and its first unit's number; ``count`` must be known."""
+        """Return the start of the window with ``unit``, and the number of its first unit. ``count`` must be known."""
         raise TypeError(f"{type(self).__name__} has no windows")
 
     def rows_of(self, unit: int) -> range | None:
-        """Return which rows of the input stream a batch has; None if only known after a run."""
+        """Return which rows of the input stream form a batch; None if that is only known after a run."""
         return None
 
     def cut(self, rows: range) -> Flow:
-        """Open a flow of one batch, made of these rows of the input stream."""
+        """Open a flow of one batch that consists of these rows of the input stream."""
         raise TypeError(f"{type(self).__name__} makes no batches")
 
     def rebase(self, piece: Piece) -> At | None:
@@ -263,9 +263,9 @@ class Stream(ABC):
         return None
 
     def fits(self, at: At) -> bool:
-        """Whether ``open_at`` accepts ``at``, which may come from a state that someone has edited.
+        """Whether ``open_at`` accepts ``at``, which may come from an edited state file.
 
-        By default, ``at`` must have the form of ``start()``. Streams that contain positions of others check these too.
+        By default, ``at`` must have the form of ``start()``. Streams whose positions contain others check those too.
         """
         return _same_form(at, self.start())
 
@@ -323,12 +323,12 @@ class DropFlow(Flow):
 
 
 def _lost_file_slot(piece: Piece) -> int | None:
-    """Return the slot that stands for the rows of a file that disappeared, or None."""
+    """Return the dead slot that represents the rows of a file that disappeared, or None."""
     dead = piece.rows.blocks[0].dead
     return next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None) if dead else None
 
 
 def _window_end_of(piece: Piece) -> Piece:
-    """Return the remainder of a dropped piece: no units, only the mark of its window's end."""
+    """Return a piece without units that only marks the end of the dropped piece's window."""
     rows = piece.rows.slice(0, 0) if not piece.batch else piece.rows
     return Piece(rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)

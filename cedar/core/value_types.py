@@ -37,9 +37,9 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
 def infer_type(values: Sequence[Any]) -> ColumnType:
     """Return the column type for up to 64 Python values.
 
-    Numbers, strings, times, lists and dicts become Arrow types. ndarrays (and tensors) of one shape become a
-    fixed-shape tensor, one-dimensional ones of different lengths a list. Anything else becomes an object. None is a
-    null and does not affect the type. Integers and floats together become float64.
+    Numbers, strings, times, lists and dicts become Arrow types. ndarrays and tensors of one shape become a fixed-shape
+    tensor; one-dimensional ones of different lengths become a list. Other values become objects. None is a null and
+    does not affect the type. Integers and floats together become float64.
 
     Raises:
         ValueMismatch: the values have kinds that cannot share a column.
@@ -86,7 +86,7 @@ def _scalars(present: list[Any], family: str) -> ColumnType:
         return _ints(present)
     if family == "float":
         return _floats(present)
-    if family == "decimal":  # decimals with more digits than those of the sample must still fit
+    if family == "decimal":  # later decimals may have more digits than the sample
         scale = max(max(0, -int(v.as_tuple().exponent)) if v.is_finite() else 0 for v in present)
         digits = scale + max(v.adjusted() + 1 if v.is_finite() and v else 0 for v in present)
         return pa.decimal128(38, scale) if max(digits, scale) <= 38 else pa.decimal256(76, min(scale, 76))
@@ -141,7 +141,7 @@ def _arrays(values: Sequence[Any], present: list[Any]) -> ColumnType:
     if not whole and len(shapes) == 1:
         index = next(i for i, v in enumerate(values) if v is None)
         raise ValueMismatch(index, f"None and {describe(present[0])} do not fit into one column: arrays have no nulls")
-    return OBJECT  # such as images of different sizes
+    return OBJECT  # for example, images of different sizes
 
 
 def _list_of(dtype: np.dtype[Any]) -> ColumnType:

@@ -38,7 +38,7 @@ class ValueMismatch(Exception):
 
 
 class _SomeMismatch(Exception):
-    """Some value does not fit; a second pass finds which one."""
+    """Raised if some value does not fit. A second pass finds out which one."""
 
 
 def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] | None = None) -> Column:
@@ -246,7 +246,7 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _numbers(values: Sequence[Any], kind: pa.DataType, has_nulls: bool) -> pa.Array:
-    """Build a column from numbers of one type; ``some`` says that there are Nones among them."""
+    """Build a column from numbers of one type; ``has_nulls``: some values are None."""
     missing = _missing(values) if has_nulls else None
     present = (0 if value is None else value for value in values) if has_nulls else values
     return from_numbers(np.fromiter(present, NUMBERS[kind.id], len(values)), kind, missing)
@@ -260,7 +260,7 @@ def _strings(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         return from_strings(values, kind)
     except UnicodeEncodeError:
-        return pa.array(values, kind)  # raises the same error as for other values
+        return pa.array(values, kind)  # raises Arrow's usual error
 
 
 def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
@@ -270,12 +270,12 @@ def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
 
 
 def nanoseconds(value: Any) -> int:
-    """Return the nanoseconds of a pandas time, which Python's times do not have."""
+    """Return the nanosecond field of a pandas time; 0 for Python's times, which have none."""
     return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) or 0
 
 
 def _check_unit(values: Sequence[Any], unit: str) -> None:
-    """Reject times that are finer than the unit: Arrow would truncate them."""
+    """Reject times that are finer than the column's unit, which Arrow would truncate."""
     step = {"s": 1_000_000, "ms": 1_000}.get(unit, 1)
     for value in values:
         part = value.microseconds if isinstance(value, dt.timedelta) else getattr(value, "microsecond", 0)

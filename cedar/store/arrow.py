@@ -1,8 +1,7 @@
-"""Arrow data in store entries, written so that they can be memory-mapped, and checked completely when they are read.
+"""Arrow data in store entries. Writers lay the data out for memory maps; readers validate all of it.
 
-Another user may have written an entry. pyarrow checks how IPC messages are built, but trusts the offsets, lengths and
-sizes in them. Offsets beyond an array's data would expose other memory, and a few bytes can request any amount of
-memory.
+Another user may have written an entry. pyarrow checks the structure of IPC messages, but trusts the offsets, lengths
+and sizes in them. Invalid offsets would expose other memory, and an invalid size could request any amount of memory.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def checked(batch: Any) -> Any:
     """Return a batch, table or array after checking all of its offsets, lengths, indices and strings.
 
     Raises:
-        ValueError: some of them are invalid.
+        ValueError: any of these is invalid.
     """
     batch.validate(full=True)
     return batch
@@ -105,7 +104,7 @@ def _compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(raw: memoryview, table: int, number: int) -> int | None:
-    """Return the position of a field of a flatbuffer's table; None if it has its default value."""
+    """Return the position of a field in a flatbuffer table; None if the field has its default value."""
     vtable = table - struct.unpack_from("<i", raw, table)[0]
     place = 4 + 2 * number
     if vtable < 0 or place >= struct.unpack_from("<H", raw, vtable)[0]:

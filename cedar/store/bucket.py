@@ -1,4 +1,4 @@
-"""Store entries as objects below a URL, in a folder that cedar has marked as its own."""
+"""Store entries as objects below a URL, in a folder with a marker file of cedar."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 
 
 class Bucket(Place):
-    """A URL of any fsspec filesystem. The oldest entries are evicted first, since few storages report the last use.
+    """A store at any fsspec URL. The oldest entries are evicted first, since few storages report the last use.
 
-    cedar cannot know who else may write there, so every part of an entry is checked when it is read.
+    cedar cannot know who else may write to the URL, so readers check every part of an entry.
     """
 
     def __init__(self, fs: Any, path: str, limit: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
 The body comes first, so that it can be memory-mapped. The JSON has the entry's name, the versions that wrote it, the
 size and CRC-32 of the body, and a description of the body. The length and CRC-32 of the JSON and a magic number follow.
-Checksums detect damage but do not authenticate, so readers check every statement of an entry.
+Checksums detect damage, not malicious changes, so readers also validate the description against the body.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Entry:
 
 
 def tail(name: str, about: Mapping[str, Any], versions: Versions, size: int, checksum: int) -> bytes:
-    """Return the bytes that follow a body of ``size`` bytes with this CRC-32."""
+    """Return the bytes to append to a body of ``size`` bytes with this CRC-32."""
     description = {"name": name, "versions": dict(versions), "size": size, "crc": checksum, "about": about}
     text = json.dumps(description).encode()
     return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
 
 
 def sealed(name: str, write: Write, versions: Versions) -> bytes:
-    """Return an entry as bytes."""
+    """Return a complete entry, body and tail, as bytes."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -61,12 +61,12 @@ def opened(raw: Any, name: str, versions: Versions, checked: bool = False) -> En
 
     Args:
         raw: bytes, or a memory map.
-        name: the name that the entry must have.
-        versions: the versions that must have written it.
+        name: the expected name of the entry.
+        versions: the expected versions in the entry.
         checked: True if this process has already verified the checksum of the body.
 
     Raises:
-        Damaged: the entry is truncated, changed, of other versions, or stored under a wrong name.
+        Damaged: the entry is truncated or changed, has other versions, or is stored under another name.
     """
     view = memoryview(raw)
     length, checksum, magic = TAIL.unpack(view[-TAIL.size :]) if len(view) >= TAIL.size else (0, 0, b"")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """An existing entry: its name, its group (one plan on one state of the data), its bytes, and its last use."""
+    """An existing entry: its name, its group (same plan and same state of the data), its bytes, and its last use."""
 
     name: str
     group: str
@@ -20,22 +20,21 @@ class EntryInfo:
 def leaving(entries: Iterable[EntryInfo], need: int, budget: int, group: str, since: float) -> list[EntryInfo] | None:
     """Return the entries to remove so that ``need`` more bytes fit; None if too few entries may be removed.
 
-    The least recently used entries are removed first, but never one of the new entry's group, nor one that was used
-    after ``since``. An epoch reads its splits cyclically. If not all of them fit, the least recently used entry is the
-    one that the epoch needs next.
+    The least recently used entries are removed first, but never one of the new entry's group or one that was used after
+    ``since``. Epochs read their splits cyclically, so within a group, the least recently used entry is needed next.
 
     Args:
         entries: all existing entries.
         need: bytes of the new entry.
         budget: the largest total of bytes.
         group: the group of the new entry.
-        since: the start of the group's previous pass over its splits.
+        since: the time at which the group's previous pass over its splits started.
     """
     return _least_recent([e for e in entries if e.group != group and e.used < since], _excess(entries, budget) + need)
 
 
 def surplus(entries: Iterable[EntryInfo], budget: int) -> list[EntryInfo]:
-    """Return the least recently used entries beyond a budget, which may have been lowered."""
+    """Return the least recently used entries to remove if the total exceeds the budget, which may have been lowered."""
     return _least_recent(entries, _excess(entries, budget)) or []
 
 
@@ -44,7 +43,7 @@ def _excess(entries: Iterable[EntryInfo], budget: int) -> int:
 
 
 def _least_recent(entries: Iterable[EntryInfo], excess: int) -> list[EntryInfo] | None:
-    """Return the least recently used entries that have at least ``over`` bytes together; None if all have fewer."""
+    """Return the least recently used entries with a total of at least ``over`` bytes; None if all entries have less."""
     evicted: list[EntryInfo] = []
     for entry in sorted(entries, key=lambda e: e.used):
         if excess <= 0:
@@ -59,7 +58,7 @@ class PassTimes:
 
     def __init__(self) -> None:
         self._seen: dict[str, set[str]] = {}
-        self._starts: dict[str, tuple[float, float]] = {}  # the previous pass, and the current one
+        self._starts: dict[str, tuple[float, float]] = {}  # start times of the previous and the current pass
 
     def visit(self, group: str, name: str, now: float) -> None:
         """Record that an entry is looked up."""

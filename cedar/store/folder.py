@@ -1,4 +1,4 @@
-"""Store entries as files of a directory that only this user can write to, in a folder marked by cedar."""
+"""Store entries as files in a directory that only this user can write to, in a subfolder that cedar made and marked."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from cedar.store.private_folder import why_not_ours
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FREE_SHARE = 0.8
-_ABANDONED = 3600.0  # seconds after which no worker still writes a temporary file
-_SMALL = 4 << 20  # bytes; smaller entries are read, as each map holds a file descriptor until its rows are released
+_ABANDONED = 3600.0  # seconds after which a temporary file counts as abandoned
+_SMALL = 4 << 20  # bytes; smaller entries are not mapped, as a map uses a file descriptor until its rows are released
 _MAX_MAPS = 128
 
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 class Folder(Place):
-    """A directory. Files are renamed into place when complete; large ones are memory-mapped. Readers survive a removal.
+    """A store in a directory. Files are renamed into place when complete, and large ones are memory-mapped.
 
-    Entries are in a marked folder of their own inside the directory. Only files there that have an entry's name are
-    ever removed. All other files of the directory, such as the user's data, are never touched.
+    Entries are in a marked folder inside the directory. cedar only removes files of that folder that have an entry's
+    name; processes that have them open can still read them. It never changes other files, such as the user's data.
 
     Args:
         path: the directory; created with the first entry.
         shown: how messages name it.
-        limit: bytes of all entries; None for the smaller of 16 GiB and 80% of the free space.
+        limit: maximum bytes of all entries; None means the smaller of 16 GiB and 80% of the free space.
         least: as for ``Place``.
-        shared: True if others may read it, and write to it if the parent directory allows, as with shared code or data.
+        shared: True if other users may read entries, and write them if the parent directory allows that.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Folder(Place):
         """Refuse a directory to which another user could have written entries.
 
         Raises:
-            PipelineError: another user owns it or can write to it, it is not a directory, or the folder for entries
-                exists but cedar did not make it.
+            PipelineError: another user owns the directory or can write to it, it is not a directory, or the folder
+                for entries exists without cedar's marker.
         """
         for path, look in () if self._shared else ((self._given, os.stat), (self._path, os.lstat)):
             try:
@@ -92,7 +92,7 @@ class Folder(Place):
         try:
             make_owned(self._path, KIND, 0o777 if self._shared else 0o700)
         except ForeignFile:
-            self.check()  # raises the user's error, unless the folder is gone
+            self.check()  # raises an error for the user, unless the folder was removed
             raise
         self.check()
 
@@ -108,7 +108,7 @@ class Folder(Place):
         except OSError:
             return entries
         for file in files:
-            with contextlib.suppress(OSError):  # removed in the meantime
+            with contextlib.suppress(OSError):  # another process may have removed the file
                 info = file.stat(follow_symlinks=False)
                 if not stat.S_ISREG(info.st_mode):
                     continue
@@ -137,7 +137,7 @@ class Folder(Place):
         return min(BYTES, int(_FREE_SHARE * (shutil.disk_usage(parent).free + taken)))
 
     def _load(self, name: str) -> tuple[Any, Any] | None:
-        """Read or map the bytes privately: a function that writes to its arrays does not change the entry."""
+        """Read the bytes, or map them privately: functions that write to the arrays must not change the entry."""
         try:
             with open(self.path(name), "rb", opener=_open_safely) as file:
                 status = os.fstat(file.fileno())
@@ -149,7 +149,7 @@ class Folder(Place):
             return None
         mark = (self._path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         with contextlib.suppress(OSError):  # a read-only directory
-            os.utime(self.path(name), ns=(time.time_ns(), status.st_mtime_ns))  # the access time is the last use
+            os.utime(self.path(name), ns=(time.time_ns(), status.st_mtime_ns))  # the access time records the last use
         return raw, mark
 
     def _save(self, name: str, write: Write, versions: Versions, room: Callable[[int], bool]) -> int:
@@ -181,7 +181,7 @@ def open_entry(path: str) -> Entry:
 
 
 def _open_safely(path: str, flags: int) -> int:
-    """Open a file without following links, and without waiting for the other end of a pipe."""
+    """Open a file without following links. If it is a pipe, do not wait for its other end."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -198,11 +198,11 @@ def _read(file: BinaryIO, size: int) -> bytearray:
 
 
 def _seal(path: str, name: str, about: dict[str, Any], versions: Versions, size: int) -> int:
-    """Append the description and checksums that make a body of ``size`` bytes an entry; return the size of the file."""
+    """Append the description and checksums to a body of ``size`` bytes, and return the size of the file."""
     with open(path, "r+b") as file:
         checksum = 0
         if size:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # some mounts have no shared maps
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # some mounts do not support shared maps
                 checksum = zlib.crc32(body)
         file.seek(0, os.SEEK_END)
         file.write(tail(name, about, versions, size, checksum))

@@ -1,9 +1,9 @@
 """GroupColumn: a column whose rows repeat. Each distinct row is stored once, and an inverse maps rows to stored rows.
 
 The columns of a group share one ``RowSharing`` object. Slicing and taking rows only change the inverse. Stored rows
-that no row uses are dropped if there are more stored rows than rows, and when a block is pickled. Blocks of different
-origin are concatenated without comparing their rows. ``grouped`` then stores every distinct row once, in the order of
-first occurrence, so that a batch does not depend on how rows were cut into blocks.
+that no row uses are dropped if there are more stored rows than rows, and when a block is pickled. Blocks are
+concatenated without comparing their rows. ``grouped`` later stores every distinct row once, in the order of first
+occurrence, so that a batch does not depend on how rows were cut into blocks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Selection: TypeAlias = "Index | slice | None"  # which of the stored rows; None 
 
 @dataclass(frozen=True, eq=False)
 class RowSharing:
-    """The stored row of each row.
+    """Maps each row to its stored row.
 
     Args:
         inverse: int32[rows], from 0 to ``stored_rows`` - 1.
         stored_rows: the number of rows that each column of the group stores.
-        together: the number of columns whose stored rows, compared together, all differ; 0 if unknown.
-        rows: the number of rows that the stored ones were made from, for estimates of size.
+        together: the number of columns whose stored rows, combined, are known to be distinct; 0 if unknown.
+        rows: the number of rows in which the stored rows were found, for estimates of size.
     """
 
     inverse: Inverse
@@ -48,7 +48,7 @@ class RowSharing:
 
     @cached_property
     def narrow(self) -> tuple[RowSharing, Selection]:
-        """The sharing without unused stored rows, and the selection of the stored rows that remain; None if all do."""
+        """The sharing without unused stored rows, and the selection of the stored rows that remain (None means all)."""
         if not len(self.inverse):
             return (self, None) if not self.stored_rows else (RowSharing(self.inverse, 0, self.together), slice(0, 0))
         low, high = int(self.inverse.min()), int(self.inverse.max()) + 1
@@ -65,11 +65,11 @@ class RowSharing:
 
     @cached_property
     def first(self) -> Index:
-        """int64[stored_rows], the first row that uses each stored row; 0 for those that no row uses."""
+        """int64[stored_rows], the first row that uses each stored row; 0 if no row uses it."""
         return firsts(self.inverse, self.stored_rows)
 
     def at(self, index: Any) -> tuple[RowSharing, Selection]:
-        """Return the sharing of the rows at ``index``, narrowed if it stores more rows than it has."""
+        """Return the sharing of the rows at ``index``. If stored rows outnumber rows, unused ones are dropped."""
         wide = RowSharing(self.inverse[index], self.stored_rows, self.together, max(self.rows, len(self.inverse)))
         return wide.narrow if wide.stored_rows > len(wide) and not isinstance(index, slice) else (wide, None)
 
@@ -130,7 +130,7 @@ class GroupColumn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         sharing, rows = self.sharing.narrow
-        if isinstance(rows, slice):  # a slice would pickle its whole buffers
+        if isinstance(rows, slice):  # pickling a slice would include the whole buffers
             rows = np.arange(rows.start, rows.stop)
         small = _with_sharing(self, sharing, rows)
         return GroupColumn, (small.values, small.sharing, small.fresh)
@@ -165,7 +165,7 @@ def take_lists(values: pa.Array, index: npt.NDArray[Any] | slice) -> pa.Array:
 def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
     """Make the columns one group that stores every distinct row once, in the order of first occurrence.
 
-    If the columns are already exactly one group, they are brought into that order. Lists are then compared only if the
+    If the columns already form one group, its stored rows are put into that order, and lists are compared only if some
     stored rows may be equal.
     """
     members = list(columns.values())
@@ -193,7 +193,7 @@ def _in_order(sharing: RowSharing) -> tuple[Inverse, Selection]:
     inverse = sharing.inverse
     if (
         len(inverse) and int(np.diff(inverse).view(np.uint32).max(initial=0)) <= 1
-    ):  # each is the one before, or the next
+    ):  # each stored row equals the previous number, or is the next one
         low, high = int(inverse[0]), int(inverse[-1]) + 1
         return (inverse, None) if high - low == sharing.stored_rows else (inverse - np.int32(low), slice(low, high))
     inverse, order = renumber(inverse)
@@ -227,7 +227,7 @@ def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, 
 
 
 def _each(columns: Mapping[str, Column], arrow: Any, single: Any, index: Any) -> dict[str, Column]:
-    """Apply ``arrow`` to all Arrow columns together, and ``alone`` to each ndarray."""
+    """Apply ``arrow`` to all Arrow columns in one call, and ``alone`` to each ndarray separately."""
     known: dict[int, tuple[RowSharing, Selection]] = {}
     chosen = dict(columns)
     arrays = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
@@ -249,7 +249,7 @@ def _each(columns: Mapping[str, Column], arrow: Any, single: Any, index: Any) ->
 
 
 def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> dict[str, Column]:
-    """Copy every column by ``own``. Groups lose unused stored rows and still share one inverse."""
+    """Copy every column with ``own``. Groups lose unused stored rows; columns of a group still share one inverse."""
     known: dict[int, RowSharing] = {}
     copies: dict[str, Column] = {}
     for name, column in columns.items():
@@ -267,7 +267,7 @@ def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> 
 
 
 def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """Concatenate the columns of several blocks; columns that share an inverse in all of them still share one."""
+    """Concatenate the columns of several blocks. Columns that share an inverse in every block still share one."""
     known: dict[tuple[int, ...], RowSharing] = {}
     joined: dict[str, Column] = {}
     for name in parts[0]:

@@ -1,9 +1,9 @@
 """Number the distinct rows of columns in the order of their first occurrence.
 
-Rows are equal if their bits are equal: a NaN equals a NaN of the same bits, 0.0 differs from -0.0, and a null list from
-an empty one. A list of numbers is encoded as one binary value over the same memory. Arrow's ``dictionary_encode``
-numbers these without a copy, a sort or collisions. If most rows equal the row before them, only the others are
-numbered.
+Rows are equal if their bits are equal: a NaN equals a NaN of the same bits, 0.0 differs from -0.0, and a null list
+differs from an empty one. A list of numbers is viewed as one binary value without a copy. Arrow's
+``dictionary_encode`` numbers these values exactly, without sorting. If most rows equal the previous row, only rows
+that differ from it are numbered.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
 
 
 def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes, list[pa.Array | None]]:
-    """Return ``distinct`` and, for each column, its values in the rows ``first`` if numbering has produced them.
+    """Return the results of ``distinct`` and each column's values in the rows ``first``, if available at no cost.
 
-    This is the case for lists of numbers without nulls whose distinct values are as many as the distinct rows. It is
-    None for other columns, and for all columns if all rows are distinct.
+    These values are available for lists of numbers without nulls that have as many distinct values as there are
+    distinct rows. They are None for other columns, and for all columns if all rows are distinct.
 
     Examples:
         >>> import pyarrow as pa
@@ -66,13 +66,13 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
         codes, first = codes[np.cumsum(begins) - 1], changed[first]
     if count == len(codes):
         return codes.astype(np.int32), first, [None] * len(columns)
-    # As many distinct values as distinct rows, both in order of first occurrence, so they are the same rows.
+    # There are as many distinct values as distinct rows, both in order of first occurrence, so they match.
     values = [_to_lists(c, h) if len(h) == count else None for c, h in zip(columns, dictionaries, strict=True)]
     return codes.astype(np.int32), first, values
 
 
 def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes] | None:
-    """Return ``distinct`` of rows that mostly differ; None if all differ, which is often known after a few columns.
+    """Return ``distinct`` for rows that mostly differ, or None if all differ, which a few columns often show.
 
     Examples:
         >>> import pyarrow as pa
@@ -91,11 +91,11 @@ def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
 
 
 def _changed_rows(views: Sequence[pa.Array]) -> Codes | None:
-    """Return the rows that differ from the row before; None if nearly all do, so that skipping repeats does not pay."""
+    """Return the rows that differ from the previous row; None if nearly all do, and skipping repeats saves nothing."""
     rows = len(views[0])
     if rows < 2:
         return None
-    import pyarrow.compute as pc  # a tenth of a worker's start, and few workers need it
+    import pyarrow.compute as pc  # this import takes a tenth of a worker's start time, and few workers need it
 
     same = np.full((rows + 6) // 8, 255, dtype=np.uint8)
     for view in views:
@@ -121,7 +121,7 @@ def _number_rows(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]
 
 
 def _refine(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
-    """Return the numbers of rows when one more view is compared too, their count, and the view's distinct values."""
+    """Number the rows by one more view; return the numbers, their count, and the view's distinct values."""
     encoded = view.dictionary_encode()
     more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
     if count <= 1:
@@ -139,7 +139,7 @@ def firsts(codes: npt.NDArray[Any], count: int) -> Codes:
 
 
 def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return (numbers in the order of first occurrence, the old number of each); every number that occurs is kept."""
+    """Return (``inverse`` renumbered in the order of first occurrence, the old number of each new one)."""
     encoded = pa.array(inverse).dictionary_encode()
     return as_ints(encoded.indices, np.int32), as_ints(encoded.dictionary, np.int32)
 
@@ -150,7 +150,7 @@ def _row_numbers(array: pa.Array) -> tuple[Codes, int]:
 
 
 def _without_nulls(view: pa.Array) -> pa.Array:
-    """Return a view without nulls that Arrow can compare: binary values or integers, else their numbers."""
+    """Return a view without nulls that Arrow can compare: binary values or integers. Other values are numbered."""
     kind = view.type
     plain = pt.is_large_binary(kind) or pt.is_integer(kind)
     return view if plain and not view.null_count else pa.array(_dictionary_numbers(view)[0])

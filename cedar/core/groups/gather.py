@@ -1,4 +1,4 @@
-"""Gather rows of jagged values by their numbers, in NumPy or torch."""
+"""Gather rows of jagged values by row number, in NumPy or torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
     """Return (values, offsets) of the rows ``rows``, in that order; a row may occur several times.
 
     Args:
-        values: those of a JaggedTensor: an array or tensor (total, ...), a list, a dict of these, or a JaggedTensor.
+        values: as in a JaggedTensor: an array or tensor (total, ...), a list, a dict of these, or a JaggedTensor.
         offsets: int64[rows + 1].
         rows: integers [n], of the same framework as ``offsets``.
 

@@ -1,8 +1,8 @@
 """Slices: sliding lists, such as event histories, stored as slices of shared values.
 
-If [b, c, d] follows [a, b, c], the rows differ but their values overlap. The values [a, b, c, d] with the slices (0, 3)
-and (1, 3) represent both. A function of single values (a hash, a table lookup) can process the shared values only. A
-function of whole rows (the first x, n-grams, attention) needs the rows.
+If [b, c, d] follows [a, b, c], the rows differ but their values overlap. Both rows are
+slices (start, length) of the values [a, b, c, d]: (0, 3) and (1, 3). A function of single values, such as a hash or a
+table lookup, only needs the shared values. A function of whole rows (the first x, n-grams, attention) needs the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Slices:
 
     @property
     def factor(self) -> float:
-        """Number of values in all rows divided by the number of stored values; 1.0 without values."""
+        """The number of values in all rows divided by the number of stored values; 1.0 if there are no values."""
         return int(self.lengths.sum()) / len(self.values) if len(self.values) else 1.0
 
     def mapped(self, change: Callable[[pa.Array], pa.Array]) -> Slices:
@@ -73,8 +73,8 @@ class Slices:
 def slices_of(lists: pa.Array, most: int = 8) -> Slices:
     """Convert lists of numbers to slices: a row that continues the row before shares its values.
 
-    A row continues the row before if it begins with that row's values after the first m, and does not end earlier. m is
-    the smallest such shift, up to ``most``. Values are compared by their bits.
+    A row continues the previous row if it begins with all but the first m of that row's values. m is the smallest
+    possible shift, up to ``most``. Values are compared by their bits.
 
     Args:
         lists: a column of lists of numbers without nulls.
@@ -97,7 +97,7 @@ def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
     """
     lengths = np.diff(offsets)
     shifts = _shifts(values.view(f"u{values.dtype.itemsize}"), offsets, most)
-    begins_run = shifts < 0  # the row continues no other
+    begins_run = shifts < 0  # the row does not continue the previous row
     before = np.concatenate([[0], lengths[:-1]]) if len(lengths) else lengths
     new = np.where(begins_run, lengths, lengths - (before - shifts))  # the number of values that each row appends
     ends = np.cumsum(new)
@@ -109,7 +109,7 @@ def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
 
 
 def _shifts(bits: npt.NDArray[Any], offsets: Ints, most: int) -> Ints:
-    """Return by how many values each row has moved on from the row before; -1 if it does not continue it."""
+    """Return by how many values each row is shifted against the previous row; -1 if it does not continue that row."""
     lengths = np.diff(offsets)
     shifts = np.full(len(lengths), -1, dtype=np.int64)
     unmatched = np.arange(1, len(lengths))
