@@ -1,7 +1,7 @@
-"""cache(): stores the blocks of splits after the deterministic operators below it, in memory or as Arrow files.
+"""cache(): stores the output of the deterministic operators before it, one entry per split, in memory or Arrow files.
 
 The key of an entry consists of the operators as the user wrote them, the code of their functions, the identity of the
-data, and the split. It does not depend on how a plan orders or places the work. An entry has its rows' keys and skips.
+data, and the split. A plan's order of operators does not change it. Entries include row keys and skipped rows.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class KeptReader:
         store: the store of the loader.
         where: the argument of ``cache(where)``.
         fingerprint: the fingerprint of the last cached node.
-        branches: the branch numbers of the concats in between, which are part of the row keys.
-        version: replaces the digests of the functions if the user set it.
+        branches: the branch numbers of the concats between source and cache, which are part of the row keys.
+        version: the user's version, which replaces the digests of the functions; None if not set.
     """
 
     reader: Any
@@ -55,14 +55,14 @@ class KeptReader:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "record", self.store.described(self.fingerprint, self.version))
-        if self.record.unknown:  # no other run could know that it does the same work
+        if self.record.unknown:  # another run cannot verify that it does the same work
             object.__setattr__(self, "where", "memory")
 
     def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
-        """Yield the blocks of a split after the program, from the store if it has them.
+        """Yield the program's output for a split, from the store if the entry exists.
 
         Args:
-            timing: receives what was read and computed to make an entry, or the number of rows that a hit saved.
+            timing: receives the measurements of computing an entry, or the number of rows that a hit saved.
 
         Raises:
             PipelineError: the store is a directory that others can write to.
@@ -70,7 +70,7 @@ class KeptReader:
         identity, where = self._identity(), self.where
         blocks_read: list[Block] | None = None
         contents: str | None = ""
-        if identity is None:  # an entry outlives the run, so its key must identify the data
+        if identity is None:  # the source has no identity: hash the rows, since entries outlive the run
             blocks_read = list(self._plain.blocks(split, 0))
             contents = _contents(blocks_read)
             where = "memory" if contents is None else where
@@ -86,7 +86,7 @@ class KeptReader:
         yield from relabeled(blocks, self._plain.ordinal, lap)
 
     def _compute(self, split: Split, env: Env, blocks_read: list[Block] | None, timing: Timing) -> list[Block]:
-        """Run the program on a split; blocks that were already read are not read again."""
+        """Run the program on a split, using blocks that were already read if possible."""
         if blocks_read is not None and self.reader is self._plain:
             timing.rows_read += sum(block.slots for block in blocks_read)
             return [run_program(self.program, block, env, timing) for block in blocks_read]
@@ -101,7 +101,7 @@ class KeptReader:
         return plain
 
     def describe(self, splits: Sequence[Split]) -> str:
-        """Describe whether the entries of the splits exist, and if not, why; runs no function and reads no row.
+        """Describe whether the entries of the splits exist, and if not, why. Runs no user function and reads no rows.
 
         Raises:
             PipelineError: the store is a directory that others can write to.
@@ -122,14 +122,14 @@ class KeptReader:
         return f"miss: {why_missing(self.store.records(self.where), self._as_json(identity))}"
 
     def _identity(self) -> str | None:
-        """Return what identifies the data; in memory, entries belong to this loader only."""
+        """Return the identity of the data; None if unknown. Entries in memory belong to this loader only."""
         if kind_of(self.where) == "memory":
             return "this loader"
         reported: str | None = self._plain.source.identity()
         return reported
 
     def _policy(self) -> str:
-        """Return the policy for bad rows: entries with skipped rows must not serve runs in which these are errors."""
+        """Return the policy for bad rows. Runs in which bad rows are errors must not use entries with skipped rows."""
         policy = self._plain.on_error
         return "raise" if policy is None else f"skip, refill={policy.refill}, files={policy.files}"
 
@@ -158,7 +158,7 @@ def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
 
 
 def _contents(blocks: Sequence[Block]) -> str | None:
-    """Return a digest of rows that only their contents identify; None if they have no Arrow form."""
+    """Return a digest of the rows' contents; None if the rows cannot be stored as Arrow data."""
     if storable(blocks):
         return None
     sink = pa.BufferOutputStream()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cedar.core import forks
 
-SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # for files: 1 and 0.05 GB/s
-_ENOUGH = 64 << 20  # bytes that must have been read before the measured average is used
-_EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # before that: 10 GB/s, and the times for files
+SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # 1 GB/s and 0.05 GB/s
+_ENOUGH = 64 << 20  # bytes that must be read before the measured average is used
+_EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # estimates until then; memory: 10 GB/s
 _seen: dict[str, tuple[int, float]] = {}
 _lock = forks.Lock()
 

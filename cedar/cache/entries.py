@@ -1,7 +1,7 @@
 """Writes blocks as the body of an entry. See ``entry_reader`` for reading them.
 
 Each block has an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose rows repeat
-(the stored rows and the inverse). JSON has their positions, and what Arrow cannot represent.
+(the stored rows and the inverse). The entry's JSON has the positions of these streams and all data unsuited to Arrow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _decoders() -> dict[str, str]:
-    """Return the versions of installed image and sound decoders: another version may decode to other values."""
+    """Return the versions of installed image and sound decoders, since results may differ between versions."""
     found = {}
     for name in ("pillow", "simplejpeg", "imagecodecs", "soxr", "miniaudio", "soundfile"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -63,7 +63,7 @@ def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> d
     Args:
         blocks: blocks that are ``storable``.
         sink: a pyarrow output stream at its beginning.
-        ordinals: the cached operators. An entry stores their index in this list, so that it can serve other pipelines.
+        ordinals: the cached operators. An entry stores indices into this list, so that other pipelines can use it.
     """
     places = {ordinal: place for place, ordinal in enumerate(ordinals)}
     described = []
@@ -123,5 +123,5 @@ def _keys(keys: Keys) -> tuple[dict[str, pa.Array], dict[str, int]]:
 
 
 def relabeled(blocks: list[Block], source: int, lap: int) -> list[Block]:
-    """Return the blocks as rows of source ``source`` in repetition ``lap``."""
+    """Return the blocks with the source and repetition in the row keys set to ``source`` and ``lap``."""
     return [Block(b.columns, replace(b.keys, repeat=lap, source=source), b.dead, b.aligned) for b in blocks]

@@ -1,5 +1,5 @@
-"""Reads cache entries. Anyone who can write to the store can write anything, so every statement of an entry is compared
-with its contents. A mismatch is treated as damage, and the blocks are computed again.
+"""Reads cache entries. Anyone who can write to the store can write invalid entries, so an entry's description is
+validated against its body. An entry that does not match is treated as damaged, and its blocks are recomputed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cedar.core.cursor import Keys
 from cedar.store.arrow import PAGE, read_batch
 from cedar.store.entry import Damaged, Entry
 
-_NUMBERS = "biufcmMSU"  # kinds of dtypes for which all bytes are valid values
+_NUMBERS = "biufcmMSU"  # dtype kinds for which any bytes are valid values
 
 
 def read_blocks(entry: Entry, ordinals: Sequence[int]) -> list[Block]:
@@ -26,7 +26,7 @@ def read_blocks(entry: Entry, ordinals: Sequence[int]) -> list[Block]:
 
     Args:
         entry: the entry; if its bytes are writable, so are the ndarrays.
-        ordinals: the cached operators, in the order in which the entry was written.
+        ordinals: the cached operators, in the same order as when the entry was written.
 
     Raises:
         Damaged: the contents do not match the description.
@@ -109,7 +109,7 @@ def _tensor(array: pa.Array, base: int, view: memoryview, shape: Any, dtype: Any
         _require(not width or not len(array), "an array without its values")
         return np.zeros((len(array), *shape), dtype=kind)
     _require(pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == width, "an array of another width")
-    start = array.buffers()[1].address - base + array.offset * width  # the view decides whether it is writable
+    start = array.buffers()[1].address - base + array.offset * width  # the array is writable if ``view`` is
     flat = np.frombuffer(view, np.uint8, len(array) * width, start)
     return flat.view(kind).reshape(len(array), *shape)
 

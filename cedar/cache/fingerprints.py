@@ -1,7 +1,7 @@
 """Fingerprints: identify what a cached part of a pipeline computes, independent of the plan that computes it.
 
-A fingerprint consists of the operators below the cache, in the order in which the user wrote them, and of the resulting
-columns. It leaves out how a plan orders, fuses or places the work.
+A fingerprint consists of the operators before the cache, in the order in which the user wrote them, and of the output
+columns. It does not depend on how a plan orders, fuses or distributes the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 
-# The identity of the data includes the files; the policy is a separate part of the key.
+# The identity of the data covers the files, and the policy for bad rows is a separate part of the key.
 _EXCLUDED_FIELDS = frozenset({"paths", "manifest", "split_bytes", "on_error", "storage_options", "survey"})
 
 
@@ -31,7 +31,7 @@ _EXCLUDED_FIELDS = frozenset({"paths", "manifest", "split_bytes", "on_error", "s
 class OperatorDigests:
     """Digests of an operator's parameters, and of each part of its functions.
 
-    If they do not identify the operator completely (``unknown``), they are only valid in this loader.
+    If ``unknown`` is not empty, the digests are incomplete and only valid in this loader.
     """
 
     label: str
@@ -48,25 +48,25 @@ class Record:
     columns: tuple[str, ...] | None
     physical: str
     versions: dict[str, str]
-    several: bool  # there are several sources below, which number their rows
-    unknown: tuple[str, ...] = ()  # objects whose state cannot be read, so that another run cannot recognize them
+    several: bool  # the cache has several sources, whose row numbers overlap
+    unknown: tuple[str, ...] = ()  # objects that another run cannot recognize, since their state cannot be read
 
     def key(self) -> list[Any]:
-        """Return the hashed parts, without columns: an entry serves any run that needs a subset of its columns."""
+        """Return the parts to hash, without columns, since a run can use entries with more columns than it needs."""
         operators = [[m.parameters, m.code] for m in self.operators]
         return [self.versions, operators, self.physical]
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The nodes below a cache, which are described when first needed."""
+    """The nodes whose output is cached. They are described when first needed."""
 
     nodes: tuple[Node, ...]  # as the user wrote them, inputs first
     columns: tuple[str, ...] | None
     physical: tuple[Operator, ...] = field(repr=False, default=())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fingerprint, ((), self.columns)  # a worker receives the record instead
+        return Fingerprint, ((), self.columns)  # workers receive the record instead of the nodes
 
 
 def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
@@ -74,20 +74,20 @@ def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
 
     Args:
         node: the last cached operator.
-        root: the root of the pipeline as written, which distinguishes the plan's operators from the user's.
+        root: the root of the pipeline as written, used to distinguish operators of the plan from the user's.
     """
     written = {id(n) for n in graph.walk(root)} if root is not None else None
     logical: dict[int, Node] = {}
     physical: list[Operator] = []
     for current in _row_nodes(node):
         if written is not None and id(current.logical) not in written and _only_drops_columns(current.operator):
-            continue  # the resulting columns already tell this
+            continue  # the output columns already include this
         logical.setdefault(id(current.logical), current.logical)
         operator = current.operator
         if operator is not current.logical.operator and not isinstance(operator, Scan):
-            physical.append(operator)  # it may do more than the work of its own node
+            physical.append(operator)  # the plan's operator may also do the work of other nodes
     columns = _columns(node)
-    if columns is None:  # then only the plan itself determines the output
+    if columns is None:  # the output columns are unknown, so they depend on the plan's operators
         physical += [n.operator for n in _row_nodes(node)]
     ordered = sorted(logical.values(), key=lambda n: sum(1 for _ in graph.walk(n)))
     return Fingerprint(tuple(ordered), columns, tuple(physical))
@@ -113,10 +113,10 @@ def _columns(node: Node) -> tuple[str, ...] | None:
 
 
 class Describer:
-    """Describes each operator once, so that the digest of a function that changes its closure stays the same."""
+    """Describes each operator once, so that its digest stays the same if a function changes its closure later."""
 
     def __init__(self) -> None:
-        # Holds the operator, so that no other object gets its id.
+        # The value keeps the operator alive, so that no other object gets its id.
         self._known: dict[tuple[int, str | None], tuple[Operator, OperatorDigests]] = {}
 
     def __call__(self, given: Fingerprint, version: str | None = None) -> Record:
@@ -135,7 +135,7 @@ class Describer:
 
 
 def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
-    """Identify the rows of a node under a policy, with the other arguments; None if a part cannot be identified."""
+    """Return a digest of a node's rows, the policy and the other arguments; None if a part cannot be identified."""
     record = Describer()(fingerprint(node, node))
     sources = [each.operator.source for each in graph.sources(node) if isinstance(each.operator, Read)]
     identities = [source.identity() if hasattr(source, "identity") else None for source in sources]
@@ -181,7 +181,7 @@ def _fields(item: Any) -> dict[str, Any]:
 
 
 def _reading_options(source: Any) -> Any:
-    """Return how a source reads: its options if it reads files, the class of a user's source."""
+    """Return what determines how a source reads: the options of a file source, or the class of a user's source."""
     if isinstance(source, FileSource):
         return [source.reader, _fields(source)]
     kind = type(getattr(source, "inner", source))

@@ -1,4 +1,4 @@
-"""Groups in a cache entry: their stored rows and, separately, the inverse, which has another length."""
+"""Write and read groups in a cache entry: the stored rows and, separately, the inverse, which has another length."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_groups(columns: Mapping[str, Column], write: Callable[[dict[str, pa.Ar
 
 
 def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: int) -> dict[str, GroupColumn]:
-    """Return the columns of the groups by name; the columns of one group share one inverse again.
+    """Return the columns of the groups by name. The columns of a group share one inverse, as when they were written.
 
     Args:
         described: the description that ``write_groups`` returned.
@@ -41,7 +41,7 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
         rows: the number of rows of each column.
 
     Raises:
-        ValueError, KeyError, TypeError: the description is wrong.
+        ValueError, KeyError, TypeError: the description is invalid.
     """
     columns: dict[str, GroupColumn] = {}
     for one in described:

@@ -1,7 +1,7 @@
 """Kept counts: how many rows of each row group pass the filters, saved for other ranks and later runs.
 
-The counts of one source under some filters are one entry. It has a row per file, with the file's identity (URL, size
-and stamp) and the counts of its row groups. A run that reads all of the data would find the same counts.
+Each combination of source and filters has one entry. The entry has a row per file: the file's identity (URL, size and
+stamp) and the counts of its row groups. A run that reads all of the data would find the same counts.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from cedar.store.keep import load, save, store_next_to, user_place
 from cedar.store.place import Place, name_of
 
 _SCHEMA = pa.schema([("file", pa.large_string()), ("left", pa.large_list(pa.int64()))])
-_BUDGET = 256 << 20  # bytes of a store next to a manifest
+_BUDGET = 256 << 20  # maximum bytes of a store next to a manifest
 
 Counts: TypeAlias = dict[str, tuple[int, ...]]
 """The counts of the row groups of files, by the identity of the file."""
 
 
 class CountKey(NamedTuple):
-    """Store and entry name of the counts of a source under some filters."""
+    """The store and the entry name of the counts for a source and its filters."""
 
     place: Place
     name: str
 
 
 def file_mark(file: File) -> str | None:
-    """Return a digest of a file's identity; None if it has no stamp that would reveal a change."""
+    """Return a digest of a file's identity; None if no stamp (such as a modification time) would reveal changes."""
     if file.stamp is None:
         return None
     return hashlib.sha256(json.dumps(file.identity_parts).encode()).hexdigest()[:32]
@@ -49,7 +49,7 @@ def place_of(source: Any, filters: str) -> CountKey | None:
 
 
 def load_counts(key: CountKey) -> Counts:
-    """Return the saved counts; empty if they cannot be used, which is logged."""
+    """Return the saved counts. If they cannot be used, log that and return no counts."""
     return load(*key, _counts) or {}
 
 

@@ -1,7 +1,7 @@
 """Kept tables: the results of passes over data, in files that workers, ranks and later runs share.
 
-Each table is an entry of the user's store, and its name is a digest of everything that it depends on. If that cannot be
-identified, the table is in a temporary folder until the process ends.
+Each table is an entry of the user's store, and its name is a digest of everything that the table depends on. If that
+cannot be identified, the table is saved in a temporary folder until the process ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KIND = "tables"
 
 
 def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:
-    """Return the table of this key. One process computes it if it does not exist; others on the machine wait for it.
+    """Return the table of this key. If it does not exist, one process computes it and others on the machine wait.
 
     Raises:
         WorkerError: the table cannot be written anywhere.
@@ -53,5 +53,5 @@ def _temporary_store(pid: int) -> Folder:
 
 
 def _remove(folder: str, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child leaves the parent's folder
+    if os.getpid() == pid:  # a forked child must not remove the parent's folder
         remove_tree(folder, _KIND)

@@ -1,4 +1,4 @@
-"""Cache entries in memory. They never change: a run gets read-only views of arrays, and copies of other columns."""
+"""Cache entries in memory. They never change: runs get read-only views of ndarrays and copies of other columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cedar.store.eviction import EntryInfo, PassTimes, leaving
 
 
 class Memory:
-    """Entries of at most ``budget`` bytes; the least recently used are evicted first, if allowed (see ``leaving``)."""
+    """Stores at most ``budget`` bytes. The least recently used entries are evicted first, if ``leaving`` allows it."""
 
     def __init__(self, budget: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
@@ -30,7 +30,7 @@ class Memory:
         self.evicted = 0
 
     def get(self, group: str, name: str) -> list[Block] | None:
-        """Return the blocks of an entry; those of their arrays that are writable belong to the caller."""
+        """Return the blocks of an entry. The caller may change those of their arrays that are writable."""
         with self._lock:
             now = self._clock()
             self._passes.visit(group, name, now)
@@ -51,9 +51,9 @@ class Memory:
             return sum(entry.nbytes for entry, _ in self._entries.values())
 
     def limit(self, room: int) -> None:
-        """Limit the entries to ``room`` bytes from now on, and never more than the budget.
+        """Limit the entries to ``room`` bytes from now on, or to the budget if it is smaller.
 
-        The most recently used are evicted first: in a cyclic pass over more data than fit, they are needed last.
+        The most recently used entries are evicted first, because passes are cyclic and need these entries last.
         """
         with self._lock:
             self._room = min(room, self._budget)
@@ -78,7 +78,7 @@ class Memory:
             return 0
         with self._lock:
             evicted_entries = self._to_evict(group, name, size)
-            if evicted_entries is None:  # other threads have used the room in the meantime
+            if evicted_entries is None:  # meanwhile, other threads have filled the space
                 return 0
             for entry in evicted_entries:
                 del self._entries[entry.name]
@@ -96,9 +96,9 @@ def _copy_blocks(blocks: list[Block]) -> list[Block]:
 
 
 def _run_views(blocks: list[Block]) -> list[Block]:
-    """Return read-only views of ndarrays, and copies of other columns, since a tensor over Arrow's memory is writable.
+    """Return read-only views of ndarrays. Copy other columns, since tensors that share Arrow's memory are writable.
 
-    When a view is delivered, it is copied (see ``writeable``).
+    ``writeable`` copies the views before they are delivered.
     """
     given = []
     for block in blocks:
@@ -114,9 +114,9 @@ def _is_plain(column: Column) -> bool:
 
 
 def _copy_column(column: Column) -> Column:
-    """Copy only the rows of the column."""
+    """Copy a column; of a slice, only its rows."""
     if isinstance(column, pa.Array):
-        return pa.concat_arrays([column, column.slice(0, 0)])  # two arrays, since a single one is not copied
+        return pa.concat_arrays([column, column.slice(0, 0)])  # a single array would not be copied
     if _is_plain(column):
         return copied(column)
     own = np.empty_like(column)

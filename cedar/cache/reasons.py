@@ -1,4 +1,4 @@
-"""Records of what the entries of a store were computed from, which explain a miss."""
+"""Records of what a store's entries were computed from. They explain why an entry is missing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cedar.cache.fingerprints import Record
 from cedar.store.entry import Damaged
 from cedar.store.place import Place
 
-RECORD = "-" + "0" * 16  # the end of the name of a group's record
-_MAX_RECORDS = 64  # records that are compared
+RECORD = "-" + "0" * 16  # suffix of the name of a group's record
+_MAX_RECORDS = 64  # maximum number of records to compare
 _MAX_CHARACTERS = 2000  # maximum characters of an explanation
 
 
 def as_json(record: Record, group: str, data: str, policy: str) -> dict[str, Any]:
-    """Return a record and the other parts of its entries' key as JSON."""
+    """Return a record, with the other parts of the entries' keys, as JSON."""
     return asdict(record) | {"group": group, "data": data, "policy": policy}
 
 
@@ -38,7 +38,7 @@ def recall(place: Place) -> list[dict[str, Any]]:
 
 
 def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
-    """Explain why the entries of a store do not match: by the differences from the most similar record."""
+    """Explain why no entry of a store matches: list the differences from the most similar record."""
     record = json.loads(json.dumps(record))
     if not records:
         return "nothing is kept there yet"
@@ -48,7 +48,7 @@ def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
     nearest = min(reversed(differences), key=len)
     if len(nearest) > max(3, len(record["operators"])):
         return "what is kept there comes from other pipelines"
-    text = "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))  # some of it comes from a record
+    text = "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))  # a record may contain anything
     return text[:_MAX_CHARACTERS]
 
 

@@ -51,21 +51,21 @@ class Key:
 class Store:
     """Stores entries up to a limit of bytes. Safe for threads; several processes may share a directory.
 
-    Entries that cannot be stored are computed again. A directory that cannot be written to (read-only, full) is
-    reported once in the log and in ``notes``, and the run continues.
+    Results that cannot be stored are recomputed when needed. If a directory cannot be written to (read-only, full), the
+    store reports that once in the log and in ``notes``, and the run continues.
 
     Args:
-        budget: bytes in memory.
-        disk: bytes per directory or URL; None for the smaller of 16 GiB and 80% of the free space.
+        budget: maximum bytes in memory.
+        disk: maximum bytes per directory or URL; None means the smaller of 16 GiB and 80% of the free space.
     """
 
     def __init__(self, budget: int = MEMORY_BYTES, disk: int | None = None) -> None:
         self._budget, self._disk = budget, disk
-        self.sharers = 1  # processes with entries of their own that share the budget
+        self.sharers = 1  # number of processes that divide the budget; each has separate entries
         self.memory = Memory(budget)
         self.described = Describer()
         self._places: dict[str, Place] = {}
-        self._unwritable: set[str] = set()  # places that could not be written to
+        self._unwritable: set[str] = set()  # directories and URLs that could not be written to
         self._remembered: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self.notes: list[str] = []
@@ -76,10 +76,10 @@ class Store:
 
     @staticmethod
     def within(most: int | None, memory: int | None = None, sharers: int = 1) -> Store:
-        """Return a store with at most ``most`` bytes in each place; None uses the defaults.
+        """Return a store with at most ``most`` bytes in memory and per directory or URL; None uses the defaults.
 
         Args:
-            memory: the memory of all processes together; at most half of it is used for entries.
+            memory: total memory of all processes in bytes; entries use at most half of it.
             sharers: the number of these processes.
         """
         kept = [MEMORY_BYTES, *([] if most is None else [most]), *([] if memory is None else [memory // 2])]
@@ -88,7 +88,7 @@ class Store:
         return store
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self._budget // self.sharers, self._disk)  # another process has entries of its own
+        return Store, (self._budget // self.sharers, self._disk)  # another process has separate entries
 
     def describe(self) -> list[str]:
         """Return the lines of a report about the cache; empty if it was not used."""
@@ -105,7 +105,7 @@ class Store:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def get(self, key: Key, where: str) -> list[Block] | None:
-        """Return the blocks of an entry, whose arrays belong to the caller; None if there is no entry.
+        """Return the blocks of an entry; None if there is no entry. The caller may change the arrays that are writable.
 
         Raises:
             PipelineError: ``where`` is a directory that others can write to.
@@ -144,7 +144,7 @@ class Store:
         Args:
             key: the key; its columns must be those of the blocks.
             where: the argument of ``cache(where)``.
-            blocks: the blocks, which still belong to the caller.
+            blocks: the blocks; the caller may still change them afterward.
             record: what the entry was computed from.
         """
         if any(b.columns and key.columns is not None and tuple(b.columns) != key.columns for b in blocks):
@@ -199,18 +199,18 @@ class Store:
         return place
 
     def kept(self, names: Sequence[str], where: str) -> int:
-        """Return how many of the entries exist."""
+        """Return how many entries of these names exist."""
         if kind_of(where) == "memory":
             return sum(self.memory.holds(name) for name in names)
         present = {entry.name for entry in self.place(where).entries()}
         return sum(name in present for name in names)
 
     def records(self, where: str) -> list[dict[str, Any]]:
-        """Return the records of what the entries of a place were computed from."""
+        """Return the records of what the entries of a directory or URL were computed from."""
         return recall(self.place(where))
 
     def _note(self, text: str, once: str = "") -> None:
-        """Log a message once and keep it for reports; messages that contain the same ``once`` count as equal."""
+        """Log a message once and add it to ``notes``. Messages that contain the same ``once`` count as equal."""
         text = redact(text)
         with self._lock:
             if text in self.notes or (once and any(once in note for note in self.notes)):

@@ -1,27 +1,27 @@
 """The controller: decides which plan a run should use, as a pure function of what the run has measured.
 
 It measures plans and does not predict GIL contention. The current plan is measured while it runs. A search proposes
-other plans, with estimates from the cost model. Each may get a trial in the real run, and stays only if it measured
-better.
+other plans, with estimates from the cost model. Each of these plans may get a trial in the real run, and becomes the
+current plan only if it was measurably faster.
 
 Invariants, tested on random runs:
 
 1. ``step`` is pure: equal states and observations give equal results; the only clock is ``Observation.now``.
-2. At most one switch is in progress: from ``Switch`` until the plan stays or the one before is back, no other begins.
-3. A plan that is not ready, or that was refused, is never switched to.
-4. A plan stays only if its trial took at most ``1 - better`` of the seconds per row of the plan before it, unless it
+2. At most one switch is in progress, from ``Switch`` until the new plan is accepted or the previous plan runs again.
+3. The run never switches to a plan that is not ready or that was refused.
+4. A plan is accepted only if its trial took at most ``1 - better`` of the previous plan's seconds per row, unless it
    only saves time in later epochs. A trial counts the rows that tasks finish, never batches, and ends only after each
    worker has finished as many tasks as a measurement needs.
-5. A trial begins only if the plan should save at least ``least_gain`` seconds and the time that its start takes from
-   the run, and while trials and searches have cost at most ``regret`` of the time so far plus the expected gain. One
-   plan is prepared at a time, the one that should save most: checks also cost time of the run.
-6. A trial that costs more than its limit ends at once, and the plan before it comes back.
-7. Results of other plans are relative to the current plan: if its rows take longer, theirs are scaled too. The cost of
-   a trial is known once the current plan was measured after it, and no other trial begins before. Measurements while
-   processes start are discarded.
-8. A plan that failed is not retried before the run has taken twice as long, then three times, and so on. Its estimate
-   is then between its trial's result and the cost model's value, and moves toward the latter over time: plans are not
-   retried all the time, and none is given up permanently.
+5. A trial begins only if the plan should save at least ``least_gain`` seconds and its start time, and only while
+   trials and searches have cost at most ``regret`` of the time so far plus the expected gain. Plans are prepared one
+   at a time, starting with the one that should save most, because preparing also costs time.
+6. A trial that costs more than its limit ends immediately, and the run returns to the previous plan.
+7. Results of other plans are relative to the current plan: if its time per row changes, their results are scaled too.
+   The cost of a trial is only known once the current plan is measured again, so no other trial begins before that.
+   Measurements while processes start are discarded.
+8. A plan that failed is not retried before the run has taken twice as long, after the next failure three times as
+   long, and so on. Its estimate then moves from the trial's result toward the cost model's value over time, so that
+   plans are retried rarely, but never given up.
 9. Searches become rarer as the run continues, except after a change of its speed, and take at most ``regret`` of the
    time.
 """
@@ -41,11 +41,11 @@ class Candidate:
     """A plan that may be better.
 
     Args:
-        key: identifies the plan: equal for plans that do the same work in the same places with as many workers.
+        key: identifies the plan; equal for plans that assign the same work to the same executors and number of workers.
         seconds: expected seconds per row; measurements replace them.
         start: seconds until the plan can take over, during which the run continues with the current plan.
-        later: True if it saves time in later epochs: it need not be faster now.
-        alike: True if its work is in the same places as the current plan's: estimates of both have the same error.
+        later: True if it saves time in later epochs, so that it need not be faster now.
+        alike: True if its work runs in the same executors as the current plan's, so both estimates have the same error.
     """
 
     key: str
@@ -57,12 +57,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PlanTrial:
-    """The result of a plan that was tried or replaced.
+    """The measured result of a plan that was tried or replaced.
 
     Args:
         seconds: seconds per row.
         at: the time of the result.
-        failed: number of trials that it has failed.
+        failed: number of failed trials of the plan.
     """
 
     seconds: float
@@ -77,19 +77,19 @@ class Observation:
     Args:
         now: seconds since the start of the run.
         plan: the key of the running plan.
-        since: the time at which it took over.
+        since: the time at which this plan took over.
         finished: source rows that tasks finished since then.
         starved: seconds since then in which the trainer waited.
-        rows, seconds, waited, tasks: since each worker finished its first task: source rows that tasks finished, wall
-            time, the part of it in which the trainer waited, and finished tasks of the stage with the fewest. They
-            never decrease under one plan. Deliveries do not count, since ``pack`` and ``batch`` deliver in bursts.
+        rows, seconds, waited, tasks: counted since each worker finished its first task: source rows that tasks
+            finished, wall time, the part of it in which the trainer waited, and finished tasks of the stage with the
+            fewest. They never decrease under one plan. Deliveries do not count: ``pack`` and ``batch`` cause bursts.
         lanes: number of concurrent tasks.
         rest: source rows still to be read; None if unknown, which counts as the number of rows so far.
-        informed: True if the operators were measured enough for a search.
-        looked: CPU seconds that searches, with their checks, have taken so far.
+        informed: True if the measurements of operators suffice for a search.
+        looked: CPU seconds that searches and their checks have taken so far.
         candidates: plans that the current search proposes, with the running plan; None until the search has ended.
-        ready, refused: proposed plans that can take over at once, and those that never may.
-        opening: seconds until the first task of an iteration finished; another plan's first task may take as long.
+        ready, refused: proposed plans that can take over immediately, and proposed plans that cannot be used.
+        opening: seconds until the first task of an iteration finished. A new plan's first task may take as long.
     """
 
     now: float
@@ -113,19 +113,19 @@ class Observation:
 
 @dataclass(frozen=True)
 class Look:
-    """Search for plans with the cost model, concurrently with the run."""
+    """The action to search for plans with the cost model, concurrently with the run."""
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Check a plan and start its workers, concurrently with the run."""
+    """The action to check a plan and start its workers, concurrently with the run."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Switch:
-    """Switch to a plan at the end of the next window."""
+    """The action to switch to a plan at the end of the next window."""
 
     key: str
     why: str
@@ -137,7 +137,7 @@ Phase: TypeAlias = Literal["runs", "looks", "tries", "returns"]
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds per source row of a plan, the part of these that the trainer took, and seconds per task."""
+    """A plan's seconds per source row, the part of them in which the trainer did not wait, and seconds per task."""
 
     row: float
     trainer: float = 0.0
@@ -154,7 +154,7 @@ class Pace:
 
     @staticmethod
     def of(seen: Observation) -> Pace:
-        """Return the pace since each worker finished its first task under the plan."""
+        """Return the pace since the time when each worker had finished its first task under the plan."""
         return Pace.between(replace(seen, rows=0.0, seconds=0.0, waited=0.0, tasks=0), seen)
 
 
@@ -163,21 +163,21 @@ class State:
     """The state of the controller.
 
     Args:
-        stays: the key of the current plan, which runs unless another one measures better.
-        phase: what is in progress.
+        stays: the key of the current plan, which runs except during trials of other plans.
+        phase: "runs", "looks" (a search), "tries" (a trial) or "returns" (to the current plan after a failed trial).
         mark: the observation at which the measurement of the current plan began.
-        pace: its last measured pace; None before the first measurement.
-        judged: its seconds per row at the last comparison or search; 0 before that.
+        pace: the last measured pace of the current plan; None before the first measurement.
+        judged: the current plan's seconds per row when its speed last changed or a search began; 0 before that.
         known: proposed plans by key.
-        tried: the results of plans by key, which are more reliable than estimates.
+        tried: the measured results of plans by key.
         prepared: by key, the time until which the controller waits for a plan in preparation.
         trial: the key of the plan that is being tried or has just failed.
-        slot: the key, seconds and rows of the last failed trial, until the current plan has been measured again.
+        slot: key, seconds and rows of the last failed trial; None once the current plan has been measured again.
         spent: seconds that trials of worse plans, and searches after the first, have cost.
         looked, cost: CPU seconds of all searches so far, and of the last one.
         asked: the time of the last search.
-        changed: True if the speed has changed since.
-        looks: number of searches.
+        changed: True if the speed has changed since that search.
+        looks: number of searches so far.
     """
 
     stays: str
@@ -202,7 +202,7 @@ _SETTINGS = ControllerSettings()
 
 
 def step(state: State, seen: Observation, settings: ControllerSettings = _SETTINGS) -> tuple[State, tuple[Action, ...]]:
-    """Return the next state and the actions to take (see this module). ``seen`` never goes back in time."""
+    """Return the next state and the actions to take (see the module's docstring). ``seen.now`` never decreases."""
     if state.phase in ("tries", "returns"):
         return _continue_trial(state, seen, settings)
     state = _measure(state, seen, settings)
@@ -223,7 +223,7 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
         return replace(state, mark=seen)
     if not _has_enough_tasks(mark, seen, settings):
         return state
-    if seen.rows <= mark.rows:  # all were skipped: they have no throughput to compare
+    if seen.rows <= mark.rows:  # all rows were skipped, so there is no throughput to compare
         return state
     pace = Pace.between(mark, seen)
     state = replace(_scale_results(state, pace), mark=seen, pace=pace)
@@ -236,13 +236,13 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
 
 
 def _is_starting(state: State, seen: Observation) -> bool:
-    """Whether processes are starting: they share the cores with the run, so its speed says nothing about its plan."""
+    """Whether processes are starting. They use the run's cores, so the run's speed does not characterize its plan."""
     under_way = state.prepared.keys() - seen.ready - seen.refused
     return any(seen.now < state.prepared[key] for key in under_way)
 
 
 def _scale_results(state: State, pace: Pace) -> State:
-    """Scale the results of other plans by the change of the current plan's time per row, which affects them too."""
+    """Scale the results of other plans by the change of the current plan's time per row, assuming that all change."""
     if state.pace is None or state.pace.row <= 0:
         return state
     factor = pace.row / state.pace.row
@@ -257,7 +257,7 @@ def _scale_results(state: State, pace: Pace) -> State:
 
 
 def _has_enough_tasks(mark: Observation, seen: Observation, settings: ControllerSettings) -> bool:
-    """Return True if enough tasks finished between the two observations to measure the pace."""
+    """Return True if enough tasks finished and enough time passed between two observations to measure the pace."""
     tasks, seconds = seen.tasks - mark.tasks, seen.seconds - mark.seconds
     return tasks >= settings.tasks * seen.lanes and seconds >= settings.growth * seen.now
 
@@ -267,7 +267,7 @@ def _rows_left(seen: Observation) -> float:
 
 
 def _expected_gain(candidate: Candidate, pace: Pace, seen: Observation) -> float:
-    """Return the seconds that a plan should still save; no plan saves the trainer's own time."""
+    """Return the seconds that a plan should save until the end. No plan can take less time per row than the trainer."""
     rows = _rows_left(seen) - candidate.start / max(pace.row, 1e-12)
     return rows * (pace.row - max(candidate.seconds, pace.trainer))
 
@@ -276,7 +276,7 @@ def _expected_gain(candidate: Candidate, pace: Pace, seen: Observation) -> float
 
 
 def _add_proposals(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """Add the plans that a search has proposed, and keep those that were tried."""
+    """Replace the proposed plans by those of the latest search, except plans that were tried."""
     candidates = [_correct(c, state, seen) for c in seen.candidates or ()]
     candidates = sorted(candidates, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
     known = {**state.known, **{c.key: c for c in candidates}}
@@ -289,7 +289,7 @@ def _add_proposals(state: State, seen: Observation, settings: ControllerSettings
 
 
 def _correct(candidate: Candidate, state: State, seen: Observation) -> Candidate:
-    """Correct an estimate by the running plan's error: fully for plans in the same places, half of it for others."""
+    """Correct an estimate by the running plan's error, or by its square root if the plan uses other executors."""
     expected = next((c.seconds for c in seen.candidates or () if c.key == state.stays), 0.0)
     if not expected:
         return candidate
@@ -312,7 +312,7 @@ def _may_search(state: State, seen: Observation, settings: ControllerSettings) -
 
 
 def _choose(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
-    """Prepare the best plan that is worth a trial, try it, or search for more plans."""
+    """Prepare or try the best plan that is worth a trial. Without such a plan, search for more plans."""
     state = _measure_early(state, seen, settings)
     pace = state.pace
     if pace is None:
@@ -330,14 +330,14 @@ def _choose(state: State, seen: Observation, settings: ControllerSettings) -> tu
             why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
             return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
         if seen.now < state.prepared[best.key]:
-            return state, ()  # a trial of another plan would delay this one by a window or two
+            return state, ()  # trying another plan first would delay this one by a window or two
     if not worthwhile and _may_search(state, seen, settings):
         return replace(state, phase="looks", judged=pace.row), (Look(),)
     return state, ()
 
 
 def _measure_early(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """Measure the running plan by half as many tasks if another plan should be much faster: each window counts."""
+    """Measure the running plan by half as many tasks if another plan should be much faster, to switch earlier."""
     if state.pace is not None or not state.known or seen.tasks < settings.tasks * seen.lanes / 2:
         return state
     pace = Pace.of(seen)
@@ -346,7 +346,7 @@ def _measure_early(state: State, seen: Observation, settings: ControllerSettings
 
 
 def _estimate(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> Candidate:
-    """Return an estimate between a plan's result and the cost model's, by its age; ready plans start at once."""
+    """Combine a plan's measured result, weighted by age, with the model's estimate. Ready plans start immediately."""
     tried = state.tried.get(candidate.key)
     if tried is not None:
         showed = settings.memory * tried.at / seen.now
@@ -357,7 +357,7 @@ def _estimate(candidate: Candidate, state: State, seen: Observation, settings: C
 
 
 def _is_worth_trying(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> bool:
-    """Whether a plan should save enough, compared with the cost of trials so far; its start also takes some cores."""
+    """Whether a plan should save enough for its start, which uses some cores, and for the cost of trials so far."""
     assert state.pace is not None
     gain = _expected_gain(candidate, state.pace, seen)
     if state.spent > settings.regret * (seen.now + max(gain, 0.0)):
@@ -376,7 +376,7 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
         slot = None if last is None else (state.trial, seen.since - last.since, last.finished)
         return replace(state, phase="runs", trial="", mark=seen, slot=slot), ()
     if seen.plan != state.trial:
-        return state, ()  # its window has not begun
+        return state, ()  # the first window under the tried plan has not begun
     before = state.pace.row
     regret = seen.now - seen.since - seen.finished * before
     showed = seen.seconds / seen.rows if seen.rows else math.inf
@@ -395,13 +395,13 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
 
 
 def _starved(before: Pace, seen: Observation) -> float:
-    """Return the seconds that the trainer waited under this plan, beyond the wait expected under the plan before."""
+    """Return the seconds that the trainer waited under this plan, minus the wait expected under the previous plan."""
     return seen.starved - seen.finished * max(before.row - before.trainer, 0.0)
 
 
 def _may_lose(state: State, seen: Observation, settings: ControllerSettings) -> float:
-    """Return the seconds that a trial may lose: a few trial lengths, or ``regret`` of the time so far and of the
-    expected gain. It may lose at least ``least_gain``, since its workers may have to load libraries.
+    """Return the seconds that a trial may lose: the maximum of a few trial lengths, of ``regret`` of the time so far
+    plus the expected gain, and of ``least_gain``, since its workers may have to load libraries.
     """
     assert state.pace is not None
     slot = max(settings.tasks * seen.lanes * state.pace.task, settings.growth * seen.now)
@@ -414,7 +414,7 @@ def _accept_trial(state: State, seen: Observation, regret: float) -> State:
     assert state.pace is not None
     key, before, pace = state.trial, state.pace.row, Pace.of(seen)
     known, tried = dict(state.known), {**state.tried, key: PlanTrial(pace.row, seen.now)}
-    if known[key].later:  # later epochs save what it costs now, so the times do not compare
+    if known[key].later:  # this plan saves time only in later epochs, so its time is not compared
         known.pop(state.stays, None)
     else:
         known.setdefault(state.stays, Candidate(state.stays, before))

@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """Decides when the controller searches for plans, tries them and keeps them.
+    """Determines when the controller searches for plans, tries them and accepts them.
 
     Args:
-        regret: share of the time so far, 0 to 1, that searches and trials of worse plans may cost. A run that gains
-            nothing then loses at most 3%, which cannot be distinguished from noise.
-        least_gain: seconds that a plan must be expected to save; users do not notice less.
-        rare: share of the time so far, 0 to 1, that must pass between two searches, so that a change of costs in the
-            middle of a run is noticed before much more than that is lost.
-        candidates: number of plans from one search that are tried: one for each kind of place.
-        tasks: minimum number of tasks of each worker, after its first, for a measurement of speed, so that one task
-            more or less only changes part of it.
-        growth: minimum share of the time so far, 0 to 1, that a trial lasts: a long run can afford to distinguish plans
-            that differ by little.
+        regret: share of the time so far, 0 to 1, that searches and trials of worse plans may cost. A run without a
+            better plan then loses at most 3%, which cannot be distinguished from noise.
+        least_gain: minimum seconds that a plan is expected to save; users do not notice less.
+        rare: share of the time so far, 0 to 1, that must pass between two searches. It limits how long a change of
+            costs in the middle of a run goes unnoticed.
+        candidates: number of plans from one search that are tried: one for each kind of executor.
+        tasks: minimum number of tasks per worker, after its first, for a measurement of speed. One task more or less
+            then changes the result only a little.
+        growth: minimum length of a trial as a share of the time so far, 0 to 1. Longer trials in long runs can
+            distinguish plans that differ by little.
         poll: seconds between two observations; it does not affect decisions.
         better: share of the time per row, 0 to 1, that a plan must save; smaller gains are within the regret.
-        clear: maximum share of the time per row, 0 to 1, that a plan is expected to take if it is tried before the
-            running plan was measured for a whole trial: noise cannot cause such a difference.
-        changed: factor by which the speed must change, up or down, to make the results of other plans outdated.
-        memory: weight of a fresh trial's result relative to the cost model's estimate. It is half as much once the run
-            has taken twice as long, since other work may have used the machine during the trial.
-        max_loss: maximum loss of a trial, in trial lengths, and the largest slowdown recorded for a failed plan: it
-            starts cold, and a plan that is much slower need not be measured longer.
+        clear: a plan that is expected to take at most this share of the time per row, 0 to 1, is tried before the
+            running plan was measured for a whole trial, since noise cannot cause such a difference.
+        changed: factor by which the speed must rise or fall before the results of other plans count as outdated.
+        memory: weight of a fresh trial's result relative to the cost model's estimate. It is halved when the run has
+            taken twice as long, since other programs may have used the machine during the trial.
+        max_loss: maximum loss of a trial, in trial lengths, and the largest slowdown recorded for a failed plan. Trials
+            start cold, and a much slower plan need not be measured longer.
     """
 
     regret: float = 0.03

@@ -1,4 +1,4 @@
-"""Where the time of a run was spent: one account that reports, progress displays and ``explain()`` show.
+"""Measures where a run spends its time. Reports, progress displays and ``explain()`` show these figures.
 
 Each task is measured where it runs, and its times return with its result. The coordinator adds them up, with the times
 that it measures itself. Two sums hold: the parts of the workers' time add up to the capacity of the workers, and the
@@ -19,9 +19,9 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal[
     "read", "operator", "stream", "gather", "convert", "cache", "ship", "around", "import", "compile"
 ]
-Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators for which it was done
+Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # the kind of work, and the ordinals of its operators
 
-Ends: TypeAlias = tuple[int, int, int, int, int, int] | tuple[()]  # source, file, row of the first and last row
+Ends: TypeAlias = tuple[int, int, int, int, int, int] | tuple[()]  # source, file, row number of the first and last row
 
 TRAINER, START, DATA, IDLE = "the trainer", "start", "waiting for data", "idle"
 _NAMES: dict[Kind, str] = {
@@ -31,9 +31,9 @@ _NAMES: dict[Kind, str] = {
 }  # fmt: skip
 NO_OPERATORS = frozenset(_NAMES.values())  # parts of the workers' time that belong to no single operator
 AROUND: Part = ("around", ())
-_ONCE = ("import", "compile")  # done once in each process
-STALLED = 0.1  # share of the time: a trainer that waits less for data is not limited by them
-_BUSY = 0.75  # share of the wall time on a core from which a worker, or all cores, count as busy
+_ONCE = ("import", "compile")  # work that each process does once
+STALLED = 0.1  # share of the time, 0 to 1; a trainer that waits less is not limited by loading data
+_BUSY = 0.75  # a worker, or all cores, count as busy from this share of the wall time on
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class TaskTime:
     """The times of a task, measured where it runs; plain data.
 
     Args:
-        parts: what was done, one entry each, with wall seconds and CPU seconds.
-        began: start by the clock of its process.
-        took: wall seconds; ``crowded`` is the part of them in which other threads or processes had the core.
+        parts: one entry per part of the work, with wall seconds and CPU seconds.
+        began: start time by the clock of its process.
+        took: wall seconds. ``crowded`` is the part of them in which the task waited for a core.
         process, thread: the ids of the process and thread that ran it.
-        ends: for a task that read, if there is a recording: the first and last of its rows.
+        ends: the first and last row that the task read, if it did and there is a recording.
     """
 
     parts: list[tuple[Part, float, float]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class TaskTime:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the workers' time: a part, or a chain of fused operators, with the share of each."""
+    """One line of the report of the workers' time: a part, or a chain of fused operators with the share of each."""
 
     label: str
     seconds: float
@@ -84,8 +84,8 @@ class Span:
 
     Args:
         began, took, process, thread: as in ``TaskTime``.
-        parts: what was done in order, with wall seconds and CPU seconds.
-        ends: for a task that read, the first and last of its rows.
+        parts: the parts of the work in order, with wall seconds and CPU seconds.
+        ends: the first and last row that the task read.
     """
 
     began: float
@@ -101,7 +101,7 @@ class TrainerWait:
     """A time in which the trainer waited.
 
     Args:
-        asked, arrived: when it began and ended.
+        asked, arrived: start and end of the wait.
         ends: the first and last row of the batch that arrived.
     """
 
@@ -139,7 +139,7 @@ class Recording:
 
     def tasks(self) -> list[Span]:
         """Return the recorded tasks in the order in which they ended."""
-        parts = list(self._numbers)  # all parts that these tasks name, and maybe more
+        parts = list(self._numbers)  # includes all parts of these tasks
         spans = []
         for began, took, process, thread, size, *rest in _unpacked(self._tasks):
             ends, reported = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
@@ -155,7 +155,7 @@ class Recording:
 
 
 def _unpacked(packed: deque[bytes]) -> Iterator[tuple[float, ...]]:
-    return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # a copy, since tasks are added concurrently
+    return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # copied, as tasks are added concurrently
 
 
 @dataclass
@@ -167,8 +167,8 @@ class Timeline:
         capacity: wall time multiplied by the number of workers.
         elapsed: wall time between the first and the last ``next()``.
         waited: the part of ``elapsed`` inside ``next()``.
-        start: the part of ``elapsed`` before an iteration's first task, without ``compiling``, which is spent on plans.
-        crowded: seconds in which tasks waited for a core that others used.
+        start: the part of ``elapsed`` before an iteration's first task, without ``compiling``, the time to make plans.
+        crowded: seconds in which tasks waited for a core.
         own: CPU seconds of the loader's thread while the trainer waits for a delivery.
         lanes: the current number of workers.
         recording: the recording for a trace; None if there is no trace.
@@ -191,8 +191,8 @@ class Timeline:
     asking: bool = False
     running: bool = False
     _delivered_at: float = 0.0
-    _compiled: float | None = None  # ``compiling`` before the iteration; None once its start is counted
-    _began: float | None = None  # when its first task began
+    _compiled: float | None = None  # ``compiling`` before this iteration; None once ``start`` includes it
+    _began: float | None = None  # start time of the iteration's first task
 
     # ---- events, with the time of any clock --------------------------------------------------------------------------
 
@@ -208,13 +208,13 @@ class Timeline:
         self.asked, self.asking = now, True
 
     def so_far(self, now: float) -> tuple[float, float]:
-        """Return ``elapsed`` and ``waited`` up to now, with the delivery in progress."""
+        """Return ``elapsed`` and ``waited`` up to now, including the delivery in progress."""
         if not self.running:
             return self.elapsed, self.waited
         return self.elapsed + now - self._delivered_at, self.waited + (now - self.asked if self.asking else 0.0)
 
     def give(self, now: float) -> None:
-        """Record that a delivery, or the end, has reached the trainer."""
+        """Record that the trainer has received a delivery or the end."""
         passed = now - self._delivered_at
         if (recording := self.recording) is not None:
             recording.wait(self.asked, now)
@@ -228,7 +228,7 @@ class Timeline:
         self._delivered_at = now
 
     def add(self, task: TaskTime, extra: bool = False) -> None:
-        """Add a task that has ended; ``extra``: the task ran outside the workers if it ran in this process."""
+        """Add a task that has ended. ``extra``: if it ran in this process, it was not run by a worker."""
         if extra and task.process == os.getpid():
             self.capacity += task.took
         self._began = self._began or task.began
@@ -256,7 +256,7 @@ class Timeline:
 
     @property
     def around(self) -> float:
-        """CPU seconds of tasks around operators: gathering rows and converting batches."""
+        """CPU seconds that tasks spent outside operators: gathering rows and converting batches."""
         return self._cpu("gather", "convert")
 
     def _cpu(self, *kinds: Kind) -> float:
@@ -324,7 +324,7 @@ class Timeline:
             return START, f"{self.start + self.compiling:.2f} of {self.elapsed:.2f} s passed before the first task"
         part, most = max(self.parts.items(), key=lambda item: item[1].wall)
         workers = self.capacity / self.elapsed
-        share = most.wall / (self.elapsed if part[0] in _ONCE else self.capacity)  # the others wait for an import
+        share = most.wall / (self.elapsed if part[0] in _ONCE else self.capacity)  # other workers wait during an import
         if workers > 1 and self.own / self.elapsed > max(_BUSY, share):
             return "the loader's thread", "it cuts and delivers all batches in one thread"
         why = self._why(part[0], most, min(workers, cores), cores)
@@ -334,7 +334,7 @@ class Timeline:
         if kind in _ONCE:
             return "once in each process, in the first tasks: nothing in a longer run"
         cpu = sum(spent.cpu for spent in self.parts.values())
-        wanted = 1 + self.crowded / cpu if cpu else 1.0  # wanted CPU time, relative to the CPU time that tasks had
+        wanted = 1 + self.crowded / cpu if cpu else 1.0  # CPU time that tasks needed, relative to what they had
         busy = cpu * wanted / self.elapsed
         reported = f"{cpu / self.elapsed:.1f} of {cores} core(s) busy"
         if self.crowded > max(cpu, self.elapsed) / 4:
@@ -351,7 +351,7 @@ class Timeline:
 
 
 def name_of(part: Part, labels: Mapping[int, str]) -> str:
-    """Return the name of a part: its operators, or what was done for all of them."""
+    """Return the name of a part: the labels of its operators, or the kind of work if it belongs to no operator."""
     kind, operators = part
     return " -> ".join(labels.get(i, str(i)) for i in operators) if operators else _NAMES[kind]
 

@@ -25,7 +25,7 @@ READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
     "text": (sources.read_text, (".txt",)),
     "tar": (sources.read_tar, (".tar",)),
 }
-_ROWS = ("jsonl", "csv", "tsv", "text", "tar")  # formats whose readers take files, not folders
+_ROWS = ("jsonl", "csv", "tsv", "text", "tar")  # formats whose readers accept files but not folders
 _COMPRESSED = re.compile(r"\.(gz|bz2|zst|lz4|xz)$")
 
 
@@ -52,7 +52,7 @@ def read(paths: Any, *, storage_options: sources.StorageOptions = None) -> Pipel
 
 
 def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tuple[str, Pipeline]:
-    """Return the format of files and a pipeline that reads them; for folders, the first format of ``READERS`` found.
+    """Return the format of the files and a pipeline that reads them; for folders, try ``READERS`` in order.
 
     Raises:
         PipelineError: no file has a known extension.

@@ -1,9 +1,9 @@
-"""The log of a folder that a job writes: which files are complete, and where the rows after them begin.
+"""The log of a write job, in the job's output folder. It records which files are complete and where to continue.
 
 The folder ``_cedar`` contains ``job.json``, which describes the job, and for each rank a log of numbered commits, as in
-table formats. A commit names complete files under temporary names, and the loader's state after their last row. The
-first process to write a commit does so atomically; afterwards the files are renamed. A job that is killed therefore
-loses only the work since its last commit. If two jobs run concurrently, one finds the other's commit and stops.
+table formats. A commit lists complete files, which still have temporary names, and the loader's state after their last
+row. One process writes each commit atomically and then renames the files. A killed job therefore loses only the work
+since its last commit. If two jobs run concurrently, one of them finds the other's commit and stops.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _FIX_NEW_PLACE = "write to a new location, or remove the existing data first"
 
 @dataclass(frozen=True)
 class Commit:
-    """What a rank had completed at some moment.
+    """The progress of a rank at one point of the job.
 
     Args:
-        parts: the files since the previous commit.
+        parts: the files completed since the previous commit.
         state: the loader's state after their last row.
-        schema: the Arrow schema of the files, serialized, in hexadecimal digits; it says which columns may be null.
+        schema: the serialized Arrow schema of the files in hexadecimal digits, including which columns may be null.
         number: the number of the next file.
-        end: whether there is nothing more to write.
-        layout: how the columns are stored, if cedar chose it.
+        end: whether the rank has written all of its rows.
+        layout: encoding and compression of the columns, if cedar chose them.
     """
 
     parts: tuple[Part, ...]
@@ -61,7 +61,7 @@ class Log:
 
     Args:
         storage: the folder being written.
-        rank, world: the rank whose commits these are, and the number of ranks.
+        rank, world: the rank that writes these commits, and the number of ranks.
     """
 
     storage: Storage
@@ -81,10 +81,10 @@ class Log:
     # ---- the job -----------------------------------------------------------------------------------------------------
 
     def job(self, suffix: str) -> dict[str, Any] | None:
-        """Return the folder's description of its job; None if no job was begun.
+        """Return the description of the folder's job; None if no job was begun.
 
         Raises:
-            PipelineError: the folder has data files that no such job wrote.
+            PipelineError: the folder has data files but no job.
         """
         job = self._read(f"{FOLDER}/job.json")
         if job is None:
@@ -107,13 +107,13 @@ class Log:
         return self._adopt_owner(self._read(f"{FOLDER}/job.json")) or {}
 
     def _adopt_owner(self, job: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Use the job's id as the owner in the names of its temporary files, and return the job."""
+        """Put the job's id into the names of temporary files, and return the job."""
         by = job.get("by") if job is not None else None
         self.storage.owner = by[:12] if isinstance(by, str) and re.fullmatch("[0-9a-f]{32}", by) else ""
         return job
 
     def remove_job(self) -> None:
-        """Remove the description of a job that wrote nothing, so that another can replace it."""
+        """Remove the description of a job that wrote nothing, so that another job can replace it."""
         path = f"{self.storage.root}/{FOLDER}/job.json"
         with writing(self._url_of(f"{FOLDER}/job.json")), contextlib.suppress(FileNotFoundError):
             self.storage.remote.call(path, lambda: self.storage.remote.fs.rm_file(path))
@@ -136,7 +136,7 @@ class Log:
             for folder in (self._folder, os.path.dirname(self._folder)):
                 settle_claims(folder)
         try:
-            self._locked = acquire(f"{self._folder}/lock")  # None without file locks: commits detect conflicts
+            self._locked = acquire(f"{self._folder}/lock")  # None without file locks; commits then detect conflicts
         except BlockingIOError as error:
             raise self._conflict_error() from error
         try:
@@ -156,7 +156,7 @@ class Log:
     # ---- commits -----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the commits, and finish renaming the files of the last one.
+        """Read the commits, and finish renaming the files of the last commit.
 
         Raises:
             SourceError: commits or written files are missing.
@@ -203,7 +203,7 @@ class Log:
         return commit
 
     def _has_valid_names(self, part: Part) -> bool:
-        """Check that a part's names are ones that jobs generate, since files are renamed by these names."""
+        """Return whether a part's names have the form that jobs generate, since files are renamed by these names."""
         *folders, last = part.name.split("/")
         match = _TEMPORARY.fullmatch(part.temporary)
         return (
@@ -214,7 +214,7 @@ class Log:
         """Write a commit, then give its files their final names.
 
         Raises:
-            PipelineError: another job has written the commit meanwhile.
+            PipelineError: another job has written this commit.
             SourceError: the commit cannot be written.
         """
         name = f"{self._folder}/{len(self.commits):08d}.json"[len(self.storage.root) + 1 :]
@@ -230,7 +230,7 @@ class Log:
                     raise self._conflict_error()
             except CedarError:
                 for part in commit.parts:
-                    with contextlib.suppress(Exception):  # the other job's files have other names
+                    with contextlib.suppress(Exception):  # these names are unique to this job
                         self.storage.remote.fs.rm_file(self.storage.temporary(part.name, part.temporary))
                 raise
             self.commits.append(commit)
@@ -238,7 +238,7 @@ class Log:
                 self._publish(part)
 
     def _publish(self, part: Part) -> None:
-        """Give a file its final name, unless it already has it."""
+        """Rename a file to its final name, unless that was already done."""
         final = f"{self.storage.root}/{part.name}"
         with contextlib.suppress(FileNotFoundError):
             self.storage.rename(self.storage.temporary(part.name, part.temporary), final)
@@ -268,7 +268,7 @@ class Log:
         return {str(path): info.get("size") for path, info in entries.items()}
 
     def _sweep(self, paths: Sequence[str]) -> None:
-        """Remove temporary files of this job and rank that nothing writes any more."""
+        """Remove leftover temporary files of this job and rank."""
         mine, owner = self.name("", 0).rpartition("-")[0], self.storage.owner
         for path in paths:
             match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
@@ -281,11 +281,11 @@ class Log:
         self._sweep(list(self._sizes()))
 
     def files(self) -> list[Part]:
-        """Return the files that hold rows, without files of checksums."""
+        """Return the files with rows, without checksum files."""
         return [part for part in self.parts() if not part.name.endswith(SUFFIX)]
 
     def parts(self) -> list[Part]:
-        """Return the completed files in order."""
+        """Return all completed files in order."""
         return [part for commit in self.commits for part in commit.parts]
 
     # ---- small files -------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class Log:
         return parsed
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
-        """Write a new JSON file atomically; return False if another process did."""
+        """Write a new JSON file atomically; return False if another process has already written it."""
         data = json.dumps(content | {"by": uuid.uuid4().hex}).encode()
         path, remote = f"{self.storage.root}/{name}", self.storage.remote
         folder = path.rpartition("/")[0]
@@ -326,14 +326,14 @@ class Log:
             remote.call(folder, lambda: remote.fs.makedirs(folder, exist_ok=True))
             if self.storage.local:
                 write_first(path, data)
-            elif self._read(name) is None:  # not every storage refuses to overwrite a file
+            elif self._read(name) is None:  # not every storage can refuse to overwrite a file
                 with contextlib.suppress(FileExistsError):
                     remote.call(path, lambda: remote.fs.pipe_file(path, data, mode="create"))
-            return bool(self._read(name) == json.loads(data))  # also if the response was lost
+            return bool(self._read(name) == json.loads(data))  # True also if the response was lost
 
 
 def begun_job(url: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the description of the job that was begun in a folder; None if there is none, or it wrote nothing."""
+    """Return the description of the job that was begun in a folder; None without a job or if the job wrote nothing."""
     log = Log(Storage.at(url), 0, 1)
     job = log._read(f"{FOLDER}/job.json")
     return job if job is not None and {"format", "layout"} <= job.keys() else None

@@ -1,4 +1,4 @@
-"""Convert data to another format, after measuring on a sample what each format costs a pipeline."""
+"""Convert data to another format, after measuring on a sample how expensive each format is for a pipeline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CANDIDATES = (("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small")
           ("vortex", "fast"), ("lance", "fast"))  # fmt: skip
 _WRITABLE = ("parquet", "arrow", "vortex", "lance")
 _ROWS = 131_072  # minimum rows of the sample
-_ROUNDS = 3  # the fastest round counts
+_ROUNDS = 3  # number of rounds, of which the fastest counts
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FormatCost:
     """The cost of a sample's rows in one format.
 
     Args:
-        format, layout: as for ``write``; the layout is "as is" for the existing files.
+        format, layout: as for ``write``. The layout of existing files is "as is".
         bytes: stored bytes per row.
         decoding: CPU seconds to decode a row's columns.
         pipeline: CPU seconds of the whole pipeline per row read; None without a pipeline.
@@ -67,9 +67,9 @@ class Converted:
     """The measurements and the result of ``convert``.
 
     Args:
-        worth: the cost of each measured format, the best first; empty if a job was continued.
-        columns: the columns that are read; None means all.
-        written: what was written; None if ``convert`` only measured.
+        worth: the cost of each measured format, best first; empty if a job was continued.
+        columns: the columns that the pipeline reads; None means all.
+        written: the result of ``write``; None if ``convert`` only measured.
     """
 
     worth: tuple[FormatCost, ...]
@@ -101,16 +101,16 @@ def convert(
 ) -> Converted:
     """Write data to files of another format in the same row order, after measuring the cost of each format.
 
-    cedar writes the first rows in every format whose library is installed, and decodes them again in this process, with
-    one thread as far as the libraries allow. With ``pipeline``, it measures only the columns that the pipeline reads,
-    and runs it on each sample. Then it calls ``Pipeline.write``, whose job can be killed and continued. A continued job
-    keeps its format.
+    cedar writes the first rows in every format whose library is installed, and decodes them in this process, with one
+    thread if the library allows that. With ``pipeline``, cedar only measures the columns that the pipeline reads, and
+    also runs the pipeline on each sample. Then it calls ``Pipeline.write``, whose job can be killed and continued. A
+    continued job keeps its format.
 
     Args:
         paths: files in a format that ``cedar.read_*`` functions read, recognized by extension (such as .lance).
-        out: a folder; None only measures.
-        format, layout: as for ``write``; by default those with the least total time for CPU and reading.
-        pipeline: the pipeline that will read the data; it now reads ``paths``, or files with the same columns.
+        out: the output folder; None only measures.
+        format, layout: as for ``write``. The default minimizes the total time for CPU and reading.
+        pipeline: the pipeline that will read the data. At present, it reads ``paths`` or files with the same columns.
 
     Raises:
         PipelineError: the format is unknown or cannot hold the data, or the pipeline reads other data.
@@ -145,14 +145,14 @@ def convert(
 
 def _count_stored(form: str, out: str | os.PathLike[str], written: Written) -> int:
     """Return the number of rows that can be read back."""
-    joined = FORMATS[form].joined  # one data set from the files of all ranks
+    joined = FORMATS[form].joined  # the files of all ranks become one data set
     if form not in READERS or not written.files or (joined and _has_other_ranks()):
         return written.rows
     return READERS[form][0](out if joined else written.files).count()
 
 
 def _check(data: Pipeline, stored: int, written: Written) -> None:
-    """Raise SourceError if rows are missing."""
+    """Raise SourceError if the numbers of stored, written and expected rows differ."""
     expected = _known_rows(data)
     if stored != written.rows or (expected is not None and written.rows != expected and not _has_other_ranks()):
         raise SourceError(
@@ -176,7 +176,7 @@ def _known_rows(data: Pipeline) -> int | None:
 
 
 def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
-    """Return the node of a pipeline that reads the data."""
+    """Return the pipeline's node that reads the data."""
     every = graph.sources(pipeline.node)
     paths = getattr(data.node.operator.source, "paths", None)  # type: ignore[attr-defined]
     same = [node for node in every if getattr(getattr(node.operator, "source", None), "paths", ()) == paths]
@@ -190,7 +190,7 @@ def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
 
 
 def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
-    """Return the columns of the data that a pipeline needs; None for all."""
+    """Return the columns of the data that a pipeline needs; None means all."""
     node = _source_of(pipeline, data)
     needed = live_columns(pipeline.node, graph.schemas(pipeline.node))[id(node)]
     known = data.schema
@@ -234,17 +234,17 @@ def _measure(
                 read, count, size = _sample(sample, form, layout, f"{folder}/{form}-{layout}")
                 yield worth(form, layout or "-", read, count, size / max(count, 1))
             except CedarError:
-                continue  # the format cannot hold some column; ``write`` reports it if the user chose that format
+                continue  # the format cannot store some column; ``write`` reports that if the user chose this format
 
 
 def _share_of_bytes(data: Pipeline, columns: Sequence[str] | None) -> float:
-    """Return the share of a row's bytes that these columns take."""
+    """Return the share of a row's bytes, 0 to 1, that these columns take."""
     table = data.take(1024).to_arrow()
     return 1.0 if columns is None or not table.nbytes else float(table.select(columns).nbytes / table.nbytes)
 
 
 def _first_splits(source: Any) -> tuple[Any, int | None]:
-    """Return the source limited to its first splits, and their rows; None if the rows are unknown."""
+    """Return the source limited to its first splits, and their number of rows; None if that number is unknown."""
     splits, count, rows = source.splits(), 0, 0
     for split in splits:
         if split.rows is None:
@@ -268,7 +268,7 @@ def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, i
 
 
 def _decoding_seconds(source: Any, columns: Sequence[str] | None) -> float:
-    """Return the CPU seconds to decode these columns for all rows."""
+    """Return the CPU seconds to decode these columns of all rows."""
     narrow = source.select(columns) if columns is not None and hasattr(source, "select") else source
 
     def decode() -> None:
@@ -311,13 +311,13 @@ def _min_seconds(call: Callable[[], None]) -> float:
 def optimize_layout(
     pipeline: Pipeline, budget: Budget, *, executor: ExecutorLike = "auto", workers: int | None = None
 ) -> Plan:
-    """Read all files once and store the optimized layout in the folder that the budget names.
+    """Read all files once, and store their rows in an optimized layout in the folder that the budget names.
 
-    Loaders with the same budget, or with the returned plan, read this layout, also in other processes. Existing splits
-    are not rebuilt.
+    Loaders with the same budget or with the returned plan read this layout, also in other processes. Splits that are
+    already stored are not rebuilt.
 
     Args:
-        pipeline: a pipeline that ends.
+        pipeline: a pipeline of finite length.
         budget: ``cedar.Budget(layout=...)``.
         executor, workers: as for ``loader``.
 

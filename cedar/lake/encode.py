@@ -1,4 +1,4 @@
-"""Encode batches into bytes, the last step before they are written to files."""
+"""Encode batches as bytes, the last step before they are written to files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cedar.operators.base import Env
 
 @dataclass(frozen=True)
 class Encode:
-    """The kernel that encodes a batch into bytes inside a task.
+    """The kernel that encodes a batch as bytes inside a task.
 
     Args:
         form: the format of the files.
-        partition_by: columns that become folders.
+        partition_by: columns whose values become folder names.
         most: maximum rows of a piece; None means no limit.
     """
 
@@ -39,7 +39,7 @@ class Encode:
         return Block(columns, block.keys, block.dead, aligned=False)
 
     def columns(self, table: pa.Table) -> dict[str, Any]:
-        """Return the pieces of a table as columns of arrays, for transport to the writer; ``pieces`` decodes them."""
+        """Return the encoded pieces of a table as array columns, to send them to the writer. ``pieces`` reads them."""
         if not table.num_columns:
             raise PipelineError("write: there is no column to write")
         form, table = self.form, self.form.with_job_schema(table)
@@ -66,7 +66,7 @@ class Encode:
 
 
 def pieces(columns: dict[str, Any]) -> Iterator[tuple[str, int, memoryview]]:
-    """Yield (folder, rows, bytes) for each piece."""
+    """Yield (folder, number of rows, encoded bytes) for each piece."""
     at, data = 0, memoryview(columns["bytes"])
     for folder, rows, size in zip(
         columns["folders"].tolist(), columns["rows"].tolist(), columns["sizes"].tolist(), strict=True

@@ -1,7 +1,7 @@
-"""File formats for writing: tasks encode rows into pieces, and the writer assembles pieces into files.
+"""File formats for writing. Tasks encode rows as pieces, and the writer assembles pieces to files.
 
-Tasks encode pieces independently and therefore concurrently. The writer then builds a file from the pieces without
-decoding their rows.
+Tasks encode pieces concurrently, since pieces are independent. The writer builds files from pieces without decoding
+rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cedar.datasets.sums import RunningChecksums
 from cedar.lake import lance_table
 from cedar.lake.layouts import AIMS, SMALL, Layout, Layouts, nullable_schema
 
-_KEY = re.compile(r"(?!\./)(?:[^/\0]+/)*[^./\0][^./\0]*", re.DOTALL)  # names that read_tar accepts and restores
+_KEY = re.compile(r"(?!\./)(?:[^/\0]+/)*[^./\0][^./\0]*", re.DOTALL)  # key names that read_tar reads back unchanged
 
 
 class Assembly(ABC):
@@ -45,13 +45,13 @@ class Assembly(ABC):
 
     @abstractmethod
     def add(self, piece: Any) -> None:
-        """Append the output of ``Format.encode``."""
+        """Append a piece, the output of ``Format.encode``."""
 
     def end(self) -> None:
         """Write the end of the file."""
 
     def drop(self) -> None:
-        """Release resources, if the file was finished or is abandoned."""
+        """Release resources after the file was finished or abandoned."""
 
 
 class Format(ABC):
@@ -65,7 +65,7 @@ class Format(ABC):
     joined = False  # whether ``join`` combines the files of all ranks into one data set
 
     def for_job(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
-        """Return the format configured for one job; the arguments are those of ``Layouts``."""
+        """Return the format configured for one job. The arguments are the same as for ``Layouts``."""
         return self
 
     def with_job_schema(self, table: pa.Table) -> pa.Table:
@@ -81,7 +81,7 @@ class Format(ABC):
         """Encode rows as bytes.
 
         Raises:
-            PipelineError: the format cannot hold a column's values.
+            PipelineError: the format cannot store a column's values.
         """
 
     @abstractmethod
@@ -91,10 +91,10 @@ class Format(ABC):
     def join(
         self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: StorageOptions | None
     ) -> None:
-        """Combine files into one data set; each is given as its name below the folder, rows and bytes."""
+        """Combine files into one data set. ``files`` has each file's name below the folder, rows and bytes."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise PipelineError for a column that the format cannot hold."""
+        """Raise PipelineError for a column that the format cannot store."""
         for field in schema:
             if why := self._why_unsupported(field.type):
                 raise PipelineError(
@@ -103,7 +103,7 @@ class Format(ABC):
                 )
 
     def _why_unsupported(self, kind: pa.DataType) -> str:
-        """Return why a type, or one inside it, cannot be held; "" if it can."""
+        """Return why the format cannot store a type or a type nested in it; "" if it can."""
         return next(filter(None, (self._why_unsupported(kind.field(i).type) for i in range(kind.num_fields))), "")
 
 
@@ -125,7 +125,7 @@ class _ParquetFile(Assembly):
 
 
 class Parquet(Format):
-    """Parquet: a piece is a row group; pages have checksums."""
+    """Parquet: each piece is a row group, and pages have checksums."""
 
     name, suffix = "parquet", ".parquet"
     aims = AIMS
@@ -213,7 +213,7 @@ def _choose_compression(table: pa.Table) -> str:
 
 
 class Arrow(Format):
-    """Arrow IPC: a piece is a record batch, uncompressed so that files can be mapped, except with layout "small"."""
+    """Arrow IPC: each piece is a record batch. Except with layout "small", it is uncompressed, for memory maps."""
 
     name, suffix = "arrow", ".arrow"
     aims: tuple[str, ...] = ("fast", "small")
@@ -236,12 +236,12 @@ class Arrow(Format):
 
 # ---- Vortex and Lance ------------------------------------------------------------------------------------------------
 
-_MAX_ARROW_BYTES = 512 << 20  # Arrow bytes per file, as large as files of other formats
+_MAX_ARROW_BYTES = 512 << 20  # Arrow bytes per file, the file size of other formats
 _COPY_BYTES = 16 << 20
 
 
 class _BufferedFile(Assembly):
-    """Keeps pieces in a temporary local file; the library writes the file at the end, as it must see all values."""
+    """Collects pieces in a temporary local file. The library needs all values, so it writes the file at the end."""
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         super().__init__(write)
@@ -258,7 +258,7 @@ class _BufferedFile(Assembly):
             with pa.ipc.open_stream(self._piece(0)) as first:
                 schema = first.schema
             path = self._write_file(pa.RecordBatchReader.from_batches(schema, self._batches()), folder)
-            with pa.memory_map(path) as file:  # stays valid as long as its bytes are referenced
+            with pa.memory_map(path) as file:  # the map stays valid while buffers of it exist
                 while data := file.read_buffer(_COPY_BYTES):
                     self._on_bytes_written(data)
                     self.write(data)
@@ -266,10 +266,10 @@ class _BufferedFile(Assembly):
 
     @abstractmethod
     def _write_file(self, rows: pa.RecordBatchReader, folder: str) -> str:
-        """Write the file with the library into a folder; return its path."""
+        """Let the library write the file into a folder, and return its path."""
 
     def _on_bytes_written(self, data: Any) -> None:
-        """Process bytes of the finished file, in order."""
+        """Receive the bytes of the finished file, in order."""
 
     def _piece(self, start: int) -> Any:
         self._pieces.seek(start)
@@ -303,7 +303,7 @@ class _VortexFile(_BufferedFile):
 
 
 class Vortex(Arrow):
-    """Vortex: a piece is Arrow rows; the file is compressed when its last piece has arrived, and has checksums."""
+    """Vortex: pieces are Arrow rows. The file is compressed after its last piece has arrived, and has checksums."""
 
     name, suffix = "vortex", ".vortex"
     aims: tuple[str, ...] = ("fast",)
@@ -330,7 +330,7 @@ class _LanceFile(_BufferedFile):
 
 
 class Lance(Vortex):
-    """Lance: like Vortex, without checksums; the files of all ranks become one data set when the last is written."""
+    """Lance: like Vortex, without checksums. When all files are written, the files of all ranks become one data set."""
 
     name, suffix = "lance", ".lance"
     folder = lance_table.FOLDER
@@ -360,7 +360,7 @@ class Lance(Vortex):
 
 
 class _Bytes(Assembly):
-    """Concatenates pieces, and appends a fixed end."""
+    """Concatenates pieces, and appends fixed bytes at the end."""
 
     def __init__(self, write: Callable[[Any], int], last: bytes = b"") -> None:
         super().__init__(write)
@@ -391,7 +391,7 @@ class _TarFile(_Bytes):
 
 
 class Jsonl(Format):
-    """JSON lines: a row is a line."""
+    """JSON lines: each row is a line."""
 
     name, suffix = "jsonl", ".jsonl"
 
@@ -434,7 +434,7 @@ def _finite(values: pa.Array) -> bool:
 
 
 class Tar(Format):
-    """Tar: a row is a sample of a webdataset shard; column ``key`` names it, and each other column is a member."""
+    """Tar: each row is a sample of a webdataset shard. Column ``key`` is its name; other columns are member files."""
 
     name, suffix = "tar", ".tar"
 

@@ -1,4 +1,4 @@
-"""Read Lance data sets: a split is a range of rows of a fragment; the version is fixed on first use."""
+"""Read Lance data sets. A split is a range of rows of a fragment. The version is fixed on first use."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Fragment:
     """A part of a data set.
 
     Args:
-        number: the number that the data set gives it.
-        rows: rows that are not deleted.
-        bytes: bytes of its files; 0 if the data set does not record them.
-        files: names of its files, including one of deletions; Lance never reuses names.
+        number: the fragment's number in the data set.
+        rows: number of rows that are not deleted.
+        bytes: bytes of the fragment's files; 0 if the data set does not record them.
+        files: names of the fragment's files, including a deletion file. Lance never reuses names.
     """
 
     number: int
@@ -43,7 +43,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """What cedar knows about a version of a data set."""
+    """The metadata of a version of a data set."""
 
     version: int
     types: Types
@@ -69,7 +69,7 @@ class LanceSource(BaseSource):
     Args:
         uri: its location, in Lance's syntax.
         columns: the columns to read, in this order; None reads all.
-        version: a number, or a tag; None uses the latest version at first use, and keeps it.
+        version: a number or a tag; None means the latest version at the time of first use.
         storage_options: keys, endpoints and other options for Lance.
     """
 
@@ -78,7 +78,7 @@ class LanceSource(BaseSource):
     version: int | str | None = None
     storage_options: StorageOptions | None = None
     own_code: ClassVar[bool] = False
-    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding these bytes
 
     @once
     def _known(self) -> VersionInfo:
@@ -104,7 +104,7 @@ class LanceSource(BaseSource):
     def _fragments(self) -> list[Any]:
         """Return Lance's fragment objects for the version that is read."""
         known, opened = self._known, self._opened
-        if opened.fragments is None:  # in a process that did not open the data set first
+        if opened.fragments is None:  # another process opened the data set first
             opened.fragments = self._dataset(known.version).get_fragments()
         return opened.fragments
 
@@ -165,7 +165,7 @@ class LanceSource(BaseSource):
         return size / rows if rows and size and self.columns is None else None
 
     def digest(self) -> str:
-        """Hash the file names, which Lance never reuses, and which do not change when the data set moves."""
+        """Hash the file names. Lance never reuses them, and they stay the same when the data set moves."""
         text = json.dumps([[each.rows, each.files] for each in self._known.fragments])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Write Lance data sets: ranks write files separately, and one commit joins them when the last is complete."""
+"""Write Lance data sets. Ranks write files separately; when all are complete, one commit makes them a data set."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cedar.core.remote import is_remote
 from cedar.datasets.storage import writing
 
 FOLDER = "data"  # folder of the files below a data set
-_VERSION = "2.1"  # of files; a data set needs one version, even if a job continues with another release of Lance
-_ALL = 1 << 62  # rows and bytes per file, so large that one call writes one file
+_VERSION = "2.1"  # file version; all files of a data set need the same one, even if a job continues with another Lance
+_ALL = 1 << 62  # limit of rows and bytes per file, so that one call writes one file
 _PLACES = ("s3", "gs", "az", "abfss", "oss", "file")  # storage that Lance supports
 _FEATURE = "write(format='lance')"
 
 
 def check_place(url: str, options: StorageOptions | None = None) -> None:
-    """Raise PipelineError if Lance cannot create a data set at a location, or one exists there."""
+    """Raise PipelineError if Lance cannot create a data set at a location, or if one already exists."""
     scheme = url.partition("://")[0]
     if is_remote(url) and scheme not in _PLACES:
         raise PipelineError(
@@ -55,7 +55,7 @@ def exists(url: str, options: dict[str, Any] | None = None) -> bool:
 
 
 def write_file(rows: pa.RecordBatchReader, folder: str) -> str:
-    """Write rows as one file of a data set into an existing folder (an empty file without rows); return its path."""
+    """Write rows as one file of a data set into an existing folder, and return its path. No rows: an empty file."""
     fragments = _fragments(rows, folder)
     if not fragments:
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as nothing:
@@ -75,7 +75,7 @@ def _fragments(rows: pa.RecordBatchReader, folder: str) -> list[Any]:
 
 @lru_cache(256)
 def why_unsupported(name: str, kind: pa.DataType) -> str:
-    """Return Lance's reason for rejecting a column; "" if it accepts it."""
+    """Return Lance's reason for rejecting a column; "" if Lance accepts the column."""
     try:
         with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
             write_file(pa.table({name: pa.nulls(1, kind)}).to_reader(), folder)
@@ -89,11 +89,11 @@ def why_unsupported(name: str, kind: pa.DataType) -> str:
 def commit(
     url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: dict[str, Any] | None = None
 ) -> None:
-    """Create a data set from existing files, in this order, atomically; do nothing if the data set exists.
+    """Atomically create a data set from existing files in this order. Do nothing if the data set exists.
 
     Args:
         url: the data set.
-        files: names below the data set, rows and bytes of each file.
+        files: for each file, its name below the data set, rows and bytes.
         fields: the columns of all files.
         options: storage options for Lance.
     """
@@ -102,7 +102,7 @@ def commit(
         return
     with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder:
         nothing = pa.table({field.name: pa.nulls(1, field.type) for field in fields}, schema=fields)
-        (like,) = _fragments(nothing.to_reader(), folder)[0].files  # as in all files
+        (like,) = _fragments(nothing.to_reader(), folder)[0].files  # all files have the same structure
     fragments: list[Any] = []
     for name, rows, size in files:
         if rows:

@@ -1,7 +1,7 @@
-"""Choose how a Parquet file stores its columns, by the cost of reading its first rows back.
+"""Choose how a Parquet file stores its columns, by the measured cost of reading its first rows.
 
-For each column, cedar tries a few encodings and compressions on some thousand rows, and compares their size and the CPU
-time to decode them. It tries only those that other Parquet readers support.
+For each column, cedar tries a few encodings and compressions on some thousand rows, and compares size and CPU time for
+decoding. It only tries encodings and compressions that other Parquet readers support.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Layout: TypeAlias = "dict[str, list[str]]"  # column name -> [encoding, compress
 
 AIMS = ("fast", "small", "pyarrow")
 PLAIN, DICTIONARY = "plain", "dictionary"
-_BY_TYPE = {  # Parquet's physical type -> an encoding that may beat plain
+_BY_TYPE = {  # Parquet's physical type -> an encoding that may be better than plain
     "INT32": "DELTA_BINARY_PACKED", "INT64": "DELTA_BINARY_PACKED", "FLOAT": "BYTE_STREAM_SPLIT",
     "DOUBLE": "BYTE_STREAM_SPLIT", "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY",
 }  # fmt: skip
@@ -33,22 +33,22 @@ _LONG_NAMES = {reported: name for name, reported in _SHORT_NAMES.items()}
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _ROWS, _BYTES = 8192, 4 << 20  # rows and bytes of a column to sample
 _MIN_TIMED_ROWS = 1024  # minimum rows for a meaningful time measurement
-_MAX_TRIAL_SECONDS = 3.0  # CPU seconds of trials, after which columns reuse the layout of another column of their type
+_MAX_TRIAL_SECONDS = 3.0  # CPU seconds of trials; later columns reuse the layout of another column of their type
 _ALL_COLUMNS = "all columns"
-_TIMED_READS = 3  # the fastest read counts
-_TOLERANCE = 1.1  # costs within this factor of the best count as equal, and the smallest such file wins
+_TIMED_READS = 3  # number of reads, of which the fastest counts
+_TOLERANCE = 1.1  # costs within this factor of the best count as equal; of these, the smallest file is chosen
 SMALL = 1.1  # maximum size relative to zstd
 
 
 class Layouts:
-    """The layout of the files of one job, chosen from the first rows and then kept. Thread-safe.
+    """The layout of one job's files. It is chosen for the first rows and then stays the same. Thread-safe.
 
     Args:
-        aim: "fast": least time to read, CPU time and bytes together; "small": least CPU time among layouts at most 1.1
-            times as large as with zstd; "pyarrow": pyarrow's defaults.
-        place: "disk" or "url": the storage that files are read from.
-        known: the layout chosen earlier.
-        fields: schema of the files so far, with nullability; None before the first rows.
+        aim: "fast" minimizes the total time for CPU and reading; "small" minimizes CPU time among layouts at most 1.1
+            times as large as with zstd; "pyarrow" uses pyarrow's defaults.
+        place: "disk" or "url": the kind of storage that files are read from.
+        known: the layout that an earlier run of the job chose.
+        fields: the schema of the files so far, including nullability; None before the first rows.
     """
 
     def __init__(self, aim: str, place: str, known: Layout | None = None, fields: pa.Schema | None = None) -> None:
@@ -74,14 +74,14 @@ class Layouts:
         return options(table.schema, self.layout)
 
     def file_compression(self, choose: Callable[[pa.Table], str], table: pa.Table) -> str:
-        """Return the compression for formats with one compression per file; the first rows decide."""
+        """Return the compression for formats with one compression per file. It is chosen for the first rows."""
         with self._lock:
             if _ALL_COLUMNS not in self.layout:
                 self.layout[_ALL_COLUMNS] = ["ipc", choose(table)]
             return self.layout[_ALL_COLUMNS][1]
 
     def with_job_schema(self, table: pa.Table) -> pa.Table:
-        """Mark columns as non-nullable if neither these rows nor earlier ones have nulls, and store arrays as bytes."""
+        """Mark columns without nulls in these and earlier rows as non-nullable, and convert arrays to bytes."""
         if self.aim == "pyarrow":
             return table
         table = with_bytes(table)
@@ -120,7 +120,7 @@ def _abbreviated(names: Sequence[str], most: int = 6) -> str:
 
 
 def layout_of(url: str) -> Layout:
-    """Return how a Parquet file stores its columns, according to its first row group."""
+    """Return the encoding and compression of a Parquet file's columns in its first row group."""
     import fsspec
 
     with fsspec.open(url) as file:
@@ -149,7 +149,7 @@ def choose(column: pa.Table, aim: str, place: str) -> list[str]:
     costs: list[tuple[float, int, list[str]]] = []
     for how, file in sorted(tried, key=lambda each: each[1].size):
         if costs and file.size * per_byte > _TOLERANCE * min(costs)[0]:
-            break  # remaining files are larger still
+            break  # the remaining files are even larger
         seconds = _decoding_seconds(file) if len(sample) >= _MIN_TIMED_ROWS else 0.0
         costs.append((seconds + file.size * per_byte, file.size, how))
     best = min(cost for cost, _, _ in costs)
@@ -172,7 +172,7 @@ def _encoded(table: pa.Table, layout: Layout) -> pa.Buffer:
 
 
 def _decoding_seconds(file: pa.Buffer) -> float:
-    """Return the CPU seconds of this thread to decode a file, the minimum of several runs."""
+    """Return the CPU seconds that this thread needs to decode a file: the minimum of several runs."""
     best = float("inf")
     for _ in range(_TIMED_READS):
         with pq.ParquetFile(pa.BufferReader(file)) as opened:
@@ -234,17 +234,17 @@ def _required(field: pa.Field) -> pa.Field:
 
 
 def _tighten_field(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
-    """Mark a field as non-nullable if possible; inside structs it stays nullable, since their nulls hide values."""
+    """Mark a field as non-nullable if possible. Fields inside structs stay nullable, since a null struct hides them."""
     arrays = list(arrays)
     kind = field.type
     if pt.is_large_list(kind):
         kind = pa.large_list(_tighten_field(kind.value_field, [array.flatten() for array in arrays]))
-    nullable = pt.is_null(kind) or any(array.null_count for array in arrays)  # Parquet has no required nulls
+    nullable = pt.is_null(kind) or any(array.null_count for array in arrays)  # Parquet's null type must be nullable
     return field.with_type(kind).with_nullable(nullable)
 
 
 def _drop_hidden_nulls(array: pa.Array) -> pa.Array:
-    """Remove nulls of values outside all lists, which the Parquet writer would count."""
+    """Remove null items that belong to no list, which the Parquet writer would count."""
     return array.take(pa.array(range(len(array)), pa.int64())) if _hides_nulls(array) else array
 
 
@@ -256,7 +256,7 @@ def _hides_nulls(array: pa.Array) -> bool:
 
 
 def merge_nullability(schema: pa.Schema, other: pa.Schema | None) -> pa.Schema:
-    """Return a schema in which a column is nullable if it is in either; ``other`` may lack partition columns."""
+    """Return a schema with columns nullable if they are in either schema. ``other`` may lack partition columns."""
     if other is None or schema.equals(other):
         return schema
     known = set(other.names)
@@ -273,7 +273,7 @@ def _merge_field(field: pa.Field, other: pa.Field) -> pa.Field:
 
 
 def nullable_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with everything nullable."""
+    """Return the schema with all columns and list items nullable."""
     return pa.schema([field.with_type(_nullable_type(field.type)).with_nullable(True) for field in schema])
 
 

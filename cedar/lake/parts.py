@@ -1,4 +1,4 @@
-"""Files in progress of a sink, one per folder, and splitting of rows into partition folders."""
+"""The files that a writer has in progress, one per folder, and the splitting of rows into partition folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedar.datasets.sums import SUFFIX
 from cedar.lake.formats import Assembly, Format
 
 _FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
-FILE_BYTES = 512 << 20  # a file that reaches this size is followed by another
+FILE_BYTES = 512 << 20  # a new file begins after this size
 _FIX_RERUN = "free space, or check the storage and its permissions; then rerun: completed files are kept"
 
 
@@ -32,7 +32,7 @@ class Part:
         name: path below the destination folder.
         rows: number of rows.
         bytes: size of the file.
-        temporary: name in the same folder until the file gets its final name.
+        temporary: name in the same folder until the file is renamed.
     """
 
     name: str
@@ -117,7 +117,7 @@ class PartFiles:
         with self._writing(part.name):
             part.assembly.end()
             part.file.end()
-            if part.assembly.sums:  # they are renamed before the file, so that its readers always find them
+            if part.assembly.sums:  # listed and renamed first, so that readers of the file always find them
                 self._write_checksums(part.name + SUFFIX, part.assembly.sums)
         del self._open[folder]
         self.done.append(Part(part.name, part.rows, part.file.size, part.file.path.rpartition("/")[2]))
@@ -139,7 +139,7 @@ class PartFiles:
         return done
 
     def drop(self) -> None:
-        """Delete all files that were not taken."""
+        """Delete all files that ``take_done`` has not returned."""
         for open_ in self._open.values():
             with contextlib.suppress(Exception):  # the original error matters more
                 open_.file.drop()
@@ -183,7 +183,7 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Ta
 def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
     if name not in table.column_names:
         raise missing_column(name, table.column_names, "write(partition_by=...)")
-    if not name:  # readers would not see a column in a folder "=2"
+    if not name:  # readers do not recognize a folder "=2" as a column
         raise PipelineError("write: cannot partition by a column without a name", fix="rename the column first")
     if name[0] in "._":  # readers skip hidden folders
         raise PipelineError(
@@ -191,7 +191,7 @@ def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
             fix=f"rename the column first, such as to {name.lstrip('._') or 'part'!r}",
         )
     kind = table.schema.field(name).type
-    if not any(allowed(kind) for allowed in _FOLDERS):  # other types would be read back as strings
+    if not any(allowed(kind) for allowed in _FOLDERS):  # readers would return other types as strings
         raise PipelineError(
             f"write: cannot partition by {name!r} of type {kind}",
             fix=f"partition by integers, strings, booleans or dates: with_columns(...) with "

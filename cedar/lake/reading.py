@@ -16,18 +16,18 @@ def read_lance(
     version: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Pipeline:
-    """Read a Lance data set in its order. Needs ``cedar-data[lance]``.
+    """Read a Lance data set in its stored order. Needs ``cedar-data[lance]``.
 
     Args:
         uri: a path or URL, in Lance's syntax.
         columns: the columns to read; all by default.
-        version: a number or a tag. By default the pipeline uses the latest version at first use and keeps it, even if
-            newer versions are written.
-        storage_options: keys, endpoints and other options for Lance, which makes its own requests.
+        version: a number or a tag. The default is the latest version at the time of first use; the pipeline ignores
+            versions that are written later.
+        storage_options: keys, endpoints and other options for Lance, which sends its own requests.
 
     Raises:
         SourceError: opening or reading fails.
-        PipelineError: ``uri`` is something else, or pylance is not installed.
+        PipelineError: ``uri`` is not a string or path, or pylance is not installed.
 
     Examples:
         >>> import cedar
@@ -52,8 +52,8 @@ def read_vortex(
 
     Needs ``cedar-data[vortex]``. The format has no checksums, so a flipped bit may change a value unnoticed.
     ``p.write(url, format="vortex")`` therefore writes checksums to ``name.vortex.crc`` next to each file, and cedar
-    checks them during reading if they exist. With ``verify=True`` a file without checksums is an error; with
-    ``verify=False`` cedar checks none.
+    checks them during reading if they exist. With ``verify=True``, a file without checksums is an error. With
+    ``verify=False``, cedar does not check checksums.
 
     Raises:
         SourceError: listing or reading fails: no file matches, schemas differ, or bytes do not match their checksums.

@@ -1,4 +1,4 @@
-"""Write blocks as Parquet files with bounded memory; files become visible only when all are complete."""
+"""Write blocks as Parquet files with bounded memory. Files only become visible when all of them are complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cedar.lake.layouts import Layouts, with_required
 from cedar.lake.parts import PartFiles
 
 _GROUP_BYTES = 64 << 20  # target bytes of a row group
-_GROUP_ROWS = 65_536  # and its maximum rows, unless the caller chooses
+_GROUP_ROWS = 65_536  # maximum rows of a row group by default
 
 
 def write_parquet(
@@ -35,9 +35,9 @@ def write_parquet(
 
     Args:
         blocks: blocks with the same columns.
-        url: a directory; or one file, if it ends in ``.parquet``.
-        row_group_rows: rows of a row group; by default about 64 MiB, at most 65,536 rows.
-        rows_per_file: rows of a file; by default a new file begins after 512 MiB.
+        url: a directory, or a file if it ends in ``.parquet``.
+        row_group_rows: rows of a row group. The default is about 64 MiB and at most 65,536 rows.
+        rows_per_file: rows of a file. By default, a new file begins after 512 MiB.
         never_null: columns to mark as non-nullable, including items of lists.
 
     Raises:
@@ -70,7 +70,7 @@ def write_parquet(
                 if not table.num_rows:
                     break
         parts.end()
-        parts.take_done()  # ``storage`` gives them their names on exit
+        parts.take_done()  # ``storage`` renames them at its exit
     return storage.urls()
 
 
@@ -88,7 +88,7 @@ def _batches(blocks: Iterable[Block], parquet: Parquet) -> Iterator[Any]:
 
 
 def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
-    """Yield tables of exactly ``rows`` rows, the last one smaller; one empty table if there are no rows."""
+    """Yield tables of exactly ``rows`` rows; only the last one may be smaller. Without rows, yield one empty table."""
     pending: list[Any] = []
     count = 0
     written = False
@@ -109,7 +109,7 @@ def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
 
 
 def group_rows(row_bytes: float, factor: int = 1) -> int:
-    """Return a power of two of rows that take about ``factor`` times 64 MiB at ``row_bytes`` each.
+    """Return a number of rows, a power of two, that take about ``factor`` * 64 MiB at ``row_bytes`` bytes each.
 
     Examples:
         >>> group_rows(8.0), group_rows(1 << 20), group_rows(1 << 20, 4)

@@ -1,7 +1,7 @@
-"""Read Vortex files: a split is a run of a file's chunks; zone maps exclude splits without matching rows.
+"""Read Vortex files. A split is a run of a file's chunks. Zone maps exclude splits without matching rows.
 
-The format has no checksums: cedar checks reads against those in ``name.vortex.crc`` next to a file, if it exists (see
-``sums``). cedar reads the bytes itself, from any storage, and passes them to the decoder.
+The format has no checksums. If there is a file ``name.vortex.crc`` next to a file, cedar checks what it reads against
+the checksums in it (see ``sums``). cedar reads the bytes from any storage and passes them to Vortex's decoder.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class VortexFooter:
     """The metadata of a file.
 
     Args:
-        types: the types of its columns.
-        chunks: (first row, one past the last) of the file's chunks.
-        sums: whether a checksum file exists.
+        types: the types of the file's columns.
+        chunks: (first row, last row + 1) of each chunk of the file.
+        sums: whether the checksum file exists.
     """
 
     types: Types
@@ -76,9 +76,9 @@ class VortexSource(FileSource):
     columns: tuple[str, ...] | None = None
     verify: bool | None = None
     reader: ClassVar[str] = "read_vortex"
-    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding these bytes
     suffixes: ClassVar[tuple[str, ...] | None] = (".vortex",)
-    reads_columns_separately: ClassVar[bool] = True  # columns are stored separately
+    reads_columns_separately: ClassVar[bool] = True  # reading one column does not read others
 
     @once
     def listing(self) -> Listing:
@@ -88,7 +88,7 @@ class VortexSource(FileSource):
     @once
     def _footers(self) -> list[VortexFooter]:
         library("vortex", "vortex", self.reader)
-        files, opened = self.listing.files, self._opened  # not in threads, since ``once`` holds a lock
+        files, opened = self.listing.files, self._opened  # evaluated here, since ``once`` would block the threads
         footers = concurrently(lambda n: _footer(files[n], opened, n, self.verify), range(len(files)))
         for file, footer in zip(files, footers, strict=True):
             check_same(footers[0].types, footer.types, files[0], file)
@@ -100,7 +100,7 @@ class VortexSource(FileSource):
 
     def _file(self, number: int) -> AbstractContextManager[Any]:
         """Return an open ``vortex.VortexFile``."""
-        verify = self._footers[number].sums or False  # as decided when footers were read
+        verify = self._footers[number].sums or False  # as determined when footers were read
         return _open_vortex(self.listing[number], self._opened, number, verify)
 
     def sound_splits(self) -> list[Split]:
@@ -129,7 +129,7 @@ class VortexSource(FileSource):
                 with reading(file.url, f"rows {split.start:,} to {stop:,}"), plain_errors():
                     array = next(arrays, None)
                     done = array is None
-                    # Request canonical types directly, so that columns need no conversion.
+                    # Request canonical types, so that columns need no conversion.
                     structs = None if array is None else array.to_arrow_array(arrow_type=kind, combine_chunks=True)
                     columns: dict[str, Column] = {}
                     if structs is not None:
@@ -156,7 +156,7 @@ class VortexSource(FileSource):
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if no row of the split satisfies the parts of the predicate that Vortex supports.
 
-        Vortex searches for one matching row: first in zone maps, then in the columns that the predicate reads.
+        Vortex looks for one matching row: first in zone maps, then in the columns that the predicate reads.
         """
         asked = _translate(_Predicate(predicate, tuple(self._footers[0].types.items())))
         if asked is None:
@@ -185,7 +185,7 @@ def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) ->
 
 @contextmanager
 def _open_vortex(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> Iterator[Any]:
-    """Open a ``vortex.VortexFile`` whose bytes cedar reads; ``verify`` is that of the source."""
+    """Open a ``vortex.VortexFile`` whose bytes cedar reads. ``verify`` is the source's argument."""
     vortex = library("vortex", "vortex", "read_vortex")
     check_unchanged(file)
     if verify is not False and number not in opened.sums:
@@ -206,7 +206,7 @@ def _open_vortex(file: File, opened: _OpenFiles, number: int, verify: bool | Non
 
 
 def _runs(chunks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield runs of chunks with at most 65,536 rows; cut larger chunks."""
+    """Yield runs of chunks with at most 65,536 rows in total. Larger chunks are cut."""
     start = stop = 0
     for _, end in chunks:
         if stop > start and end - start > _ROWS:
@@ -224,7 +224,7 @@ def _runs(chunks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 class _VortexBytes:
-    """The file object that Vortex reads from in its own threads; it checks bytes if there are checksums."""
+    """The file object that Vortex reads in its own threads. It verifies checksums if they exist."""
 
     def __init__(self, file: File, sums: Sums | None) -> None:
         self._file, self._sums = file, sums
@@ -284,7 +284,7 @@ class _VortexBytes:
 
     @contextmanager
     def original_errors(self) -> Iterator[None]:
-        """Re-raise a read error as it was originally raised, not as Vortex reports it."""
+        """Raise the original read error instead of the error that Vortex makes from it."""
         try:
             yield
         except Exception as error:
@@ -312,7 +312,7 @@ def _read_sums(file: File) -> Sums | None:
 
 @dataclass(frozen=True, eq=False)
 class _Predicate:
-    """A predicate with column types, as a cache key; equal only for the same expression object."""
+    """A predicate with column types, used as a cache key. Keys are equal only for the same expression object."""
 
     predicate: pl.Expr
     types: tuple[tuple[str, Any], ...]
@@ -326,9 +326,9 @@ class _Predicate:
 
 @lru_cache(maxsize=256)
 def _translate(asked: _Predicate) -> Any:
-    """Return a Vortex expression implied by the predicate; None if unknown, or if it may fail.
+    """Return a Vortex expression that the predicate implies; None if there is none, or if it may fail.
 
-    It uses only columns whose values Vortex compares as polars does; the two differ for NaN.
+    It only uses columns for which comparisons in Vortex and polars agree. They differ for NaN.
     """
     vortex, translate = (library(name, "vortex", "read_vortex") for name in ("vortex", "vortex.polars_"))
     types = dict(asked.types)

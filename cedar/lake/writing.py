@@ -1,4 +1,4 @@
-"""Run ``Pipeline.write``: tasks encode batches; this process assembles files in order, commit by commit."""
+"""Run ``Pipeline.write``. Tasks encode batches; this process assembles them to files in order, and writes commits."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from cedar.plan.graph import Node
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
 
-RUN_BYTES = FILE_BYTES  # bytes of files between two commits when partitioning into folders
-_FOLDER_FACTOR = 2  # factor by which pieces are larger when they are split into folders
+RUN_BYTES = FILE_BYTES  # bytes written between two commits with ``partition_by``
+_FOLDER_FACTOR = 2  # with ``partition_by``, pieces have this many times more rows
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Written:
         rows: number of rows in these files.
         bytes: bytes of these files.
         resumed: number of files that were complete before this call.
-        layout: encoding and compression of each column, if cedar chose them by the cost of reading.
+        layout: encoding and compression of each column, if cedar chose them.
 
     Examples:
         >>> written = cedar.from_items([{"x": 1}]).write("numbers")
@@ -77,7 +77,7 @@ class Settings:
     """The arguments of ``Pipeline.write``, as given.
 
     Args:
-        subgroup: ignore the rank and world in the environment.
+        subgroup: True ignores the rank and world in the environment.
     """
 
     url: str
@@ -96,7 +96,7 @@ class Settings:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Return the columns that become folders."""
+        """Return the columns whose values become folder names."""
         by = self.partition_by
         return (by,) if isinstance(by, str) else tuple(by or ())
 
@@ -133,7 +133,7 @@ class Settings:
 
 
 def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
-    """Write all rows of a pipeline, or the remaining ones if the job was begun earlier."""
+    """Write all rows of a pipeline, or the remaining rows if the job was begun earlier."""
     form = settings.checked(site)
     rank = find_rank(settings.rank, settings.world, settings.subgroup, site)
     log = Log(Storage.at(settings.url, options=settings.storage_options), rank.rank, rank.world)
@@ -143,7 +143,7 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
             log.load()
             form = _job_format(form, settings, log)
             if job is not None and not log.commits and job.get("world") == rank.world == 1:
-                log.remove_job()  # the pipeline may have failed and been fixed since
+                log.remove_job()  # the user may have fixed the pipeline since
                 job = None
             if job is None and form.joined:
                 check_place(log.storage.root if log.storage.local else settings.url, settings.storage_options)
@@ -178,7 +178,7 @@ def _join_ranks(form: Format, settings: Settings, log: Log) -> None:
             each.load()
     if all(each.commits and each.commits[-1].end for each in logs):
         fields = next((_fields_of(commit) for each in logs for commit in each.commits if commit.schema), None)
-        if fields is None:  # there are no rows, and the columns are unknown: there would be nothing to read
+        if fields is None:  # there are no rows and no known columns, so there is nothing to join
             return
         files = [(part.name, part.rows, part.bytes) for each in logs for part in each.files()]
         with writing(log.storage.shown, fix="check the storage, and rerun to continue"):
@@ -194,7 +194,7 @@ def _result(log: Log, before: int) -> Written:
 
 
 def _job_format(form: Format, settings: Settings, log: Log) -> Format:
-    """Return the format of this job's files, with the layout of files that are already written."""
+    """Return the format of this job's files, with the layout and schema of files that are already written."""
     last = next((each for each in reversed(log.commits) if each.schema), None)
     place = "disk" if log.storage.local else "url"
     if last is None:
@@ -210,12 +210,12 @@ def _fields_of(commit: Commit) -> pa.Schema:
 
 
 def _begin_job(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, form: Format) -> tuple[Loader, int]:
-    """Begin a new job and write its description; return its loader and the rows of a piece."""
+    """Begin a new job and write its description. Return its loader and the number of rows per piece."""
     with _loader(pipeline, settings, rank, None, form) as loader:
         sample = loader.sample()
     many = _FOLDER_FACTOR if settings.folders else 1
     rows = group_rows(sample.nbytes / len(sample) if len(sample) else 1024.0, many)
-    if settings.rows_per_file is not None:  # files end with a piece
+    if settings.rows_per_file is not None:  # pieces must fill files exactly
         rows = settings.rows_per_file // -(-settings.rows_per_file // rows)
     loader = _loader(pipeline, settings, rank, rows, form)
     if loader.units() == math.inf:
@@ -228,7 +228,7 @@ def _begin_job(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, for
 
 
 def _terms(settings: Settings, rank: Rank) -> dict[str, Any]:
-    """Return the arguments that all calls of a job must share, by name."""
+    """Return by name the arguments that must be equal in all calls of a job."""
     return {
         "format": settings.format,
         "partition_by": list(settings.folders),
@@ -244,7 +244,7 @@ def _check_terms(job: dict[str, Any], settings: Settings, rank: Rank, where: str
     Raises:
         PipelineError: the job was begun with other arguments.
     """
-    job = {"layout": "pyarrow" if settings.format == "parquet" else "fast"} | job  # defaults for jobs of older versions
+    job = {"layout": "pyarrow" if settings.format == "parquet" else "fast"} | job  # defaults, for older jobs
     for name, mine in _terms(settings, rank).items():
         if job.get(name) != mine:
             raise PipelineError(
@@ -272,7 +272,7 @@ def _check(loader: Loader, job: dict[str, Any], where: str) -> None:
 
 
 def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None, form: Format) -> Loader:
-    """Return a loader whose batches are pieces of files; batches of the pipeline's own are joined later."""
+    """Return a loader whose batches become pieces of files. If the pipeline has batches, they are joined later."""
     encode = None
     if rows is not None and not pipeline.node.batched:
         pipeline = pipeline.batch(rows, last="keep")
@@ -294,7 +294,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
 
 
 def _keep_last_batch(node: Node) -> Node | None:
-    """Make a batch operator keep its last rows on several ranks too, since writers need no equal steps."""
+    """Make a batch operator keep its last rows on every rank, since writing does not need equal numbers of batches."""
     kept = node.operator.keeping_rest() if isinstance(node.operator, StreamOperator) else node.operator
     return None if kept is node.operator else replace(node, operator=kept)
 
@@ -313,10 +313,10 @@ class WriteRun:
     Args:
         settings: the settings of the job.
         log: the job's commits so far.
-        loader: a loader at its beginning.
-        rows: rows of a piece.
+        loader: a loader that has not started.
+        rows: number of rows per piece.
         form: the format of the files.
-        batched: whether the pipeline has batches of its own, which this process joins.
+        batched: whether the pipeline has batches, which this process then joins to pieces.
     """
 
     settings: Settings
@@ -329,7 +329,7 @@ class WriteRun:
     _parts: PartFiles = field(init=False)
 
     def all(self) -> None:
-        """Write to the end."""
+        """Write all remaining rows."""
         last = self.log.commits[-1] if self.log.commits else None
         if last is not None and last.end:
             return
@@ -341,13 +341,13 @@ class WriteRun:
         begun = self.loader.epoch
         if last is not None:
             self.loader.load_state_dict(last.state)
-            self.loader.set_epoch(last.state["epoch"])  # continue this epoch, even if nothing of it remains
+            self.loader.set_epoch(last.state["epoch"])  # stay in this epoch, even if none of it remains
             kept = next((each for each in reversed(self.log.commits) if each.schema), None)
             self._schema = kept and _fields_of(kept)
         with contextlib.ExitStack() as stack:
             stack.callback(self._parts.drop)
             pulled = stack.enter_context(contextlib.closing(self._pieces()))
-            for columns in pulled if self.loader.epoch == begun else ():  # otherwise only the end is missing
+            for columns in pulled if self.loader.epoch == begun else ():  # otherwise only the last commit is missing
                 self._add(columns)
                 if self._reached_limit():
                     self._parts.end()
@@ -366,7 +366,7 @@ class WriteRun:
         return most is not None and self._parts.rows + self.rows > most
 
     def _pieces(self) -> Generator[dict[str, Any]]:
-        """Yield encoded pieces in order; the loader's state is then just after the piece's last row."""
+        """Yield encoded pieces in order. After each, the loader's state is just after the piece's last row."""
         with contextlib.closing(iter(self.loader)) as blocks:  # type: ignore[type-var]
             if not self.batched:
                 yield from (block.columns for block in blocks if block.columns)
@@ -383,7 +383,7 @@ class WriteRun:
                 yield encode.columns(pa.Table.from_batches(batches))
 
     def _piece_adapter(self, columns: dict[str, Any]) -> Callable[[Any], Any]:
-        """Return a function that adapts pieces to the file's schema; start a new file if a column becomes nullable."""
+        """Return a function that adapts pieces to the file's schema. Start a new file if a column becomes nullable."""
         given = pa.ipc.read_schema(pa.py_buffer(columns["schema"]))
         before = self._schema
         if before is None:
@@ -404,7 +404,7 @@ class WriteRun:
             self._parts.add(folder, rows, fitted(piece))
 
     def _add_empty_file(self) -> None:
-        """Write a file without rows to record the columns, on rank 0 if the format supports it."""
+        """On rank 0, write a file without rows to record the columns, if the format supports that."""
         types = self.loader.sample().types if self.log.rank == 0 else {}
         if types and self.settings.format in ("parquet", "arrow", "vortex", "lance") and not self.settings.folders:
             self._add(_encode(self.settings, self.form).columns(to_arrow_table([], types)))

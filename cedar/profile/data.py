@@ -1,4 +1,4 @@
-"""Profile: the measured figures of each operator of one pipeline on one machine."""
+"""Profile: the measurements of each operator of one pipeline on one machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIMILAR_FACTOR = 1.5  # measurements of one machine vary by less than this fact
 
 
 class ProfiledPipeline(Protocol):
-    """What a profile needs of a pipeline."""
+    """The attributes of a pipeline that a profile uses."""
 
     @property
     def subject(self) -> Subject: ...
@@ -23,18 +23,18 @@ class ProfiledPipeline(Protocol):
 
 @dataclass(frozen=True)
 class Profile:
-    """The figures of each operator, by its ordinal in the pipeline as written.
+    """The measurements of each operator, by the operator's ordinal in the pipeline as written.
 
     Args:
         pipeline: digest of the pipeline's operators and their parameters.
-        operators: figures by ordinal, including those of sources.
+        operators: measurements of operators and sources by ordinal.
         machine: the machine that was measured.
         rows: rows read from sources.
         seconds: wall time of the measurement.
-        workers: how many tasks ran at once.
+        workers: number of concurrent tasks.
         executor: name of the executor.
-        own: CPU seconds per row read in the loader's thread, which cuts and delivers batches.
-        around: CPU seconds per row read in workers outside operators: gathering rows and converting batches.
+        own: CPU seconds of the loader's thread, which cuts and delivers batches, per row read.
+        around: CPU seconds of workers outside operators (gathering rows, converting batches), per row read.
 
     Examples:
         >>> cedar.from_items([{"x": i} for i in range(4)]).profile(seconds=0.1).rows
@@ -108,7 +108,7 @@ class Profile:
     # ---- comparison --------------------------------------------------------------------------------------------------
 
     def differences(self, machine: Machine) -> list[str]:
-        """Return how ``machine`` differs from the measured one, in ways that change the figures."""
+        """List how ``machine`` differs from the measured machine, as far as that affects measurements."""
         mine, phrases = self.machine, []
         if mine.cores != machine.cores:
             phrases.append(f"{mine.cores} core(s) there, {machine.cores} here")
@@ -119,11 +119,11 @@ class Profile:
         return phrases
 
     def fits(self, machine: Machine) -> bool:
-        """Return whether the figures are valid on ``machine``."""
+        """Return whether the measurements are valid on ``machine``."""
         return not self.differences(machine)
 
     def check(self, pipeline: Subject | ProfiledPipeline) -> None:
-        """Raise PlanError, saying what differs, if this is the profile of another pipeline."""
+        """Raise a PlanError that names the first difference if this is the profile of another pipeline."""
         subject = pipeline if isinstance(pipeline, Subject) else pipeline.subject
         if subject.digest != self.pipeline:
             raise PlanError(
@@ -144,9 +144,9 @@ class Profile:
     def merge(self, newer: Profile) -> Profile:
         """Combine this profile with a newer one of the same pipeline.
 
-        Figures are averaged by rows. Newer rows count twice, and newer figures weigh at least a third. Times from
-        another machine are ignored. If more tasks ran at once, the wall time includes waiting for a core or the GIL, so
-        the shorter of the two waiting times is kept.
+        Measurements are averaged, weighted by rows. Newer rows count twice, and the newer profile weighs at least a
+        third. Older times are ignored if the machine differs. If the newer profile had more concurrent tasks, its wall
+        time includes more waiting for a core or the GIL, so the shorter of both waiting times is used.
 
         Raises:
             PlanError: ``newer`` is the profile of another pipeline.
@@ -180,7 +180,7 @@ class Profile:
 
     @staticmethod
     def load(path: str | os.PathLike[str], pipeline: Subject | ProfiledPipeline | None = None) -> Profile:
-        """Load a saved profile. Use ``fits`` to check whether its figures are valid on this machine.
+        """Load a saved profile. Use ``fits`` to check whether it is valid on this machine.
 
         Args:
             path: a file that ``save`` wrote.

@@ -1,4 +1,4 @@
-"""Figures: what operators cost, and what a machine provides."""
+"""The measured costs of operators, and the properties of a machine."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from cedar.core.observation import Observation
 
 @dataclass(frozen=True)
 class OperatorProfile:
-    """An operator's figures per input row.
+    """An operator's measured costs per input row.
 
     Args:
         label: the operator's label.
-        calls: how many blocks were measured.
-        rows: how many input rows were measured.
+        calls: number of measured blocks.
+        rows: number of measured input rows.
         wall, cpu: seconds per input row.
-        keep: output rows per input row.
+        keep: number of output rows per input row.
         bytes_in, bytes_out: decoded bytes per input row and per output row, over all columns.
         columns: decoded bytes per output row of each column that the operator writes (a source writes all).
         gil: the share of its time during which it holds the GIL, 0 to 1; None if not measured.
-        call: the part of ``wall`` that is fixed cost per call, in seconds; larger blocks save most of it. 0 if not
-            measured.
+        call: the seconds of ``wall`` that are fixed costs per call, which larger blocks reduce; 0 if not measured.
     """
 
     label: str
@@ -44,7 +43,7 @@ class OperatorProfile:
 
     @staticmethod
     def of(label: str, seen: Sequence[Observation], gil: float | None = None) -> OperatorProfile:
-        """Return figures from observations. Times are medians over rows, without the slow first call."""
+        """Summarize observations. Times are medians over rows, without the slow first call."""
         seen = [o for o in seen if o.rows_in]
         later = seen[1:] if len(seen) > 1 else seen
         rows, rows_out = sum(o.rows_in for o in seen), sum(o.rows_out for o in seen)
@@ -65,11 +64,11 @@ class OperatorProfile:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine provides; measured once and stored.
+    """The properties of a machine; measured once and stored.
 
     Args:
-        cores: how many cores this process may use.
-        memory: memory in bytes.
+        cores: number of cores that this process may use.
+        memory: bytes of memory.
         ship_seconds: seconds to send an empty task to a process and get its result.
         ship_bytes: bytes per second to and from a process.
         start_seconds: seconds until a new worker process is ready.
@@ -104,7 +103,7 @@ def _median(weighted: Iterable[tuple[float, int]]) -> float:
 
 
 def combined(old: OperatorProfile, new: OperatorProfile, timed: bool, crowded: bool) -> OperatorProfile:
-    """Combine two figures as in ``Profile.merge``. ``timed``: both were measured on machines of the same speed."""
+    """Combine two profiles of an operator as in ``Profile.merge``. ``timed``: the machines have the same speed."""
     mine, theirs = 2.0 * new.rows, float(min(old.rows, 4 * new.rows))
     share = mine / (mine + theirs)
 

@@ -1,4 +1,4 @@
-"""Estimate how many workers stay busy if they share a lock, such as the GIL.
+"""Estimate how many cores workers keep busy if they share a lock, such as the GIL.
 
 The model is a closed queueing network with one station (the lock) and work that does not need it. Its throughput is
 found by mean value analysis (Reiser and Lavenberg, 1980).
@@ -10,7 +10,7 @@ _STEPS = 30
 
 
 def cores_kept(share: float, workers: int) -> float:
-    """Return how many cores ``workers`` workers keep busy if each holds one lock for ``share`` of its work.
+    """Return how many cores ``workers`` workers keep busy if each needs a shared lock for ``share`` of its work.
 
     Examples:
         >>> cores_kept(0.0, 4), cores_kept(1.0, 4), round(cores_kept(0.5, 2), 2)
@@ -25,7 +25,7 @@ def cores_kept(share: float, workers: int) -> float:
 
 
 def lock_share(cores: float, workers: int) -> float:
-    """Return the share of their work for which workers hold a lock, given how many cores they keep busy.
+    """Return the share of their work, 0 to 1, for which workers need a lock, given how many cores they keep busy.
 
     Examples:
         >>> round(lock_share(1.6, 2), 2), lock_share(1.0, 2), round(lock_share(4.0, 4), 2)

@@ -20,11 +20,11 @@ def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]
     listed = [{"ordinal": i, **asdict(figures)} for i, figures in sorted(operators.items())]
     document = {"format": _FORMAT, "version": VERSION, **body, "operators": listed}
     text = json.dumps(_rounded(document), indent=2, ensure_ascii=False)
-    write_whole(name, f"{text}\n".encode(errors="backslashreplace"))  # for file names that are not valid Unicode
+    write_whole(name, f"{text}\n".encode(errors="backslashreplace"))  # file names may contain invalid Unicode
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return what ``write`` saved, with "operators"; raise ValueError that says what is wrong with the file."""
+    """Return the values that ``write`` saved, including "operators". Raise ValueError if the file is invalid."""
     with open(name, encoding="utf-8") as file:
         document = json.load(file, parse_constant=_reject_constant)
     if not isinstance(document, dict) or document.pop("format", None) != _FORMAT:
@@ -63,7 +63,7 @@ def checked(kind: Any, entry: Any, label: str) -> Any:
     """Build a dataclass from a dict with exactly its fields. Check types, and that numbers are finite and not negative.
 
     Raises:
-        ValueError: a value is wrong; the message starts with ``label``.
+        ValueError: a value is invalid; the message starts with ``label``.
     """
     if not isinstance(entry, dict):
         raise ValueError(f"{label} is missing")  # noqa: TRY004 - the file is wrong, not the caller
@@ -82,7 +82,7 @@ def checked(kind: Any, entry: Any, label: str) -> Any:
 
 
 def _is_sound(value: Any) -> bool:
-    """Return whether a number is finite and not negative; values that are not numbers pass, except booleans."""
+    """Return False for negative or infinite numbers and for booleans, and True for all other values."""
     if isinstance(value, bool):
         return False
     return not isinstance(value, (int, float)) or (math.isfinite(value) and value >= 0)

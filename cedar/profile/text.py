@@ -26,7 +26,7 @@ def cells(figures: OperatorProfile, share: float) -> tuple[str, ...]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows as aligned lines at most ``WIDTH`` wide; the first cell is cut if necessary."""
+    """Return the rows as aligned lines of at most ``WIDTH`` characters. The first cell is cut if necessary."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1))
     lines = []

@@ -1,4 +1,4 @@
-"""Results that runs keep for later runs, in a folder of the user or next to data. Missing ones are recomputed."""
+"""Results that runs save for later runs, in the user's folder or next to data. Missing results are recomputed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cedar.store.private_folder import private_folder
 from cedar.store.whole_files import write_whole
 
 T = TypeVar("T")
-_MIN_ENTRY_BYTES = 1 << 20  # bytes that a user's entry counts for at least, so there are at most 16,384 entries
+_MIN_ENTRY_BYTES = 1 << 20  # each entry counts as at least this many bytes, which limits a store to 16,384 entries
 _log = logging.getLogger("cedar")
 
 
 def user_place() -> Folder | None:
-    """Return the store of this user; None if there is no folder that only this user can write to."""
+    """Return this user's store; None if there is no folder that only this user can write to."""
     folder = private_folder()
     return None if folder is None else _folder(folder)
 
@@ -36,7 +36,7 @@ def _folder(path: str) -> Folder:
 
 
 def store_next_to(where: str, limit: int) -> Place:
-    """Return a store next to data, at a path or URL; everyone who may write the data shares it."""
+    """Return a store next to data, at a path or URL. Everyone who may write to that folder shares the store."""
     if is_remote(where):
         remote, path = Remote.at(where, None)
         return Bucket(remote.fs, path, limit)
@@ -44,13 +44,13 @@ def store_next_to(where: str, limit: int) -> Place:
 
 
 def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: Versions | None = None) -> T | None:
-    """Return ``read(entry)``; None if the entry is missing or cannot be used, which is logged.
+    """Return ``read(entry)``; None if the entry is missing or cannot be used. The latter is logged.
 
     Args:
         place: the store; None if nothing is kept.
         name: a name from ``name_of``.
         read: converts an entry; raises ValueError, TypeError or KeyError if the entry is invalid.
-        versions: the versions that must have written it.
+        versions: the expected versions in the entry.
     """
     if place is None:
         return None
@@ -68,7 +68,7 @@ def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: V
 
 
 def save(place: Place | None, name: str, write: Write, versions: Versions | None = None, expected: int = 0) -> bool:
-    """Save an entry and return True; False if there is no room, or if writing fails, which is logged once.
+    """Save an entry and return True. Return False without room or if writing fails; the first failure is a warning.
 
     Args:
         place: the store; None if nothing is kept.
@@ -86,7 +86,7 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
 
 
 def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return saved JSON, or compute and save it in one process while others wait; ``place`` None saves nothing."""
+    """Return saved JSON, or compute and save it in one process while others wait. ``place=None`` saves nothing."""
     with contextlib.nullcontext() if place is None else place.alone(name):
         known = load(place, name, lambda entry: entry.about)
         if known is None:
@@ -99,7 +99,7 @@ def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> 
 
 
 def exclusive_at(where: str) -> contextlib.AbstractContextManager[None]:
-    """Let one process at a time create a local file, while others that share its folder wait."""
+    """Lock the creation of a local file: one process at a time runs the ``with`` block. URLs are not locked."""
     return contextlib.nullcontext() if is_remote(where) else alone(local_path(where))
 
 
@@ -109,7 +109,7 @@ def storage_of(path: str, options: StorageOptions | None = None) -> tuple[Remote
 
 
 def read_file(where: str, options: StorageOptions | None = None) -> bytes | None:
-    """Return the bytes of a file; None if it does not exist. Errors of the storage are raised as they are."""
+    """Return the bytes of a file; None if it does not exist. Errors of the storage are raised unchanged."""
     remote, path = storage_of(where, options)
     with contextlib.suppress(FileNotFoundError):
         if remote is not None:

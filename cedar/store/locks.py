@@ -8,16 +8,16 @@ import os
 import time
 from collections.abc import Iterator
 
-_WAIT_SECONDS = 600.0  # seconds to wait for another process; then this one computes the result itself
+_WAIT_SECONDS = 600.0  # after this many seconds, a process stops waiting and computes the result itself
 _POLL_SECONDS = 0.02
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Let one process, and one thread in it, run the block for a path at a time; the path's folder must exist.
+    """Let one thread of one process at a time run the ``with`` block for a path, whose folder must exist.
 
-    The lock is on a file next to the path, which is removed afterward. A killed process releases it. If the file cannot
-    be written, or the file system has no locks, there is no waiting.
+    The lock is on a file next to the path; the file is removed afterward. The system releases the lock of a killed
+    process. If the file cannot be written or the file system has no locks, the block runs without a lock.
     """
     folder, base = os.path.split(path)
     name = os.path.join(folder, f".{base}.lock")
@@ -41,7 +41,7 @@ def _wait_for_lock(name: str) -> int | None:
             continue
         if handle is None or _is_same_file(handle, name):
             return handle
-        release(handle)  # the previous holder removed the file in the meantime
+        release(handle)  # the process that had the lock has removed this file
     return None
 
 

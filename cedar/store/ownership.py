@@ -1,7 +1,7 @@
 """Safe removal: only files that cedar wrote, in folders that it made and marked, are ever removed.
 
-cedar marks a folder by a small file when it makes it. Before it removes anything there, it reads the mark again and
-checks that names have the format's pattern. So a user's folder whose path was given by mistake stays unchanged.
+When cedar makes a folder, it adds a small marker file. Before it removes a file from a folder, it reads the marker and
+checks that the file's name matches the format's pattern. Other folders, such as one named by mistake, stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from cedar.store.whole_files import write_whole
 
 MARK = ".cedar-owned"
-_MOST = 4096  # bytes read of a mark
+_MOST = 4096  # maximum bytes to read from a marker file
 
 
 class ForeignFile(OSError):
@@ -24,15 +24,15 @@ class ForeignFile(OSError):
 
 
 def mark_of(kind: str) -> bytes:
-    """Return the content of the mark of a folder."""
+    """Return the content of the marker file for a kind of folder."""
     return f"cedar made this folder, and removes what it wrote here: {kind}\n".encode()
 
 
 def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
-    """Make a folder with its mark, by default accessible to this user only; an existing folder must have the mark.
+    """Make a folder with a marker file, by default private to this user. If the folder exists, it must have the marker.
 
     Args:
-        path: the folder; its parents are made too.
+        path: the folder; missing parent folders are made too.
         kind: the kind of its contents and their format version, such as ``cache 5``.
         mode: as for ``os.mkdir``.
 
@@ -53,9 +53,9 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
 
 
 def holds_foreign(path: str, kind: str) -> str:
-    """Return a name in a folder without the mark of this kind; "" if the folder is empty or has the mark."""
+    """Return the first name in a folder that lacks this kind's marker; "" if the folder is empty or has the marker."""
     names = sorted(name for name in os.listdir(path) if not name.startswith((f"{MARK}-", f".{MARK}.tmp-")))
-    return names[0] if names and not is_owned(path, kind) else ""  # another thread may have marked it in the meantime
+    return names[0] if names and not is_owned(path, kind) else ""  # another thread may just have added the marker
 
 
 def _write_mark(path: str, kind: str) -> None:
@@ -63,7 +63,7 @@ def _write_mark(path: str, kind: str) -> None:
 
 
 def is_owned(path: str, kind: str) -> bool:
-    """Whether a folder exists, is not a link, and has the mark of this kind."""
+    """Whether a folder exists, is not a link, and has the marker of this kind."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             return False
@@ -74,7 +74,7 @@ def is_owned(path: str, kind: str) -> bool:
 
 
 def remove_file(folder: str, name: str, kind: str, names: re.Pattern[str]) -> bool:
-    """Remove a regular file whose name matches the pattern, from a folder with the mark; return whether it was removed.
+    """Remove a regular file if its name matches the pattern and its folder has the marker; return whether it did.
 
     The file may be in a subfolder that is not a link.
     """
@@ -94,7 +94,7 @@ def remove_file(folder: str, name: str, kind: str, names: re.Pattern[str]) -> bo
 
 
 def remove_tree(path: str, kind: str) -> bool:
-    """Remove a marked folder and its contents; return whether it existed and had the mark."""
+    """Remove a folder and its contents if it has the marker; return whether that was the case."""
     if not is_owned(path, kind):
         return False
     shutil.rmtree(path, ignore_errors=True)
@@ -102,7 +102,7 @@ def remove_tree(path: str, kind: str) -> bool:
 
 
 def temporary_folder(kind: str) -> str:
-    """Make a new marked folder among the system's temporary folders, accessible to this user only."""
+    """Make a private folder with a marker in the system's temporary directory."""
     path = tempfile.mkdtemp(prefix=f"cedar-{kind}-")
     _write_mark(path, kind)
     return path

@@ -1,4 +1,4 @@
-"""The base class of stores, in a folder or at a URL: checks, eviction, locks, and the last use of entries."""
+"""The base class of stores in a folder or at a URL: it checks and evicts entries, and records their last use."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cedar.store.entry import FORMAT, Damaged, Entry, OtherVersion, Versions, Wr
 from cedar.store.eviction import EntryInfo, PassTimes, leaving, surplus
 
 KIND = f"store {FORMAT}"
-INSIDE = f".cedar-store-{FORMAT}"  # hidden, so that readers do not take its contents for data
+INSIDE = f".cedar-store-{FORMAT}"  # a hidden folder, which readers of data skip
 SUFFIX = ".arrow"
 NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.arrow")
 BYTES = 16 << 30  # default maximum of the bytes of all entries
-_LISTING = 5.0  # seconds for which a listing of a store is reused
-_checked: dict[str, Any] = {}  # by name: the mark of the bytes whose checksum this process has verified
+_LISTING = 5.0  # seconds for which the list of entries is reused
+_checked: dict[str, Any] = {}  # by name: the version mark (see ``_load``) of bytes whose checksum was verified
 
 
 def name_of(group: Any, entry: Any) -> str:
-    """Return the name of an entry: a digest of what its group shares and one of its own parameters, both given as JSON.
+    """Return the name of an entry: digests of the group's parameters and of the entry's own parameters, both JSON.
 
     Examples:
         >>> name_of("machine", ["x86"]).partition("-")[0] == name_of("machine", ["arm"]).partition("-")[0]
@@ -36,12 +36,12 @@ def name_of(group: Any, entry: Any) -> str:
 
 
 class Place(ABC):
-    """A store whose entries are in a marked folder. Safe for threads, and for several processes at a time.
+    """A store whose entries are in a marked folder. Several threads and processes may use it at the same time.
 
     Args:
         shown: how messages name it.
-        limit: bytes of all entries; None for the default of the subclass.
-        least: bytes that each entry counts for at least, so that small entries do not become too many.
+        limit: maximum bytes of all entries; None means the default of the subclass.
+        least: minimum bytes that each entry counts as, which limits the number of small entries.
     """
 
     def __init__(self, shown: str, limit: int | None = None, least: int = 0) -> None:
@@ -52,7 +52,7 @@ class Place(ABC):
         self._listed_at = -_LISTING
         self._lock = Lock()
         self.evicted = 0
-        self.refuses = False  # it could not be written, and the failure was logged
+        self.refuses = False  # whether a write has failed and was logged
 
     # ---- defined by subclasses ---------------------------------------------------------------------------------------
 
@@ -66,23 +66,23 @@ class Place(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove an entry that cedar wrote; processes that have it open can still read it."""
+        """Remove an entry that cedar wrote. Processes that have it open can still read it."""
 
     @abstractmethod
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Let one process at a time compute an entry, if the store has locks."""
+        """Let one process at a time run the ``with`` block for an entry, if the store has locks."""
 
     @abstractmethod
     def _load(self, name: str) -> tuple[Any, Any] | None:
-        """Return the bytes of an entry and a mark that changes with them; None if the entry does not exist."""
+        """Return the bytes of an entry, and a value that changes if they change; None if the entry does not exist."""
 
     @abstractmethod
     def _save(self, name: str, write: Write, versions: Versions, room: Callable[[int], bool]) -> int:
-        """Write an entry if ``room`` accepts its size, and return the size; else 0. Raises OSError."""
+        """Write an entry and return its size; 0 if ``room`` rejects that size. Raises OSError."""
 
     @abstractmethod
     def _budget(self, taken: int) -> int:
-        """Return the default limit of the bytes of all entries, of which ``taken`` are in use."""
+        """Return the default limit for all entries in bytes, given that ``taken`` bytes are in use."""
 
     # ---- common to all stores ----------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Place(ABC):
         """Return an entry; None if it does not exist. Its checksum is verified once per process.
 
         Raises:
-            Damaged: the entry cannot be used; it was removed, unless another version wrote it.
+            Damaged: the entry cannot be used. It was removed, unless another version wrote it.
             OSError: the entry cannot be read.
         """
         loaded = self._load(name)
@@ -114,7 +114,7 @@ class Place(ABC):
         return EntryInfo(name, _group(name), max(size, self._least), used)
 
     def visit(self, name: str) -> None:
-        """Record that a pass over a group's entries looks this one up; entries of one pass do not evict each other."""
+        """Record that a pass over a group's entries uses this entry. Entries of one pass do not evict each other."""
         with self._lock:
             self._passes.visit(_group(name), name, time.time())
 
@@ -125,7 +125,7 @@ class Place(ABC):
             name: a name from ``name_of``.
             write: writes the body.
             versions: the versions that may read it.
-            expected: estimated bytes; nothing is written if there is no room for them.
+            expected: estimated bytes of the entry; nothing is written if they do not fit.
 
         Raises:
             OSError: the entry cannot be written.
@@ -139,7 +139,7 @@ class Place(ABC):
 
     def _make_room(self, name: str, size: int) -> bool:
         with self._lock:
-            for fresh in (False, True):  # since the listing, others may have made room or used an entry
+            for fresh in (False, True):  # other processes may have changed entries since the last listing
                 if fresh or time.monotonic() - self._listed_at > _LISTING:
                     self._listed = {entry.name: entry for entry in self.entries()}
                     self._listed_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The folder that only this user can write to, for data kept between runs and for keys of services."""
+"""A folder that only this user can write to, for data that outlive a run and for keys of services."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 def private_folder(name: str = "") -> str | None:
     """Return ``$XDG_CACHE_HOME/cedar`` or ``~/.cache/cedar``, or a folder in it; None if others can write to it.
 
-    A missing folder is made, accessible to this user only; if that fails, one among the temporary folders is used.
+    A missing folder is made private to this user. If that fails, a folder in the temporary directory is used.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
@@ -32,7 +32,7 @@ def private_folder(name: str = "") -> str | None:
 
 
 def ours(folder: str) -> bool:
-    """Make a folder if it is missing; return whether it belongs to this user and no other user may write to it."""
+    """Make a folder if it is missing. Return whether it belongs to this user and no other user may write to it."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
@@ -42,7 +42,7 @@ def ours(folder: str) -> bool:
 
 
 def why_not_ours(status: os.stat_result) -> str:
-    """Return why something is not a folder that only this user can write to; empty if it is."""
+    """Return why a path is not a folder that only this user can write to; "" if it is such a folder."""
     if not stat.S_ISDIR(status.st_mode):
         return "is not a directory"
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():

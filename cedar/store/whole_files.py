@@ -29,11 +29,11 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def write_first(path: str, data: bytes) -> None:
-    """Write a file unless the name exists; if several processes try at once, one of them succeeds.
+    """Write a file unless its name exists. If several processes try at the same time, one of them succeeds.
 
-    Many mounts have no hard links, so a folder decides: it can only be renamed onto an empty or missing folder. Each
-    process puts the name of its temporary file into a folder of its own. The one whose folder becomes the claim gets
-    the name. Any process that finds a claim completes its rename, so a killed process does not block others.
+    Many mounts have no hard links. Instead, each process makes a folder with the name of its temporary file, and
+    renames the folder to one shared name, the claim. Only one rename can succeed, since the claim is not empty
+    afterward. Any process that finds a claim renames that temporary file, so a killed process does not block others.
     """
     folder, base = os.path.split(path)
     claim = os.path.join(folder, f".{base}.claim")
@@ -60,7 +60,7 @@ def settle_claims(folder: str) -> None:
 
 def _settle(claim: str) -> None:
     folder, base = os.path.dirname(claim), os.path.basename(claim)[1 : -len(".claim")]
-    with contextlib.suppress(OSError):  # another process has completed it, or is doing so
+    with contextlib.suppress(OSError):  # another process has completed the claim, or is completing it
         for name in os.listdir(claim):
             if name.startswith(f".{base}.tmp-") and not os.path.exists(os.path.join(folder, base)):
                 with contextlib.suppress(FileNotFoundError):
@@ -71,7 +71,7 @@ def _settle(claim: str) -> None:
 
 @contextlib.contextmanager
 def _written(path: str, data: bytes) -> Iterator[str]:
-    """Yield a temporary file whose data are on the disk; it is removed unless it was renamed."""
+    """Write a temporary file to disk and yield its name. Remove the file afterward, unless it was renamed."""
     temporary = temporary_name(path)
     try:
         with open(temporary, "xb") as file:

@@ -26,8 +26,8 @@ from cedar.tasks import clocks, preparing
 from cedar.tasks.copying import plain_copy
 
 CONVERT: Part = ("convert", ())
-_LONG_SECONDS = 0.001  # seconds; for longer tasks, measure the time spent waiting for a core
-_MIN_MEASURED_ROWS = 4  # a fused step's operators are measured separately on these, or a 16th of the block
+_LONG_SECONDS = 0.001  # seconds; the time spent waiting for a core is measured only for longer tasks
+_MIN_MEASURED_ROWS = 4  # a fused step's operators are measured on this many rows or a 16th of the block
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class KernelStep:
 
     @property
     def blame(self) -> ErrorContext:
-        """The operator that is reported for rows that crash the worker."""
+        """The operator that errors name if rows crash the worker in this step."""
         last = self.parts[-1] if self.parts else self
         return ErrorContext(last.operators[0], last.label, last.site, last.on_error)
 
@@ -69,7 +69,7 @@ class Program:
 
     @cached_property
     def awaited(self) -> str:
-        """What a caller of this program waits for: its operators' labels, or "a batch" if it only converts one."""
+        """For messages: the labels of the operators that a caller waits for, or "a batch" if there are none."""
         return " -> ".join(step.label for step in self.steps if step.label and step.operators) or "a batch"
 
     @cached_property
@@ -79,7 +79,7 @@ class Program:
 
     @cached_property
     def operates(self) -> bool:
-        """Whether the program runs operators, and does not only assemble batches."""
+        """Whether the program runs operators; False if it only assembles batches."""
         return bool(self.ordinals)
 
     @cached_property
@@ -89,7 +89,7 @@ class Program:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes per row of the arrays that the last kernel able to write into given memory produces; 0 if none is."""
+        """Bytes per row that the last kernel that can write into given memory produces; 0 without such a kernel."""
         return next(filter(None, map(_row_bytes, reversed(self.steps))), 0)
 
     @cached_property
@@ -100,15 +100,15 @@ class Program:
 
 @dataclass
 class Timing(TaskTime):
-    """How long a task took and what it read, summed over its blocks. It is returned with the task's result.
+    """How long a task took and what it read, summed over its blocks. The task returns it with its result.
 
     Args:
         rows_read, rows_passed: rows decoded, and rows that passed the scan's filters.
-        rows_kept, rows_cached: rows read from a cache, and rows written to one.
+        rows_kept, rows_cached: rows read from a cache, and rows written to a cache.
         read_columns: decoded bytes of the rows that passed, by column.
         seen: measurements by operator; only for tasks that measure operators.
-        fell_back: blocks that were rerun in the order as written.
-        storage: requests to storage, local files excepted.
+        fell_back: number of blocks that were rerun in the order as written.
+        storage: requests to storage other than local files.
     """
 
     rows_read: int = 0
@@ -121,7 +121,7 @@ class Timing(TaskTime):
     storage: Use = field(default_factory=Use)
 
     def ended(self) -> None:
-        """Finish the measurement, in the task's thread. Time outside all parts is recorded as ``AROUND``."""
+        """Finish the measurement; call it in the task's thread. Time outside all parts is recorded as ``AROUND``."""
         self.took, self.process, self.thread = time.perf_counter() - self.began, os.getpid(), threading.get_ident()
         around = self.took
         for _, wall, _ in self.parts:
@@ -134,7 +134,7 @@ class Timing(TaskTime):
             self.crowded = clocks.seconds_waited_for_core()
 
     def take(self, other: Timing) -> None:
-        """Add the figures of a part of the task that was timed separately."""
+        """Add the measurements of a part of the task that was timed separately."""
         self.parts += other.parts
         for name in ("rows_read", "rows_passed", "rows_kept", "rows_cached", "fell_back"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -154,7 +154,7 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
     """Run the steps on a block and return the result. A block without slots or columns is returned unchanged."""
     sizes: Sizes = {}
     place, last = env.place, None
-    if place is not None:  # only for the last step: a result of an earlier one may be a view of its arrays
+    if place is not None:  # only the last step may write to it, since later results may be views of earlier ones
         env, last = replace(env, place=None), next(filter(_row_bytes, reversed(steps)), None)
     for step in steps:
         env = env if last is None else replace(env, place=place if step is last else None)
@@ -211,8 +211,8 @@ def _run_row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> B
 def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: Sizes) -> Block:
     """Run a step and measure each of its operators.
 
-    Operators that are fused into one kernel run separately on only a few rows, which gives each one's share. The time
-    that is shared out is that of the fused kernel on all rows.
+    Operators that are fused into one kernel run separately on a few rows, to measure the share of each. These shares
+    divide the time of the fused kernel on all rows.
     """
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
     rows = max(_MIN_MEASURED_ROWS, block.slots // 16) if together and env.watch == "detail" else block.slots
@@ -224,12 +224,12 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
         took = clocks.now().since(start)
         seconds += took.wall
         if part.operators:
-            pooled = getattr(part.kernel, "pooled", False)  # runs in a library's threads, not this one
+            pooled = getattr(part.kernel, "pooled", False)  # the kernel runs in a library's threads
             observe(measured, part.operators[0], before, sample, took.wall, took.wall if pooled else took.cpu, sizes)
     sampled, faster, result = 0 < rows < block.slots, 1.0, sample
     if sampled or getattr(step.kernel, "inexact", False):
         start = clocks.now()
-        result = step.kernel(block, env)  # as without measuring
+        result = step.kernel(block, env)  # the same call as without measuring
         if sampled and seconds:
             faster = clocks.now().since(start).wall / block.slots * rows / seconds
     for i, seen in measured.seen.items():
@@ -270,7 +270,7 @@ def _first_row(block: Block) -> RowRef | None:
 def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
     """Run a program on one block as a task. ``timing`` holds what the task has measured so far, if anything."""
     timing = Timing() if timing is None else timing
-    if not program.operates and not program.encodes:  # no arithmetic, and nothing that allocates much memory
+    if not program.operates and not program.encodes:  # neither arithmetic nor large allocations
         block = run_steps(program.steps, block, env, timing)
         timing.ended()
         return Result([block], timing)
@@ -280,7 +280,7 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
         with MemoryReservation("a task", env.limits):
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
-    # On the first run, functions may import libraries that start threads. The block is then run again, unchanged.
+    # On the first run, functions may import libraries that start threads. The task then repeats with the same block.
     numeric = env.numeric
     first = numeric is not None and _first_runs.get(id(program)) is not program
     if first:
@@ -291,10 +291,10 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
     return result
 
 
-_first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # already run here
+_first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # already run in this process
 
 
-Sizes: TypeAlias = dict[int, tuple[Column, int]]  # by id of the column, which is kept so that its id stays unique
+Sizes: TypeAlias = dict[int, tuple[Column, int]]  # by the column's id; the reference to the column keeps the id unique
 
 
 def observe(
@@ -325,7 +325,7 @@ def _bytes(block: Block, sizes: dict[str, int]) -> int:
 
 
 def fuse_steps(steps: Sequence[KernelStep]) -> list[KernelStep]:
-    """Fuse adjacent steps whose kernels can be joined: ``fuse`` of the first returns the joint kernel, or None."""
+    """Fuse adjacent steps whose kernels can be joined: the first kernel's ``fuse`` returns the joint kernel or None."""
     fused: list[KernelStep] = []
     for step in steps:
         join = getattr(fused[-1].kernel, "fuse", None) if fused else None

@@ -1,7 +1,7 @@
-"""Clocks that exclude the time spent waiting for a core, so that a busy machine does not make operators look slow.
+"""Clocks that exclude time spent waiting for a core, so that operators do not appear slower on a busy machine.
 
-Linux counts how long each thread was ready to run but had no core. On systems without this count, the waiting time
-is included in the operator's time.
+Linux counts how long each thread was ready to run but had no core. On other systems, the operator's time includes
+that waiting time.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class Reading:
 
 
 def ship(since: float) -> None:
-    """Count the time from ``since`` until now as time for sending rows to or from this worker; see ``shipped``."""
+    """Add the time since ``since`` to the time that this thread spent sending rows to or from this worker."""
     _thread.ship = getattr(_thread, "ship", 0.0) + time.perf_counter() - since
 
 
 def shipped() -> float:
-    """Return the seconds that this thread spent on sending since the last call."""
+    """Return the seconds that ``ship`` has added in this thread since the last call of this function."""
     seconds: float = getattr(_thread, "ship", 0.0)
     _thread.ship = 0.0
     return seconds
 
 
 def seconds_waited_for_core() -> float:
-    """Return the seconds that the calling thread waited for a core since its last call."""
+    """Return the seconds that the calling thread has waited for a core since its last call of this function."""
     seconds = crowded()
     before, _thread.crowded = getattr(_thread, "crowded", seconds), seconds
     return seconds - before
@@ -58,7 +58,7 @@ def now() -> Reading:
 
 
 def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
-    """Return for how many seconds the threads had a core and waited for one; (0, 0) if the system does not count."""
+    """Return the seconds in which the threads had a core, and in which they waited for one; (0, 0) if not counted."""
     cpu = crowded = 0.0
     for thread in threads:
         with suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{thread.native_id}/schedstat") as file:
@@ -68,7 +68,7 @@ def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
 
 
 def crowded() -> float:
-    """Return the seconds that the calling thread has ever waited for a core."""
+    """Return the total seconds that the calling thread has waited for a core."""
     try:
         counters: _ThreadCounters = _thread.counters
     except AttributeError:
@@ -77,7 +77,7 @@ def crowded() -> float:
 
 
 class _ThreadCounters:
-    """The system's counters of the thread that creates this object; open as long as the thread lives."""
+    """The system's counters of the thread that creates this object. The file stays open while the thread exists."""
 
     def __init__(self) -> None:
         self._file: int | None = None

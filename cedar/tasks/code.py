@@ -14,24 +14,24 @@ from cedar.core.errors import WorkerError
 from cedar.operators.base import Env, Instances
 from cedar.tasks.unpicklable import unsendable_code
 
-_KEPT = 32  # max entries loaded in a process at a time
+_KEPT = 32  # maximum number of loaded values in a process
 _loading = forks.Lock()  # a cluster's worker may run several threads
 _loaded: OrderedDict[str, Any] = OrderedDict()
 _instances: dict[str, Instances] = {}
 
 
 class UnknownCode(Exception):
-    """This process received only a key, and has never had the code or no longer has it."""
+    """This process received only a key, and does not have the code for it."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Functions and the values that they close over, pickled.
+    """Pickled functions and the values in their closures.
 
     Args:
-        key: hash of the pickle; equal code has equal keys, in all epochs and runs.
-        pickled: the pickle; None if the receiver already has it.
-        path: the sender's ``sys.path``, where the receiver also looks for modules.
+        key: hash of the pickle; equal code has equal keys in all epochs and runs.
+        pickled: the pickle; None if the receiver already has the code.
+        path: the sender's ``sys.path``, which the receiver also searches for modules.
     """
 
     key: str
@@ -54,11 +54,11 @@ class Code:
         return Code(hashlib.blake2b(pickled, digest_size=16).hexdigest(), pickled, tuple(sys.path))
 
     def known(self) -> Code:
-        """Return a copy that has only the key, for a process that has the code."""
+        """Return a copy with only the key, for a process that already has the code."""
         return Code(self.key, None)
 
     def load(self) -> Any:
-        """Return the value. A process reuses the same object while it is among the recently used ones.
+        """Return the unpickled value. A process reuses the object while it is among the recently used ones.
 
         Raises:
             UnknownCode: only the key was sent, and this process does not have the code.
@@ -85,7 +85,7 @@ class Code:
             raise _unloadable(error) from error
 
     def env(self, env: Env) -> Env:
-        """Return ``env`` with this process's set of instances for the code, which all epochs share."""
+        """Return ``env`` with the instances that this process made for the code. All epochs share these instances."""
         return replace(env, instances=_instances.setdefault(self.key, env.instances))
 
 

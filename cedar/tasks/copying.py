@@ -13,7 +13,7 @@ from cedar.core.columns import Column, objects
 
 
 def own_copy(block: Block) -> Block:
-    """Return the block with deep copies of its Python objects. Other columns are read-only for functions, so shared.
+    """Return the block with deep copies of its Python objects. Functions cannot change other columns, which are shared.
 
     Objects that cannot be copied, such as file handles, are shared too.
     """

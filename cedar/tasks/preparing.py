@@ -1,4 +1,4 @@
-"""Preparing: measure imports and compilation, which happen once per process and are not work on rows."""
+"""Measure imports and compilation, which happen once per process, separately from work on rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.control.timeline import Kind, Part
 
 @dataclass
 class _ThreadSpan:
-    """One import or compilation in a thread: start and end, and CPU seconds at the start and in total so far."""
+    """One import or compilation in a thread. ``worked``: the thread's CPU seconds at the start; ``cpu``: since then."""
 
     kind: Kind
     module: str = ""
@@ -29,13 +29,13 @@ class _ThreadSpan:
         self.cpu = time.thread_time() - self.worked
 
 
-last = [0.0]  # latest end of any span so far
+last = [0.0]  # the latest end time of any span
 _spans: deque[_ThreadSpan] = deque(maxlen=256)  # spans of all threads
 _current = threading.local()
 
 
 class _Imports:
-    """An import hook that finds no modules, but sees each one that is not loaded yet, and so times nested imports."""
+    """An import hook that finds no modules. Python calls it for each module to load, so it can time imports."""
 
     @staticmethod
     def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
@@ -70,9 +70,9 @@ def watch() -> None:
 
 
 def separate(parts: list[tuple[Part, float, float]], since: float) -> None:
-    """Move the time of imports and compilation since ``since`` out of the longest part into parts of their own.
+    """Move the time of imports and compilation since ``since`` from the longest part to separate parts.
 
-    Spans of other threads count as far as this thread was waiting.
+    Spans of other threads count only while this thread was waiting.
     """
     own, now = threading.get_ident(), time.perf_counter()
     for span in [span for span in _spans.copy() if span.ended > since] if parts else ():

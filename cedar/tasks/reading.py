@@ -27,12 +27,12 @@ from cedar.tasks.chain import KernelStep, Program, Result, Timing, quiet, run_st
 from cedar.tasks.copying import own_copy
 
 Hand: TypeAlias = Callable[[int, Block], None]
-OnBlock: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block with all blocks so far
+OnBlock: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block, with all blocks so far
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads a source in a run; it knows the source's ordinal, and the policy for rows that cannot be read."""
+    """Reads a source in a run. It has the source's ordinal and the policy for rows that cannot be read."""
 
     source: Any
     ordinal: int
@@ -114,11 +114,11 @@ class Reader:
 def read_split(
     program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
 ) -> Result:
-    """Run a reading task: read a whole split, and run the chain on its rows from row number ``first`` on.
+    """Run a reading task: read a whole split, and run the chain on its rows, starting with row number ``first``.
 
     Args:
-        hand: receives each block and its number early, once the next block exists and if no rerun can change it. The
-            last block comes only with the result, so no caller gets all rows of an unfinished split.
+        hand: receives each block and its number once the next block exists, unless a rerun could change the block. The
+            last block is only in the result, so that no caller gets all rows of an unfinished split.
     """
     before = arrived()
 
@@ -165,15 +165,15 @@ def _read(
 ) -> list[Block]:  # fmt: skip
     start = clocks.now()
     scanning = Timing()
-    scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # a cache's reader wraps another
+    scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # a cache's reader wraps a reader
     blocks = []
-    inside = clocks.Reading(0.0, 0.0)  # time in the steps
+    inside = clocks.Reading(0.0, 0.0)  # time spent in the steps
     for block in marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
         timing.rows_passed += block.slots if reads else 0
         if env.watch in ("detail", "whole") and reads:
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
-        if env.watch == "audit":  # an in-memory source returns the same objects when reread
+        if env.watch == "audit":  # copied, as an in-memory source returns the same objects again
             block = own_copy(block)
         entered = clocks.now()
         blocks.append(run_steps(steps, from_row(block, first), env, timing))
@@ -192,7 +192,7 @@ def _read(
 
 
 def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: Env) -> Iterator[Block]:
-    """Yield the blocks; while one is being read, the task's marks say so."""
+    """Yield the blocks. While a block is being read, record that in the task's marks."""
     plain = _plain(reader)
     if env.marks is None:
         yield from blocks
@@ -217,7 +217,7 @@ def _blocks_of(reader: Any, split: Split, lap: int, env: Env, scanning: Timing) 
 
 
 def from_row(block: Block, first: int) -> Block:
-    """Return the block without the rows before row number ``first`` of their file."""
+    """Return the block without rows whose row number in the file is below ``first``."""
     if not first or not block.slots:
         return block
     rows = block.keys.row

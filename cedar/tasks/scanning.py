@@ -1,7 +1,7 @@
 """ScanReader: read only a scan's columns of a split, and only the rows that pass the scan's filters.
 
-The filters' columns are read first. If no row of a split passes, by the source's metadata or by the filters, the
-other columns are never read. If a filter raises, the split is read again as written, and only an error there is
+The filters' columns are read first. If the source's metadata or the filters exclude all rows of a split, its other
+columns are not read. If a filter raises, the pipeline as written is run on the split, and only errors of that run are
 raised.
 """
 
@@ -30,15 +30,15 @@ from cedar.tasks.reading import Reader
 if TYPE_CHECKING:
     import polars as pl
 
-_MIN_BLOCK_ROWS = 4096  # blocks that have fewer rows after filtering are joined
+_MIN_BLOCK_ROWS = 4096  # blocks with fewer rows after filtering are joined
 _INITIAL_EMPTY_RATE = 1 / 24  # initial estimate, chosen so that a second read adds less than 3%
 
 
 class FilterHits:
-    """Tracks how often no row of a split passes, to decide whether reading its other columns second is worth the cost.
+    """Tracks how often no row of a split passes, to decide whether reading other columns after filtering saves time.
 
     Args:
-        rate: the expected share of splits of which no row passes.
+        rate: the expected share of splits without a row that passes.
     """
 
     def __init__(self, rate: float = _INITIAL_EMPTY_RATE) -> None:
@@ -49,12 +49,12 @@ class FilterHits:
         self._rate += (empty - self._rate) / 4
 
     def worth(self, size: float | None, price: float) -> bool:
-        """Return whether a second read, which costs as much as ``price`` bytes, pays off for ``size`` bytes."""
+        """Return whether a second read of ``size`` bytes pays off if it costs as much as reading ``price`` bytes."""
         return size is None or self._rate * size >= price
 
 
 class _FilterFailed(Exception):
-    """A filter failed; the split must be read as written."""
+    """A filter failed, so the split must be read as the pipeline was written."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ScanReader:
 
     @property
     def source(self) -> Any:
-        """The source as the pipeline was written; it defines splits, windows and keys."""
+        """The source of the pipeline as written. It defines splits, windows and keys."""
         return self.plain.source
 
     @property
@@ -95,11 +95,11 @@ class ScanReader:
         return self.plain.ordinal
 
     def blocks(self, split: Any, lap: int) -> Iterator[Block]:
-        """Yield blocks as ``Reader.blocks`` does; for streaming splits, where filtering would shift the windows."""
+        """Yield blocks like ``Reader.blocks``, for streaming splits, where filtering would shift the windows."""
         return self.read_blocks(split, lap, Env())
 
     def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
-        """Yield the rows of a split that pass, with the same keys as from ``Reader``; an empty block if no row passes.
+        """Yield the rows of a split that pass, with the same keys as from ``Reader``, or one empty block.
 
         Args:
             timing: receives the number of rows read, and the filters' time.
@@ -155,7 +155,7 @@ class ScanReader:
             yield left if self.columns is None else left.only_columns(_ordered(self.columns, left.columns))
 
     def _kept(self, block: Block, env: Env, timing: Timing) -> Block:
-        """Return the block's rows that pass. The filters are given only the columns that they read."""
+        """Return the block's rows that pass. The filters only receive the columns that they read."""
         if self.reads is None:
             return run_steps(self.steps, block, env, timing)
         try:
@@ -170,7 +170,7 @@ class ScanReader:
         return Block({name: both[name] for name in block.columns}, block.keys.take(rows))
 
     def _sieve(self, block: Block, env: Env, timing: Timing) -> Block:
-        """Return the filters' columns of the rows that pass; the keys' row numbers are positions in the block.
+        """Return the filters' columns of the rows that pass. Row numbers in the keys are positions in the block.
 
         Raises:
             _FilterFailed: a filter raised, or skipped a row.
@@ -189,7 +189,7 @@ class ScanReader:
         """Return the positions in the split of the rows that pass, and the filters' columns of these rows.
 
         Raises:
-            _FilterFailed: see ``_sieve``.
+            _FilterFailed: a filter raised, or skipped a row.
         """
         assert self.first is not None
         places: list[Index] = [np.empty(0, dtype=np.int64)]
@@ -208,7 +208,7 @@ class ScanReader:
         return np.concatenate(places), heads
 
     def _with_rest(self, reader: Reader, split: Any, lap: int, places: Index, heads: Block) -> Iterator[Block]:
-        """Yield all columns of the rows at ``places``; ``heads`` holds their filter columns."""
+        """Yield all columns of the rows at positions ``places``; ``heads`` has the filters' columns of these rows."""
         done = start = 0
         for block in reader.blocks(split, lap):
             stop = start + block.slots
@@ -254,7 +254,7 @@ def scan_reader(
         columns: the output columns, in order; ``"a.b"`` is a field of a struct column. None for all.
         steps: the kernels of the filters, in order.
         predicates: the filters as expressions.
-        empty: the expected share of splits of which no row passes.
+        empty: the expected share of splits without a row that passes.
     """
     source = reader.source
     schema = source.schema() if hasattr(source, "schema") else None
@@ -266,7 +266,7 @@ def scan_reader(
     tops = {path: path if path in schema else path.partition(".")[0] for path in wanted}  # path to its top-level column
     names = None if columns is None else tuple(dict.fromkeys(tops.values()))
     reads = frozenset[str]() if predicate is None else columns_of(predicate)
-    if reads is None:  # a filter uses a selector, whose columns are unknown
+    if reads is None:  # a filter has a selector, whose columns are unknown
         return ScanReader(reader, reader, fused, predicate, names)
     first = [path for path in wanted if tops[path] in reads]
     first += _filter_only(reads - {tops[path] for path in first}, predicate, source, schema)
@@ -283,7 +283,7 @@ def scan_reader(
 
 
 def _filter_only(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:
-    """Return the columns that only the filters read; only the fields they use, if the source can select fields."""
+    """Return the columns that only the filters read, as single struct fields if the source can select fields."""
     fields = fields_of(predicate) if predicate is not None and getattr(source, "selects_fields", False) else {}
     paths: list[str] = []
     for name in sorted(names):
@@ -293,7 +293,7 @@ def _filter_only(names: frozenset[str], predicate: pl.Expr | None, source: Any, 
 
 def _selected(reader: Reader, columns: Sequence[str]) -> Reader:
     selected = reader.source.select(columns)
-    selected.schema()  # loaded once here, the schema is sent to the workers
+    selected.schema()  # load the schema here, so that it is sent to the workers
     return replace(reader, source=selected)
 
 

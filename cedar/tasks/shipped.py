@@ -1,4 +1,4 @@
-"""Shipped: the functions that run in worker processes, with code sent by value. Workers import this module."""
+"""The functions that worker processes run. Workers import this module and receive the user's code by value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedar.tasks.reading import read_split
 
 @dataclass(frozen=True)
 class Gathering:
-    """Rows that are gathered only when they are pickled: in the sending thread, not in the loader's loop."""
+    """Rows that are gathered when they are pickled, which the sending thread does instead of the loader's loop."""
 
     rows: Rows
 
@@ -37,7 +37,7 @@ def _itself(block: Block) -> Block:
 
 
 def run_shipped(code: Code, env: Env, block: Any) -> Result:
-    """Run a program on a block. A ``Gathering`` has become a block by the time it arrives."""
+    """Run a program on a block. Unpickling has turned a ``Gathering`` into a block."""
     began = time.perf_counter()
     (program,) = code.load()
     return _with_shipping(run_block, began, program, block, code.env(env))
@@ -57,7 +57,7 @@ def call_shipped(code: Code) -> Any:
 
 
 def load_shipped(code: Code) -> None:
-    """Load code and its imports ahead of time, so that its first task starts at once."""
+    """Load code and its imports ahead of time, so that its first task starts without delay."""
     code.load()
 
 
@@ -67,7 +67,7 @@ def same(value: Any) -> Any:
 
 
 def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Result:
-    """Run a task; add the time to receive it, and to send the previous result, to the result's timing."""
+    """Run a task, and add the time to receive it and to send the previous result to its timing."""
     began -= clocks.shipped()
     loading: list[tuple[Part, float, float]] = [(("ship", ()), time.perf_counter() - began, 0.0)]
     preparing.separate(loading, began)

@@ -11,8 +11,8 @@ from typing import Any
 
 from cedar.core.errors import Site, WorkerError
 
-_MAX_DEPTH = 24  # max levels of nested objects to search
-_MAX_PARTS = 256  # max parts of one container to try
+_MAX_DEPTH = 24  # maximum levels of nested objects to search
+_MAX_PARTS = 256  # maximum parts of one container to try
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
@@ -87,8 +87,8 @@ def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -
 
     Args:
         value: the value, which cannot be pickled.
-        path: the path to the value from the user's function or object; inside cedar's objects, only the last step.
-        above: holds the label and site of the operator that contains the value.
+        path: the path to the value from the user's function or object. Inside cedar's objects, only the last step.
+        above: has the label and site of the operator that contains the value.
         depth: how many more levels to search.
         seen: ids of the objects that contain the value.
     """
@@ -165,7 +165,7 @@ def _globals_of(code: types.CodeType) -> Iterator[str]:
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object's pickle: those of its ``__getstate__`` if it has one, else its attributes."""
+    """Yield the parts of an object's pickle: the parts of ``__getstate__()`` if it has one, else its attributes."""
     own = getattr(type(value), "__getstate__", None)
     state: Any = None
     if own is not None and own is not getattr(object, "__getstate__", None):

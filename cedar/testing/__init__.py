@@ -1,6 +1,6 @@
-"""Tools to test your own pipelines: two checks of their output, fault injection, and slow or flaky storage.
+"""Tools for testing pipelines: two checks of their output, fault injection, and slow or flaky storage.
 
-The checks raise AssertionError, which names the first difference.
+A check that fails raises an AssertionError that names the first difference.
 """
 
 import importlib

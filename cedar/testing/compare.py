@@ -19,7 +19,7 @@ def collect(loader: cedar.Loader, most: int | None = None) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that compares equal only if type, shape and bytes are equal.
+    """Convert a value to one that compares equal only if type, shape and bytes are equal.
 
     Examples:
         >>> import numpy as np
@@ -40,7 +40,7 @@ def plain(value: Any) -> Any:
     parts = _parts(value)
     if parts is not None:
         return (type(value).__name__, plain(parts))
-    if getattr(type(value), "__eq__", None) is object.__eq__:  # it compares by identity, which differs between runs
+    if getattr(type(value), "__eq__", None) is object.__eq__:  # compares by identity, which differs between runs
         return type(value).__name__
     return (type(value).__name__, repr(value))
 
@@ -57,7 +57,7 @@ def _parts(value: Any) -> dict[str, Any] | None:
 
 
 def first_difference(expected: Sequence[Any], got: Iterable[Any], unit: str = "batch") -> str | None:
-    """Describe the first difference of two runs: batch, column and row, or their count; None if they are equal.
+    """Describe the first difference between two runs: a batch, column and row, or the counts; None if they are equal.
 
     Examples:
         >>> first_difference([{"x": np.array([1, 2])}], [{"x": np.array([1, 3])}])

@@ -1,4 +1,4 @@
-"""assert_deterministic: check that a pipeline gives the same rows in the same order in every way of running it."""
+"""assert_deterministic: check that a pipeline gives the same rows in the same order, however it is run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def assert_deterministic(
 ) -> None:
     """Run a pipeline in several ways, and compare the outputs bit by bit.
 
-    The pipeline runs twice in this thread, then in blocks of 7 rows and of 1 row, and then on each executor.
+    The pipeline runs twice in this thread, then with blocks of 7 rows and of 1 row, and then on each executor.
 
     Args:
         pipeline: the pipeline to check.
@@ -37,7 +37,7 @@ def assert_deterministic(
         options: further arguments of ``loader``, such as ``seed`` and ``epoch``.
 
     Raises:
-        AssertionError: two outputs differ; it names the first batch, column and row.
+        AssertionError: two outputs differ. The message names the first batch, column and row that differ.
 
     Examples:
         >>> import cedar, cedar.testing
@@ -85,7 +85,7 @@ def _hint(name: str) -> str:
 
 @contextmanager
 def blocks_of(rows: int) -> Iterator[None]:
-    """Limit blocks to ``rows`` rows for all runs in this process. Do not use it in several threads at a time."""
+    """Limit blocks to ``rows`` rows for all runs in this process. Do not use this in several threads at a time."""
     read = reading.Reader.blocks
 
     def cut(self: reading.Reader, split: Any, lap: int) -> Iterator[Block]:

@@ -17,7 +17,7 @@ from typing import Literal, NoReturn
 from cedar.core.errors import PipelineError, user_site
 from cedar.executors import processes
 
-_WAIT_SECONDS = 2.0  # max seconds to wait until the last killed worker is dead
+_WAIT_SECONDS = 2.0  # maximum seconds to wait until killed workers are dead
 
 
 @dataclass
@@ -39,14 +39,14 @@ class Kills:
 
 @contextmanager
 def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterator[Kills]:
-    """Within this context, SIGKILL random workers of executor "processes" and of Dask clusters on this machine.
+    """Inside the ``with`` block, send SIGKILL to random workers of executor "processes" and of local Dask clusters.
 
-    On exit it waits until killed workers are dead, so that code after it loses no worker.
+    At the end, the block waits until killed workers are dead, so that later code does not lose a worker.
 
     Args:
         rate: average kills per second; the times between kills are exponentially distributed.
         seed: seed of the times and the choice of workers.
-        most: stop after this many kills.
+        most: maximum number of kills.
 
     Raises:
         PipelineError: the rate is not above 0.
@@ -96,13 +96,13 @@ def _worker_pids() -> list[int]:
 
 
 def _dask_pids() -> list[int]:
-    """Return the process ids of workers on this machine, of the Dask clusters that this process is a client of."""
+    """Return the process ids of local workers of the Dask clusters to which this process has a client."""
     from cedar.cluster.dask import clients
     from cedar.plan.places import given_clients
 
     pids: list[int] = []
     for client in [*clients._clients.values(), *given_clients()]:
-        with suppress(Exception):  # a worker may be starting, or ending
+        with suppress(Exception):  # a worker may be starting or ending
             workers = client.scheduler_info(n_workers=-1)["workers"]
             here = [address for address, worker in workers.items() if worker["host"] in ("127.0.0.1", "localhost")]
             reported = client.run(os.getpid, workers=here, on_error="ignore")
@@ -114,11 +114,11 @@ How = Literal["segfault", "exit", "kill", "memory"]
 
 
 def crash(how: How = "segfault") -> NoReturn:
-    """Crash this process. Call it only in a pipeline's function that runs in a worker.
+    """Crash this process. Only call this in a pipeline function that runs in a worker.
 
     Args:
-        how: "segfault" reads address 0; "exit" calls ``os._exit(3)``; "kill" sends SIGKILL; "memory" allocates up to a
-            limit that it sets itself, and then sends SIGKILL, as the kernel would.
+        how: "segfault" reads address 0; "exit" calls ``os._exit(3)``; "kill" sends SIGKILL; "memory" allocates
+            memory up to a limit that it sets, and then sends SIGKILL, as the kernel would.
 
     Raises:
         PipelineError: ``how`` is unknown.
@@ -145,7 +145,7 @@ def crash(how: How = "segfault") -> NoReturn:
 
 
 def hang(how: Literal["sleep", "spin", "lock"] = "sleep") -> NoReturn:
-    """Never return: sleep, spin in a Python loop, or block in C while holding the GIL ("lock").
+    """Never return: sleep, run an endless Python loop ("spin"), or block in C while holding the GIL ("lock").
 
     Raises:
         PipelineError: ``how`` is unknown.

@@ -29,20 +29,20 @@ def assert_resumable(
 ) -> None:
     """Repeatedly stop a pipeline, save its state as JSON, and resume it in another loader on another executor.
 
-    Then stop all ranks of a job and resume it on another number of ranks. Every batch must come exactly once; with
-    ``last=None``, where the end of an epoch depends on the number of ranks, every row must.
+    Then stop all ranks of a job and resume it on another number of ranks. Every batch must be delivered exactly once;
+    with ``last=None``, every row, since the batches at the end of an epoch depend on the number of ranks.
 
     Args:
         pipeline: the pipeline to check.
-        stops: the batches after which to stop, or how many random stops to make besides the start and the end.
-        executors: values of ``loader(executor=)``, used in turn.
+        stops: numbers of batches after which to stop, or the number of random stops in addition to the start and end.
+        executors: values of ``loader(executor=)``, used alternately.
         workers: number of workers, for executors that have workers.
-        worlds: numbers of ranks to use one after another; with fewer than two, this part is skipped.
-        batches: check only this many batches, for long or endless pipelines; the part with ranks is then skipped.
+        worlds: numbers of ranks to use one after another. With fewer than two, the check with ranks is skipped.
+        batches: check only this many batches, for long or endless pipelines. The check with ranks is then skipped.
         options: further arguments of ``loader``, such as ``seed`` and ``epoch``.
 
     Raises:
-        AssertionError: something was lost, repeated, or reordered; it names the first difference.
+        AssertionError: deliveries were lost, repeated or reordered. The message describes the difference.
 
     Examples:
         >>> import cedar, cedar.testing
@@ -122,15 +122,15 @@ def _rows(deliveries: Sequence[Any]) -> list[Any]:
 
 
 def _collect_rest(loader: cedar.Loader, epoch: int, most: int | None) -> list[Any]:
-    """Return the rest of an epoch, or its first ``most`` batches; nothing if the state is already at the next epoch."""
+    """Return the rest of an epoch, or at most ``most`` batches of it; [] if the state is already at the next epoch."""
     if loader.epoch > epoch:
         return []
-    loader.set_epoch(epoch)  # if only a run shows that nothing is left, the loader would deliver the next epoch
+    loader.set_epoch(epoch)  # without this, a loader with nothing left would deliver the next epoch
     return collect(loader, most)
 
 
 def _count(deliveries: Sequence[Any]) -> Counter[Any]:
-    """Count equal batches, without those that are only padding."""
+    """Count equal batches, except batches that are only padding."""
     return Counter(plain(one) for one in deliveries if "valid" not in one or np.any(np.asarray(one["valid"])))
 
 

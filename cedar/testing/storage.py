@@ -1,11 +1,11 @@
-"""Slow and flaky storage for tests: it wraps any fsspec filesystem, and a seed decides which requests fail.
+"""Slow and flaky storage for tests. It wraps any fsspec filesystem, and a seed determines which requests fail.
 
 A URL names the wrapped filesystem, the faults, and the path, so it works wherever cedar accepts a URL::
 
     flaky://memory;status=0.1;reset=0.05;seed=1/data/x.parquet
 
-``flaky`` builds such a URL. The same request always gets the same answer, whatever other requests are made and
-whichever thread or process makes it, so a failing test is reproducible.
+``flaky`` builds such a URL. The same request always gets the same answer, independent of other requests and of the
+thread or process that makes it, so failing tests are reproducible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBERS = (*_SHARES, "latency", "bandwidth", "wait")
 
 
 class StorageFault(OSError):
-    """The error of a storage request that was answered with an HTTP error status.
+    """Raised for a storage request that was answered with an HTTP error status.
 
     Args:
         status: the HTTP status, 503 or 429.
@@ -60,7 +60,7 @@ def flaky(
     seed: int = 0,
     log: str | os.PathLike[str] | None = None,
 ) -> str:
-    """Return a URL of the same files on flaky storage.
+    """Return a URL that reads and writes the same files through flaky storage.
 
     Args:
         url: a URL of any fsspec filesystem, or a local path.
@@ -71,8 +71,8 @@ def flaky(
         latency: seconds that each request takes.
         bandwidth: bytes per second of reads; 0 means no limit.
         wait: seconds in the Retry-After header of a 429.
-        seed: decides which requests fail.
-        log: a local file to which each request of any process appends a line: "pid operation path fault".
+        seed: determines which requests fail.
+        log: a local file. Each request of any process appends a line "pid operation path fault" to it.
 
     Examples:
         >>> import cedar, fsspec
@@ -161,13 +161,13 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _parse_host(path.removeprefix("flaky://").partition("/")[0])
 
     def unstrip_protocol(self, name: str) -> str:
-        """Return the URL of a path with the wrapped filesystem but without faults, as they do not identify the data."""
+        """Return the URL of a path in the wrapped filesystem, without faults, since they do not identify the data."""
         return f"flaky://{self._host}/{name.lstrip('/')}"
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 
     def _request(self, operation: str, path: str, start: int = 0) -> str:
-        """Count and delay a request, and raise its fault. Return "short" if a read should return fewer bytes."""
+        """Count and delay a request, and raise its fault if it has one. Return "short" to cut a read short."""
         with self._guard:
             self.requests[operation] += 1
             attempt = self._attempts[operation, path, start]
@@ -247,14 +247,14 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 class _Ranges(AbstractBufferedFile):  # type: ignore[misc]
-    """A file that is read in ranges, with one request per range."""
+    """A file that sends one request for each range that is read."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self.fs.cat_file(self.path, start=start, end=end)  # type: ignore[no-any-return]
 
 
 def _parse_host(host: str) -> dict[str, Any]:
-    """Return the arguments in the host part of a URL. A user and password before them are ignored."""
+    """Return the arguments in the host part of a URL. A user and password at its beginning are ignored."""
     target, *pairs = host.rpartition("@")[2].split(";")
     arguments: dict[str, Any] = {"target": target}
     for pair in pairs:
