@@ -22,8 +22,8 @@ Invariants, tested on random runs:
 8. A plan that failed is not retried before the run has taken twice as long, after the next failure three times as
    long, and so on. Its estimate then moves from the trial's result toward the cost model's value over time, so that
    plans are retried rarely, but never given up.
-9. Searches become rarer as the run continues, except after a change of its speed, and take at most ``regret`` of the
-   time.
+9. Searches become rarer as the run continues, except after a change of the run's speed, and take at most ``regret`` of
+   the time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures where a run spends its time. Reports, progress displays and ``explain()`` show these figures.
 
 Each task is measured where it runs, and its times return with its result. The coordinator adds them up, with the times
-that it measures itself. Two sums hold: the parts of the workers' time add up to the capacity of the workers, and the
-parts of the loader's time to the wall time.
+that it measures itself. The parts of the workers' time add up to the capacity of the workers, and the parts of
+the loader's time add up to the wall time.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class Timeline:
         return self._cpu("gather", "convert")
 
     def _cpu(self, *kinds: Kind) -> float:
-        parts = list(self.parts.items())  # a copy, since other threads call this during the run
+        parts = list(self.parts.items())  # a copy, since tasks may be added concurrently
         return sum(spent.cpu for (kind, _), spent in parts if kind in kinds)
 
     @property

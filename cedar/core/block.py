@@ -1,7 +1,7 @@
 """Block: many rows stored column by column. cedar sends, measures and retries rows one block at a time.
 
 A block has one *slot* per logical row, each with its key. If a row fails under ``Skip``, its slot stays in the block as
-a dead slot. Batches can therefore be cut by row number before rows are skipped. Columns hold the live rows only.
+a dead slot. Batches can therefore be cut by row number before rows are skipped. Columns only contain live rows.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Block:
         return self.keys.take(self.live_slots()) if self.dead else self.keys
 
     def take(self, slots: Index) -> Block:
-        """Return the slots at ``slots``, in that order, including dead ones."""
+        """Return a block of the slots ``slots``, in that order, including dead slots."""
         if not self.dead:
             return Block(take_each(self.columns, slots), self.keys.take(slots))
         position = np.full(self.slots, -1, dtype=np.int64)
@@ -129,7 +129,7 @@ class Block:
         return Block(cut_each(self.columns, int(low), int(high)), keys, dead)
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> Block:
-        """Keep the live rows where ``keep`` (one bool per live row) is True; the slots of the others are dropped."""
+        """Return the live rows for which ``keep`` (one bool per live row) is True. Slots of the others are dropped."""
         rows = np.flatnonzero(keep)
         columns = take_each(self.columns, rows)
         return self.with_slots(columns, rows)

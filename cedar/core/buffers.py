@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 _SMALL = 1 << 20  # bytes; the allocator itself reuses smaller arrays
-_MAX_IDLE_BYTES = 192 << 20  # bytes kept for reuse; beyond that, the size unused for longest is released
+_MAX_IDLE_BYTES = 192 << 20  # maximum idle bytes; above this, the size unused for longest is released
 _TRIM_INTERVAL_BYTES = 1 << 30  # bytes requested between two trims (see ``_trim``)
 
 
@@ -55,7 +55,7 @@ class _IdleMemory:
         return memory
 
     def give_back(self, memory: mmap.mmap) -> None:
-        """Take back unreferenced memory. The garbage collector may call this while this thread holds the lock."""
+        """Take back unreferenced memory. The garbage collector may call this while this thread has the lock."""
         self._returned.append(memory)
         if self._lock.acquire(blocking=False):  # otherwise the lock's holder or the next caller does this
             try:
@@ -127,12 +127,12 @@ def release_idle() -> int:
 
 
 def idle() -> int:
-    """Return the bytes of unused memory that are kept for later arrays."""
+    """Return the bytes of idle memory that is available for later arrays."""
     return _idle_memory.idle
 
 
 def _rounded(size: int) -> int:
-    """Round a size up by at most a quarter, so that similar sizes share buffers. Untouched pages take no memory."""
+    """Round a size up by at most a quarter, so that similar sizes share buffers. Unused pages occupy no memory."""
     step = 1 << max(size.bit_length() - 3, 16)
     return -(-size // step) * step
 

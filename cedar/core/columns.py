@@ -24,7 +24,7 @@ from cedar.core.jagged import JaggedTensor
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
 
-_OBJECT_BYTES = 64  # the bytes that each object is assumed to take
+_OBJECT_BYTES = 64  # assumed size of each Python object, in bytes
 _MIN_REUSED_BYTES = 1 << 20  # smallest array whose memory is worth reusing
 _MIN_ROWS_TO_GATHER = 512  # minimum rows for which NumPy gathers lists faster than Arrow, despite its call overhead
 
@@ -87,7 +87,7 @@ def take(column: Column, index: Index) -> Column:
     if column.ndim == 1 or column.dtype == object or len(index) * column[:1].nbytes < _MIN_REUSED_BYTES:
         return column[index]
     result = buffers.empty((len(index), *column.shape[1:]), column.dtype)
-    return np.take(column, index, axis=0, out=result, mode="wrap")  # other modes make another copy
+    return np.take(column, index, axis=0, out=result, mode="wrap")  # other modes copy once more
 
 
 def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
@@ -101,7 +101,7 @@ def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
     if scattered and (list_positions := {i for i, a in enumerate(arrays) if pa.types.is_large_list(a.type) and len(a)}):
         rest = iter(take_arrays([array for i, array in enumerate(arrays) if i not in list_positions], index))
         return [_take_lists(array, index) if i in list_positions else next(rest) for i, array in enumerate(arrays)]
-    # One call for all arrays: tables can have thousands of columns.
+    # Gather all arrays in one call, since tables can have thousands of columns.
     batch = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays)) if arrays else None
     return [] if batch is None else batch.take(from_numbers(index)).columns
 

@@ -1,7 +1,7 @@
 """Conversion of columns to NumPy, torch and Arrow. docs/columns.md has the table.
 
 Two rules hold for every conversion. The dtype of a result depends only on the type of the column, not on its values,
-so nulls that the dtype cannot hold raise an error. The result shares the memory of the column if the type allows it.
+so nulls that the dtype cannot represent raise an error. The result shares the column's memory if the type allows it.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
         values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
     if values.flags.writeable:
         return torch.from_numpy(values)
-    # torch warns about read-only memory; Arrow's exporter accepts it if the array is one of plain integers.
+    # torch warns about read-only memory. Arrow's exporter accepts it for arrays of plain integers.
     flat = np.ascontiguousarray(values).reshape(-1)
     raw = pa.Array.from_buffers(pa.uint8(), flat.nbytes, [None, pa.py_buffer(flat.view(np.uint8))])
     dtype = getattr(torch, values.dtype.name)

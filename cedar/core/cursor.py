@@ -64,7 +64,7 @@ def hash_names(names: Sequence[str]) -> Ints:
     """
     strings = [name.encode("utf-8", "surrogateescape") for name in names]
     data = b"".join([*strings, bytes(8)])
-    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))  # the word at each byte
+    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))  # the 8-byte word at each byte
     left = np.fromiter(map(len, strings), dtype=np.int64, count=len(strings))
     at = np.cumsum(left) - left
     hashes = mix64_array(left.astype(np.uint64))

@@ -13,7 +13,7 @@ from cedar.core.groups.column import plain
 if TYPE_CHECKING:
     import polars as pl
 
-_FRAME_ROWS = 65_536  # rows per frame, independent of block sizes, so that results are too
+_FRAME_ROWS = 65_536  # rows per frame; fixed, so that results do not depend on block sizes
 
 
 def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:

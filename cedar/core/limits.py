@@ -23,8 +23,8 @@ class Limits:
     Args:
         line_bytes: bytes of a line of text or JSON, or of a row or the header of a CSV file.
         decompression_ratio: decompressed bytes per compressed byte, checked after the first 64 MiB of output.
-        split_bytes: bytes held at a time while a split is read: the columns of a Parquet row group as declared in its
-            metadata, a record batch, the headers and members of a tar shard up to the end of a chunk, and decoded
+        split_bytes: bytes in memory at a time while a split is read: the columns of a Parquet row group (as declared in
+            its metadata), a record batch, the headers and members of a tar shard up to the end of a chunk, and decoded
             images and sound.
         json_depth: levels of nested objects and lists in a line of JSON.
     """
@@ -39,7 +39,7 @@ class Limits:
         """Return the defaults, or the values of variables such as ``CEDAR_MAX_LINE_BYTES`` (an integer or "1GiB").
 
         Raises:
-            PipelineError: a variable holds neither an integer nor a size.
+            PipelineError: the value of a variable is neither an integer nor a size.
 
         Examples:
             >>> os.environ["CEDAR_MAX_JSON_DEPTH"] = "200"

@@ -38,7 +38,7 @@ class TokenHandler(BaseHTTPRequestHandler):
 
     def answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
         """Send a text of a MIME type."""
-        body = text.encode(errors="xmlcharrefreplace" if kind == HTML else "backslashreplace")  # surrogates in names
+        body = text.encode(errors="xmlcharrefreplace" if kind == HTML else "backslashreplace")  # for surrogates
         self.send_response(code)
         for name, value in (
             ("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),

@@ -26,7 +26,7 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
 
     Raises:
         PipelineError: a rank outside its world, only one of rank and world, a value that is not an integer, or two
-            sources that disagree (unless ``subgroup`` says that the arguments number a group inside the job).
+            sources that disagree (unless ``subgroup`` is True: the arguments then number a group inside the job).
     """
     reported = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
     claims = [*reported, *_environment(bool(reported), site)]

@@ -75,7 +75,7 @@ class StorageOptions(Mapping[str, Any]):
 
     @property
     def mark(self) -> str:
-        """Identifies this store; it stays the same if a secret is renewed."""
+        """Identifies the store with these options. Renewing a secret does not change it."""
         lasting = [(name, str(value)) for name, value in _leaf_options(self._given) if not _RENEWABLE.search(name)]
         return hashlib.sha256(repr(sorted(lasting)).encode()).hexdigest()[:16]
 
@@ -113,7 +113,7 @@ def redact_url(url: str) -> str:
         return url
     url = _USER_INFO.sub("://***@", url)
     begin = 0
-    for part in url.split("*"):  # a glob may contain "?"; text after "://***@" follows a "*" too
+    for part in url.split("*"):  # "?" begins a query only if "=" follows before the next "*"
         query = part.find("?")
         if query >= 0 and part.find("=", query) >= 0:
             return f"{url[: begin + query]}?***"

@@ -57,7 +57,7 @@ class RequestPatience:
         return RequestPatience(int(_number(ATTEMPTS, default.attempts)), _number(SECONDS, default.seconds))
 
     def wait(self, attempt: int, asked: float | None) -> float:
-        """Return the seconds to wait after attempt number ``attempt``; at least those that the storage asks for."""
+        """Return the seconds to wait after attempt number ``attempt``, at least as many as the storage asks for."""
         drawn = _jitter.uniform(0.0, min(self.most, self.first * 2.0 ** min(attempt - 1, 30)))
         return drawn if asked is None else asked + drawn
 

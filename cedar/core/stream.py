@@ -185,7 +185,7 @@ class Piece:
 
     @property
     def unit_key(self) -> Keys:
-        """The key of a batch."""
+        """The key of this batch."""
         return self.key if self.key is not None else self.rows.slice(0, 1).keys()
 
     @property
@@ -296,7 +296,7 @@ def _same_form(value: Any, example: Any) -> bool:
 
 
 class DropFlow(Flow):
-    """A flow that drops its first units."""
+    """A flow that drops the first units of another flow."""
 
     def __init__(self, inner: Flow, skip: int) -> None:
         self._inner = inner

@@ -1,7 +1,7 @@
 """Strict conversion of Python values to a column of a fixed type.
 
 Arrow is lenient: it truncates ``1.0`` to an int64, and drops unknown keys of a struct and the time of day of a date.
-Here a value either keeps its meaning or raises ``ValueMismatch``.
+The functions of this module either preserve a value's meaning or raise ``ValueMismatch``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] 
     """Build a column of type ``kind`` from ``values``: an Arrow array, an ndarray (len(values), ...), or objects.
 
     Ints widen to floats if that is exact, and floats round to the float type. None is a null in Arrow types. An ndarray
-    is written to ``out`` if it is given.
+    result is written to ``out`` if that is given.
 
     Raises:
         ValueMismatch: the first value that does not fit.

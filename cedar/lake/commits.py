@@ -211,7 +211,7 @@ class Log:
         )
 
     def add(self, commit: Commit) -> None:
-        """Write a commit, then give its files their final names.
+        """Write a commit, then rename its files to their final names.
 
         Raises:
             PipelineError: another job has written this commit.

@@ -113,7 +113,7 @@ def convert(
         pipeline: the pipeline that will read the data. At present, it reads ``paths`` or files with the same columns.
 
     Raises:
-        PipelineError: the format is unknown or cannot hold the data, or the pipeline reads other data.
+        PipelineError: the format is unknown or cannot store the data, or the pipeline reads other data.
         SourceError: a file cannot be read, or written rows are missing.
 
     Examples:

@@ -59,7 +59,7 @@ class Format(ABC):
 
     name: str
     suffix: str
-    aims: tuple[str, ...] = ("fast",)  # available layouts: see ``cedar.lake.layouts``
+    aims: tuple[str, ...] = ("fast",)  # supported layouts, see ``Layouts.aim``
     layouts: Layouts | None = None  # the layout chosen from a job's first rows
     folder = ""  # folder for the files, below the destination
     joined = False  # whether ``join`` combines the files of all ranks into one data set

@@ -17,7 +17,7 @@ from cedar.core.remote import is_remote
 from cedar.datasets.storage import writing
 
 FOLDER = "data"  # folder of the files below a data set
-_VERSION = "2.1"  # file version; all files of a data set need the same one, even if a job continues with another Lance
+_VERSION = "2.1"  # file version, fixed because all files of a data set need the same one
 _ALL = 1 << 62  # limit of rows and bytes per file, so that one call writes one file
 _PLACES = ("s3", "gs", "az", "abfss", "oss", "file")  # storage that Lance supports
 _FEATURE = "write(format='lance')"

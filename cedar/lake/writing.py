@@ -74,7 +74,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of ``Pipeline.write``, as given.
+    """The arguments of ``Pipeline.write``.
 
     Args:
         subgroup: True ignores the rank and world in the environment.

@@ -61,7 +61,7 @@ class Profile:
 
     @property
     def bottleneck(self) -> str:
-        """The label of the operator that takes the most time; "nothing was measured" if no operator has any."""
+        """The label of the operator with the most time; "nothing was measured" if no operator was measured."""
         shares = self.shares
         costliest = max(shares, key=lambda i: shares[i], default=None)
         return (
@@ -184,7 +184,7 @@ class Profile:
 
         Args:
             path: a file that ``save`` wrote.
-            pipeline: if given, reject a profile of any other pipeline.
+            pipeline: the expected pipeline; profiles of other pipelines are rejected. None accepts any.
 
         Raises:
             PlanError: the file cannot be read, is not a profile, or has another version or pipeline.

@@ -38,7 +38,7 @@ def read(name: str) -> dict[str, Any]:
 
 def _operators(listed: Any) -> dict[int, OperatorProfile]:
     if not isinstance(listed, list):
-        raise ValueError("operators is not a list")  # noqa: TRY004 - the file is wrong, not the caller
+        raise ValueError("operators is not a list")  # noqa: TRY004 - the file is invalid, not the argument
     operators: dict[int, OperatorProfile] = {}
     for item in listed:
         ordinal = item.pop("ordinal", None) if isinstance(item, dict) else None
@@ -66,7 +66,7 @@ def checked(kind: Any, entry: Any, label: str) -> Any:
         ValueError: a value is invalid; the message starts with ``label``.
     """
     if not isinstance(entry, dict):
-        raise ValueError(f"{label} is missing")  # noqa: TRY004 - the file is wrong, not the caller
+        raise ValueError(f"{label} is missing")  # noqa: TRY004 - the file is invalid, not the argument
     known = {f.name: str(f.type) for f in fields(kind)}
     for name in sorted({*entry, *known}):
         if name not in known or name not in entry:

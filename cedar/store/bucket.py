@@ -54,7 +54,7 @@ class Bucket(Place):
                 self._call("rm_file", self._file(name))
 
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # few storages have locks, so the last write wins
+        return contextlib.nullcontext()  # few storages support locks; without them, the last write wins
 
     def _budget(self, taken: int) -> int:
         return BYTES

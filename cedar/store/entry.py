@@ -24,11 +24,11 @@ Write: TypeAlias = Callable[[Any], dict[str, Any]]
 
 
 class Damaged(ValueError):
-    """An entry cannot be used; the message says why."""
+    """Raised if an entry cannot be used; the message explains why."""
 
 
 class OtherVersion(Damaged):
-    """An entry was written by other versions of the code, of libraries or of the format."""
+    """Raised if an entry was written by other versions of the code, of libraries or of the format."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: V
     """Return ``read(entry)``; None if the entry is missing or cannot be used. The latter is logged.
 
     Args:
-        place: the store; None if nothing is kept.
+        place: the store; None means that nothing is saved.
         name: a name from ``name_of``.
         read: converts an entry; raises ValueError, TypeError or KeyError if the entry is invalid.
         versions: the expected versions in the entry.
@@ -71,7 +71,7 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
     """Save an entry and return True. Return False without room or if writing fails; the first failure is a warning.
 
     Args:
-        place: the store; None if nothing is kept.
+        place: the store; None means that nothing is saved.
         name, write, versions, expected: as for ``Place.put``.
     """
     if place is None:

@@ -1,4 +1,4 @@
-"""Safe removal: only files that cedar wrote, in folders that it made and marked, are ever removed.
+"""Safe removal: cedar only removes files that it wrote, in folders that it made and marked.
 
 When cedar makes a folder, it adds a small marker file. Before it removes a file from a folder, it reads the marker and
 checks that the file's name matches the format's pattern. Other folders, such as one named by mistake, stay unchanged.

@@ -22,7 +22,7 @@ SUFFIX = ".arrow"
 NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.arrow")
 BYTES = 16 << 30  # default maximum of the bytes of all entries
 _LISTING = 5.0  # seconds for which the list of entries is reused
-_checked: dict[str, Any] = {}  # by name: the version mark (see ``_load``) of bytes whose checksum was verified
+_checked: dict[str, Any] = {}  # by entry name: the value from ``_load`` for which the checksum was verified
 
 
 def name_of(group: Any, entry: Any) -> str:

@@ -84,7 +84,7 @@ class Program:
 
     @cached_property
     def encodes(self) -> bool:
-        """Whether the program encodes batches to bytes, which takes time."""
+        """Whether the program encodes batches to bytes, an expensive step."""
         return any(getattr(step.kernel, "encodes", False) for step in self.steps)
 
     @cached_property
@@ -154,7 +154,7 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
     """Run the steps on a block and return the result. A block without slots or columns is returned unchanged."""
     sizes: Sizes = {}
     place, last = env.place, None
-    if place is not None:  # only the last step may write to it, since later results may be views of earlier ones
+    if place is not None:  # only for the last such step, as an earlier step's result may be a view of this memory
         env, last = replace(env, place=None), next(filter(_row_bytes, reversed(steps)), None)
     for step in steps:
         env = env if last is None else replace(env, place=place if step is last else None)
@@ -268,7 +268,7 @@ def _first_row(block: Block) -> RowRef | None:
 
 
 def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
-    """Run a program on one block as a task. ``timing`` holds what the task has measured so far, if anything."""
+    """Run a program on one block as a task. ``timing`` has the task's measurements so far, if there are any."""
     timing = Timing() if timing is None else timing
     if not program.operates and not program.encodes:  # neither arithmetic nor large allocations
         block = run_steps(program.steps, block, env, timing)

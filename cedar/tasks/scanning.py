@@ -68,7 +68,7 @@ class ScanReader:
         predicate: the conjunction of all filters; None without filters.
         columns: the output columns, in order; None for all.
         reads: the columns that the filters read; None if unknown.
-        first: reads only the filters' columns; None if all columns are read at once.
+        first: reads only the filters' columns; None if all columns are read together.
         rest: reads the other columns.
         rest_bytes: bytes per row of the other columns; None if unknown.
         selectivity: decides whether to read the other columns after filtering; does not affect results.

@@ -24,7 +24,7 @@ from cedar.core.groups.encode import distinct_rows, firsts, list_offsets, renumb
 from cedar.core.groups.gather import gather
 
 Inverse = npt.NDArray[np.int32]
-Selection: TypeAlias = "Index | slice | None"  # which of the stored rows; None for all
+Selection: TypeAlias = "Index | slice | None"  # selects stored rows; None means all
 
 
 @dataclass(frozen=True, eq=False)

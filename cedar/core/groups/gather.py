@@ -56,7 +56,7 @@ def stretches(starts: Any, lengths: Any) -> tuple[Any, Any]:
 
 
 def pick(values: Any, places: Any) -> Any:
-    """Return the values at ``places``."""
+    """Return the values at the positions ``places``."""
     if isinstance(values, dict):
         return {name: pick(child, places) for name, child in values.items()}
     if isinstance(values, JaggedTensor):

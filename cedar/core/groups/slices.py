@@ -48,7 +48,7 @@ class Slices:
         """Replace the values: ``change`` receives each shared value once, as an Arrow array, and returns one for each.
 
         Use it for functions of single values (a hash, a table), such as ``SigridHash(...).columns``. A function of
-        whole rows, or of a value's place in its row, would give wrong results.
+        whole rows, or of a value's position in its row, would return wrong results.
 
         Raises:
             ValueError: ``change`` returned another number of values, or nulls.
