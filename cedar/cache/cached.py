@@ -36,7 +36,7 @@ class KeptReader:
 
     Args:
         reader: the reader of the source: a ``Reader``, or a ``ScanReader`` if a plan reads less.
-        program: the program that the rows pass before they are cached.
+        program: the operators that are run on the rows before they are cached.
         store: the store of the loader.
         where: the argument of ``cache(where)``.
         fingerprint: the fingerprint of the last cached node.

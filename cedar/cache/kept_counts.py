@@ -54,7 +54,7 @@ def load_counts(key: CountKey) -> Counts:
 
 
 def save_counts(key: CountKey, counts: Counts) -> None:
-    """Save counts; a failure is logged."""
+    """Save counts; log a failure."""
     rows = [list(counts), [list(left) for left in counts.values()]]
     save(*key, table_body(pa.table(rows, schema=_SCHEMA)))
 

@@ -132,7 +132,7 @@ class Recording:
         self._tasks.append(pack(f"{len(figures)}d", *figures))
 
     def wait(self, asked: float, now: float) -> None:
-        """Record a wait of the trainer, for the current batch."""
+        """Record that the trainer waited for the current batch."""
         ends = self.handed
         self.handed = ()
         self._waits.append(pack(f"{2 + len(ends)}d", asked, now, *ends))
@@ -274,7 +274,7 @@ class Timeline:
         return min(self.waited / self.elapsed, 1.0) if self.elapsed else 0.0
 
     def seconds(self, operator: int) -> float:
-        """Return the wall seconds of an operator, including those of chains that it ran in."""
+        """Return the wall seconds of an operator, including all seconds of fused chains with it."""
         parts = list(self.parts.items())
         return sum(spent.wall for (_, operators), spent in parts if operator in operators)
 

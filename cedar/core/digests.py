@@ -450,7 +450,7 @@ def _lookup(module: Any, dotted: str) -> Any:
 
 
 def _is_own_code(value: Any) -> bool:
-    """Whether this is a function, or a class or module that no package exports under its name."""
+    """Whether to hash an object's code: functions, and classes and modules that no package exports under their name."""
     kind = type(value)
     if issubclass(kind, type):
         return is_python_class(value) and not _is_named(value)

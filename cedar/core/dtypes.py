@@ -73,7 +73,7 @@ def return_annotation(fn: Callable[..., Any]) -> Any:
         target = getattr(target, "__call__", None)  # noqa: B004 - the method has the annotation
     try:
         return typing.get_type_hints(target, include_extras=True).get("return")
-    except Exception:  # noqa: BLE001 - names that exist only for type checkers
+    except Exception:  # noqa: BLE001 - some names exist only for type checkers
         return None
 
 

@@ -1,4 +1,4 @@
-"""Packages that extend the core. The core never imports them directly; it looks them up by name when needed."""
+"""Packages that extend the core. The core looks them up by name when needed, and never imports them directly."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _status(error: BaseException) -> int | None:
     for holder in (error, response):
         for name in ("status", "status_code", "code"):
             value = getattr(holder, name, None)
-            if isinstance(value, str) and value.isdigit():  # gcsfs
+            if isinstance(value, str) and value.isdigit():  # gcsfs stores the status as a string
                 value = int(value)
             if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
                 return value

@@ -30,7 +30,7 @@ class InverseKeyedJaggedTensor(Container):
     Args:
         keys: the features of the group.
         values: by key, or in the order of ``keys``: the ``values`` of a ``JaggedTensor`` of the unique rows.
-        offsets: the same for ``offsets``; int64[unique rows + 1] each.
+        offsets: by key or in that order, the ``offsets`` of these tensors: int64[unique rows + 1].
         inverse_lookup: int32 or int64 [rows]: the unique row of each row.
         weights: for some keys, by name: one weight per value.
 

@@ -257,7 +257,7 @@ def _mkl(name: str, library: ctypes.CDLL) -> list[_Library]:
 
 
 def _loaded(name: str, attribute: str) -> ModuleType | None:
-    """Return a module that is completely imported, not one that another thread is importing."""
+    """Return a loaded module; None if it is missing or another thread is still importing it."""
     module = sys.modules.get(name)
     return module if module is not None and hasattr(module, attribute) else None
 

@@ -49,6 +49,6 @@ def attributes_of(value: Any) -> dict[str, Any]:
             if name == "__dict__" and isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 found |= member.__get__(value, type(value))
             elif "__slots__" in vars(kind) and isinstance(member, types.MemberDescriptorType):
-                with suppress(AttributeError):  # not set
+                with suppress(AttributeError):  # the slot is not set
                     found.setdefault(name, member.__get__(value, type(value)))
     return found

@@ -167,7 +167,7 @@ class Piece:
         batch: True when the piece is one batch rather than a run of rows.
         ends_window: True on the last piece of a window.
         key: the key of a batch; None means the key of its first row. They differ if ranks have slices of one batch.
-        keeps: number of splits that a lane has started in this window, including this one; None if unknown.
+        keeps: number of splits that the lane has begun by the end of this piece's window; None if unknown.
         joined: True if it was made from several pieces, so that ``at`` is only valid for the first of them.
         end: the position after the last unit, if what comes next depends on which task finishes first; None means
             ``skip`` plus the number of units, from ``at``.

@@ -20,7 +20,7 @@ from cedar.datasets.sums import SUFFIX
 from cedar.lake.formats import Assembly, Format
 
 _FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
-FILE_BYTES = 512 << 20  # a new file begins after this size
+FILE_BYTES = 512 << 20  # bytes after which a new file begins
 _FIX_RERUN = "free space, or check the storage and its permissions; then rerun: completed files are kept"
 
 

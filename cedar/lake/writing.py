@@ -239,7 +239,7 @@ def _terms(settings: Settings, rank: Rank) -> dict[str, Any]:
 
 
 def _check_terms(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> int:
-    """Return the rows per piece of a job that was begun.
+    """Check that a begun job has the same arguments, and return its number of rows per piece.
 
     Raises:
         PipelineError: the job was begun with other arguments.

@@ -26,7 +26,7 @@ def leaving(entries: Iterable[EntryInfo], need: int, budget: int, group: str, si
     Args:
         entries: all existing entries.
         need: bytes of the new entry.
-        budget: the largest total of bytes.
+        budget: maximum bytes of all entries.
         group: the group of the new entry.
         since: the time at which the group's previous pass over its splits started.
     """

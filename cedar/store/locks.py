@@ -1,4 +1,4 @@
-"""Locks between processes: one computes a result, and the others that need it wait."""
+"""Locks between processes, so that one process computes a result while others wait for it."""
 
 from __future__ import annotations
 

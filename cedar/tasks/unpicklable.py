@@ -94,7 +94,7 @@ def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -
     """
     kind = type(value)
     label, site = getattr(value, "label", None), getattr(value, "site", None)
-    if _is_cedar_object(value) and isinstance(site, Site) and isinstance(label, str):  # steps have the user's line
+    if _is_cedar_object(value) and isinstance(site, Site) and isinstance(label, str):  # a step has the user's line
         above = Culprit("", "", label, site)
     path = path or _name(value)
     for step, part in _parts(value):

@@ -145,7 +145,7 @@ def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt
 
 
 def _row_numbers(array: pa.Array) -> tuple[Codes, int]:
-    """Return a number per row, equal for equal rows and in order of first occurrence, and the count of numbers."""
+    """Number the distinct rows in order of first occurrence; return the number of each row, and their count."""
     return _dictionary_numbers(_comparable(array))
 
 
