@@ -29,7 +29,7 @@ _NAMES: dict[Kind, str] = {
     "ship": "sending code and rows", "around": "around operators",
     "import": "importing libraries", "compile": "compiling functions",
 }  # fmt: skip
-NO_OPERATORS = frozenset(_NAMES.values())  # parts of the workers' time that belong to no single operator
+NO_OPERATORS = frozenset(_NAMES.values())  # names of parts of the workers' time that do not belong to one operator
 AROUND: Part = ("around", ())
 _ONCE = ("import", "compile")  # work that each process does once
 STALLED = 0.1  # share of the time, 0 to 1; a trainer that waits less is not limited by loading data
@@ -120,7 +120,7 @@ class Recording:
     def __init__(self, most: int) -> None:
         self._tasks, self._waits = deque[bytes](maxlen=most), deque[bytes](maxlen=most)
         self._numbers: dict[Part, int] = {}
-        self.handed: Ends = ()  # first and last row of the batch about to be delivered
+        self.handed: Ends = ()  # first and last row of the next batch to deliver
 
     def task(self, task: TaskTime) -> None:
         """Record a task that ended."""

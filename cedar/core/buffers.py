@@ -1,7 +1,7 @@
-"""Buffers: memory of large arrays that is reused once nothing references it.
+"""Buffers: the memory of large arrays, which is reused when no array references it any more.
 
-An operating system clears each page that it provides, which takes as long as filling it. A loader allocates arrays of
-the same few sizes repeatedly, so the memory of batches that the trainer has released serves later batches.
+The operating system clears each page that it provides, which takes as long as filling it with data. A loader allocates
+arrays of few sizes repeatedly, so it reuses the memory of batches that the trainer has released.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class Keys:
 
 
 def concat_keys(parts: Sequence[Keys]) -> Keys:
-    """Concatenate the keys of several runs."""
+    """Concatenate several ``Keys``."""
     if len(parts) == 1:
         return parts[0]
 

@@ -35,7 +35,7 @@ from cedar.core.references import DYNAMIC, LATE, Unloaded, references
 
 _PLAIN_TYPES = frozenset({int, float, complex, str, bytes, bool, type(None), type(Ellipsis)})
 _CODE_TYPES = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
-_DEPTH, _OBJECTS, _REASONS = 60, 1_000_000, 8  # max nesting, max objects, max reasons reported
+_DEPTH, _OBJECTS, _REASONS = 60, 1_000_000, 8  # maximum nesting, maximum objects, maximum reported reasons
 _UNREADABLE = "cannot read all of its state"
 _COMPILED = "is compiled, and belongs to no installed package"
 _CLASS_INTERNALS = frozenset({"__dict__", "__weakref__", "__module__", "__abstractmethods__", "_abc_impl",

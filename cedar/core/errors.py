@@ -303,7 +303,7 @@ def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None
 
 
 class PipelineError(CedarError):
-    """The pipeline is built incorrectly. The message names the user's line if it can be determined.
+    """Raised if a pipeline is built incorrectly. The message names the user's line if it can be determined.
 
     Examples:
         >>> cedar.from_items([{"x": 1}]).select("y").count()
@@ -313,7 +313,7 @@ class PipelineError(CedarError):
 
 
 class RowError(CedarError):
-    """A function failed on a row, or a value does not fit the type of its column.
+    """Raised if a function failed on a row, or if a value does not fit the type of its column.
 
     Examples:
         >>> list(cedar.from_items([{"x": 0}]).map(lambda x: 1 / x, "x", dtype=float))
@@ -323,7 +323,7 @@ class RowError(CedarError):
 
 
 class SourceError(CedarError):
-    """A file or another source cannot be listed or read.
+    """Raised if a file or another source cannot be listed or read.
 
     Examples:
         >>> cedar.read_parquet("nowhere.parquet").count()
@@ -333,7 +333,7 @@ class SourceError(CedarError):
 
 
 class WorkerError(CedarError):
-    """A worker died or did not accept a task.
+    """Raised if a worker died or did not accept a task.
 
     Examples:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -346,7 +346,7 @@ class WorkerError(CedarError):
 
 
 class ResumeError(CedarError):
-    """A saved state does not match this pipeline.
+    """Raised if a saved state does not match this pipeline.
 
     Examples:
         >>> rows = cedar.from_items([{"x": 1}])
@@ -357,7 +357,7 @@ class ResumeError(CedarError):
 
 
 class PlanError(CedarError):
-    """A plan does not match this pipeline, or names something that does not exist.
+    """Raised if a plan does not match this pipeline, or names something that does not exist.
 
     Examples:
         >>> cedar.from_items([{"x": 1}]).loader(executor="dusk")

@@ -32,7 +32,7 @@ _DEPTH = 6  # how many levels of chained exceptions (``__cause__``) are examined
 
 
 class ShortRead(Exception):
-    """The storage sent fewer bytes than the listing's size promises."""
+    """Raised if the storage sent fewer bytes than the file's listed size."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """Return the fault if a retry may help; None for lasting errors: a missing file, no permission, a bad request.
+    """Return the fault if a retry may help; None for permanent errors: a missing file, no permission, a bad request.
 
     Statuses 408, 429, 500, 502, 503 and 504, short reads, and connections that are reset or time out are often
     temporary. The error's causes are examined too, since filesystems wrap the errors of their clients.

@@ -230,7 +230,7 @@ def each(values: Any, fn: Any) -> Any:
 
 def _device_arguments(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return only the device from arguments of ``Tensor.to``, since offsets and indices keep their dtype."""
-    device = like.new_empty(0).to(*args, **kwargs).device  # torch parses its arguments
+    device = like.new_empty(0).to(*args, **kwargs).device  # let torch parse the arguments
     return {"device": device, "non_blocking": bool(kwargs.get("non_blocking"))}
 
 

@@ -26,7 +26,7 @@ _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeE
 
 
 class ValueMismatch(Exception):
-    """A value does not fit the type of its column; ``index`` is its position among the values."""
+    """Raised if a value does not fit the type of its column. ``index`` is its position among the values."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(index, message)

@@ -43,14 +43,14 @@ _FOLDER_FACTOR = 2  # with ``partition_by``, pieces have this many times more ro
 
 @dataclass(frozen=True)
 class Written:
-    """What this rank has written since the job was begun.
+    """The result of ``write``: what this rank has written since the job was begun.
 
     Args:
         url: the folder.
         files: paths or URLs, in the order of the rows.
         rows: number of rows in these files.
         bytes: bytes of these files.
-        resumed: number of files that were complete before this call.
+        resumed: number of files that earlier calls had completed.
         layout: encoding and compression of each column, if cedar chose them.
 
     Examples:

@@ -43,7 +43,7 @@ def _excess(entries: Iterable[EntryInfo], budget: int) -> int:
 
 
 def _least_recent(entries: Iterable[EntryInfo], excess: int) -> list[EntryInfo] | None:
-    """Return the least recently used entries with a total of at least ``over`` bytes; None if all entries have less."""
+    """Return the least recently used entries with a total of at least ``over`` bytes; None if all have less."""
     evicted: list[EntryInfo] = []
     for entry in sorted(entries, key=lambda e: e.used):
         if excess <= 0:

@@ -63,7 +63,7 @@ class Folder(Place):
     # ---- ownership ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a directory to which another user could have written entries.
+        """Raise if another user could have written entries to the directory.
 
         Raises:
             PipelineError: another user owns the directory or can write to it, it is not a directory, or the folder

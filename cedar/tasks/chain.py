@@ -254,7 +254,7 @@ def quiet(env: Env) -> Env:
 
 
 def _block_error(step: KernelStep, block: Block, error: BaseException) -> RowError:
-    """Return the error for a kernel that raised something other than a CedarError."""
+    """Return the error to report if a kernel raised an exception that is not a CedarError."""
     return RowError(
         f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
         site=step.site,

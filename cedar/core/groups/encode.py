@@ -23,7 +23,7 @@ Codes = npt.NDArray[np.int64]
 
 
 def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]:
-    """Return the number of each row's tuple of values, and the row where each number first occurs.
+    """Number the distinct rows; return the number of each row, and the row where each number first occurs.
 
     Args:
         columns: Arrow arrays of equal length, at least one.

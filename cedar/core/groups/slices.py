@@ -65,7 +65,7 @@ class Slices:
         return Slices(numbers(made), self.starts, self.lengths)
 
     def plain(self) -> pa.Array:
-        """Return every row as a list of its own."""
+        """Return an Arrow array with every row as a separate list."""
         places, offsets = stretches(self.starts, self.lengths)
         return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(self.values[places]))
 
@@ -91,9 +91,9 @@ def slices_of(lists: pa.Array, most: int = 8) -> Slices:
 
 
 def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
-    """Apply ``slices_of`` to the values and offsets of lists that follow each other.
+    """Apply ``slices_of`` to lists that are given by values and offsets.
 
-    ``starts`` and ``starts + lengths`` ascend.
+    In the result, ``starts`` and ``starts + lengths`` ascend.
     """
     lengths = np.diff(offsets)
     shifts = _shifts(values.view(f"u{values.dtype.itemsize}"), offsets, most)
