@@ -246,7 +246,7 @@ def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
         size = target.list_size
         items = _canonical(array.values.slice(array.offset * size, rows * size), target.value_type)
         return pa.Array.from_buffers(target, rows, [_validity_bits(array)], children=[items])
-    if pt.is_fixed_size_list(kind):  # lists of size 0
+    if pt.is_fixed_size_list(kind):  # a fixed size of 0
         items, offsets = _canonical(array.values[:0], target.value_type), np.zeros(rows + 1, dtype=np.int64)
     elif pt.is_list_view(kind) or pt.is_large_list_view(kind):
         places, offsets = _list_view_items(array)

@@ -99,7 +99,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _retry_after(error: BaseException) -> float | None:
-    """Return the seconds of a Retry-After header, which holds a number or a date."""
+    """Return the seconds of a Retry-After header, whose value is a number or a date."""
     response = getattr(error, "response", None)
     headers: Any = getattr(error, "headers", None) or getattr(response, "headers", None)
     if headers is None and isinstance(response, Mapping):

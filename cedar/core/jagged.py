@@ -92,7 +92,7 @@ class JaggedTensor(Container):
         """Return the rows as one array of shape (rows, length, ...), with short rows filled with ``value``.
 
         Args:
-            length: the length of each row; None for that of the longest row.
+            length: the length of each row; None means the length of the longest row.
             value: the padding value, cast to the dtype of the values.
 
         Raises:

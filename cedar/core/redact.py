@@ -1,4 +1,4 @@
-"""Removes credentials from strings that are shown or written: users, passwords and queries of URLs, named secrets."""
+"""Removes credentials from messages and files: users, passwords and queries of URLs, and values named as secrets."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def _as_array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _same(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
-    """Whether a cast of integers lost nothing."""
+    """Whether a cast of integers preserved all values."""
     with np.errstate(all="ignore"):
         return bool(np.array_equal(cast.astype(array.dtype), array) and np.array_equal(cast < 0, array < 0))
 

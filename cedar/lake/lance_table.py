@@ -55,7 +55,7 @@ def exists(url: str, options: dict[str, Any] | None = None) -> bool:
 
 
 def write_file(rows: pa.RecordBatchReader, folder: str) -> str:
-    """Write rows as one file of a data set into an existing folder, and return its path. The file may have no rows."""
+    """Write rows to one data set file in an existing folder, and return its path. Without rows, the file is empty."""
     fragments = _fragments(rows, folder)
     if not fragments:
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as nothing:

@@ -69,7 +69,7 @@ class Machine:
     Args:
         cores: number of cores that this process may use.
         memory: bytes of memory.
-        ship_seconds: seconds to send an empty task to a process and get its result.
+        ship_seconds: seconds to send an empty task to a worker process and receive its result.
         ship_bytes: bytes per second to and from a process.
         start_seconds: seconds until a new worker process is ready.
         speed: rounds per second of a small fixed task on one core; 0 if not measured.

@@ -20,7 +20,7 @@ _MOST = 4096  # maximum bytes to read from a marker file
 
 
 class ForeignFile(OSError):
-    """A folder or file that cedar did not make."""
+    """Raised for a folder or file that cedar did not make."""
 
 
 def mark_of(kind: str) -> bytes:

@@ -280,7 +280,7 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
         with MemoryReservation("a task", env.limits):
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
-    # On the first run, functions may import libraries that start threads. The task then repeats with the same block.
+    # On the first run, functions may import libraries that start threads. The task is repeated with the same block.
     numeric = env.numeric
     first = numeric is not None and _first_runs.get(id(program)) is not program
     if first:

@@ -1,4 +1,4 @@
-"""Code: functions that are sent to other processes by value, once to each process."""
+"""Code: functions whose pickled code is sent to other processes, once to each process."""
 
 from __future__ import annotations
 
