@@ -29,7 +29,7 @@ _ROWS = 65_536  # maximum rows of a split that holds more than one record batch
 
 @dataclass(frozen=True)
 class Footer:
-    """An IPC file's metadata. ``batches`` has the rows of each record batch; None for streams, which lack footers."""
+    """An IPC file's metadata. ``batches`` is each record batch's row count; None for streams, which lack footers."""
 
     types: Types
     tensors: dict[str, TensorType]
@@ -42,7 +42,7 @@ class ArrowSource(FileSource):
 
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_arrow"
-    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # overhead of a second read of a split
     suffixes: ClassVar[tuple[str, ...] | None] = (".arrow", ".feather", ".ipc")
 
     @once
@@ -123,7 +123,7 @@ class ArrowSource(FileSource):
 
 
 def _open(file: File) -> Any:
-    # Read the file instead of mapping it: if a mapped file is truncated during reading, the process crashes.
+    # Do not memory-map the file: the process would crash if another process truncated the file during reading.
     return open_local(file) if file.remote is None else open_stored(file)
 
 
@@ -152,7 +152,7 @@ def _file_footer(file: File, stream: Any) -> Footer:
     narrow = min(range(len(types)), key=lambda i: _width(opened.schema.field(i).type), default=None)
     if narrow is None:
         return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
-    stream.seek(0)  # decode only the narrowest column to count rows
+    stream.seek(0)  # count rows by decoding only the narrowest column
     opened = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[narrow]))
     return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
 

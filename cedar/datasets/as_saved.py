@@ -1,8 +1,8 @@
-"""Restore a source's file list as it was when a state was saved, so that an epoch continues after files changed.
+"""Restore a source's file list from a saved state, so that an epoch can continue after files changed.
 
-A state records the files of a source and their splits. The rest of the epoch is read with these splits: a changed file
-is read as it is now, the rows of a removed file are missing, and a new file joins in the next epoch. Positions in the
-state therefore keep their meaning.
+A state records the files of a source and their splits, and the rest of the epoch uses these splits. cedar reads the
+current contents of a changed file, omits the rows of a removed file, and adds new files only in the next epoch.
+Positions in the state therefore remain valid.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class Saved:
 
 
 def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tuple[FileSource, list[str]]:
-    """Return the source with the files and splits of a state, and messages about files that have changed since.
+    """Return the source with the files and splits of a state, and warnings about files that changed after it was saved.
 
     Args:
         source: the source as it is now.
         saved: what the state records about the source.
         marks: the result of ``FileSource.marks`` when the state was saved.
-        counted: whether positions count the rows of splits; if so, missing rows keep their positions.
+        counted: whether positions in the epoch count rows; if so, the rows of a removed file keep their positions.
 
     Raises:
         SourceError: a changed file cannot be read with its old splits.
@@ -111,7 +111,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     for number, (name, size) in enumerate(saved.files):
         own_splits = np.flatnonzero(file == number)
         position = now.get(name)
-        if position is not None and position >= len(source.listing):  # listed as lost: it is damaged now
+        if position is not None and position >= len(source.listing):  # the file is damaged now
             gone.append(source.listing[position].url)
             _mark_removed(columns, own_splits, counted)
             columns["file"][own_splits] = position
@@ -153,7 +153,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
 
 
 def _mark_removed(columns: dict[str, Any], own_splits: Any, counted: bool) -> None:
-    """Mark the splits of a removed file as missing; if rows are counted, they keep their positions."""
+    """Mark the splits of a removed file as missing; if positions count rows, the missing rows keep their positions."""
     absent = np.where((columns["rows"][own_splits] >= 0) & counted, GONE, UNCOUNTED)
     columns["part"][own_splits] = np.where(columns["part"][own_splits] == LOST, LOST, absent)
 
@@ -163,14 +163,14 @@ def _constant(value: Any) -> Any:
 
 
 def _removed_file(listing: Listing, name: str, size: int | None) -> File:
-    """Describe a file that no longer exists."""
+    """Return the listing entry of a file that no longer exists."""
     known, first_name = listing[0], listing.names()[0]
     root = known.path[: -len(first_name)] if known.path.endswith(first_name) else ""
     return replace(known, path=root + name, name=name, size=size, stamp=None)
 
 
 def _use_current_splits(columns: dict[str, Any], own_splits: Any, splits: Sequence[Any], file: File) -> None:
-    """Use the current splits of a changed file in place of its saved ones, if their row counts match."""
+    """Replace the saved splits of a changed file by its current ones; raise SourceError if their row counts differ."""
     now = SplitTable.of(splits)
     rows, before = now.rows.astype(np.int64), columns["rows"][own_splits]
     if len(now) != len(own_splits) or ((before >= 0) & (rows != before)).any():

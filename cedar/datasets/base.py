@@ -1,4 +1,4 @@
-"""Define what a source is: data that cedar reads split by split.
+"""The interface of sources: data that cedar reads split by split.
 
 A custom source needs two methods, ``splits()`` and ``read(split)``; cedar looks up all others with ``getattr``. A
 source only describes the data; the process that handles a split reads it.
@@ -17,9 +17,9 @@ from cedar.core.columns import Column, Index
 from cedar.core.errors import CedarError, RowError, SourceError, missing_column
 from cedar.operators.base import Effects, Operator, Schema
 
-LOST = -1  # ``Split.part`` of the only split of a lost file
-GONE = -2  # ``Split.part`` is this or lower for splits of a file that was removed in the middle of an epoch
-UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if positions do not count rows
+LOST = -1  # ``Split.part`` of the only split of a lost (unreadable) file
+GONE = -2  # ``Split.part`` for splits of a file that was removed during the epoch and whose row count is known
+UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if the row count is unknown or positions do not count rows
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) skips files that cannot be read"
 
 T = TypeVar("T")
@@ -30,12 +30,12 @@ class Split:
     """A small, picklable description of a piece of a source: the unit of reading.
 
     Args:
-        file: number of the file or other input that the source reads; without files, a part of the row key.
-        start: the first row's number in the file, or its byte offset if rows are lines of text.
+        file: index of the file or other input that the split belongs to; it is part of each row's key.
+        start: the first row's index in the file, or its byte offset if rows are lines of text.
         stop: one past the last row or byte; None reads to the end.
-        rows: the number of rows if metadata contains it, else None.
-        bytes: decoded bytes if metadata contains or suggests them, else None.
-        part: a number that the source assigns, such as the row group.
+        rows: the number of rows if it is known from metadata, else None.
+        bytes: the decoded size in bytes, exact or estimated from metadata; None if unknown.
+        part: an integer that the source assigns, such as the index of the row group.
         streaming: True when the split may be large and can only be read from its beginning, chunk by chunk.
     """
 
@@ -50,10 +50,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows that a source delivers: columns, and each row's number (or byte offset) in its file.
+    """Rows that a source delivers: columns, and each row's index (or byte offset) in its file.
 
     ``offsets`` is int64[rows]; None numbers rows consecutively from the split's ``start``. ``files`` is int64[rows],
-    the file number of each row; None means the split's file.
+    the index of each row's file; None means the split's file.
     """
 
     columns: dict[str, Column]
@@ -87,7 +87,7 @@ class Source(Protocol):
 
 
 class BaseSource(ABC):
-    """Defaults for the built-in sources; subclasses override the methods for which their format knows more."""
+    """Defaults for the built-in sources; subclasses override methods if their format has better information."""
 
     own_code: ClassVar[bool] = True  # reading runs user code
 
@@ -100,15 +100,15 @@ class BaseSource(ABC):
         """Yield the rows of a split."""
 
     def schema(self) -> Schema:
-        """Return names and canonical types from metadata, or None if they are only known after reading."""
+        """Return column names and canonical types from metadata, or None if they are only known after reading."""
         return None
 
     def url(self, file: int) -> str:
-        """Return the name of file number ``file`` for error messages."""
+        """Return the name of the file with index ``file``, for error messages."""
         return f"{self.describe()}"
 
     def url_of(self, file: int, row: int) -> str:
-        """Return the name of one row's file for error messages, for sources whose splits span several files."""
+        """Return the name of the file that contains a row, for error messages; splits may span several files."""
         return self.url(file)
 
     @property
@@ -158,7 +158,7 @@ class Read(Operator):
 
 
 def numbered_rows(split: Split) -> tuple[Index, Index]:
-    """Return the files and row numbers of a split's rows, int64[rows] each, for sources that number rows within files.
+    """Return the file index and row index of each row of a split, int64[rows] each; ``start`` must be a row index.
 
     Sources return this from ``row_keys(split)``, so that ``Pipeline.split`` can count rows from metadata alone.
 
@@ -172,14 +172,14 @@ def numbered_rows(split: Split) -> tuple[Index, Index]:
 
 
 def offsets_of(chunk: Chunk, start: int) -> Index:
-    """Return the row numbers of a chunk whose first row has number ``start``."""
+    """Return the row indices of a chunk; without ``offsets``, they are consecutive from ``start``."""
     if chunk.offsets is not None:
         return chunk.offsets
     return np.arange(start, start + chunk.rows, dtype=np.int64)
 
 
 def skippable(error: CedarError) -> None:
-    """Add a hint to the error of a damaged file that ``on_error`` can skip such files."""
+    """Add to the error of a damaged file the hint that ``on_error`` can skip such files."""
     if isinstance(error, (SourceError, RowError)) and SKIPPABLE not in (error.fix or ""):
         error.fix = f"{error.fix or 'fix the file'}{SKIPPABLE}"
 
@@ -190,13 +190,13 @@ def rows_may_fail(source: Any) -> bool:
 
 
 def file_ids(source: Any, files: Index) -> Index:
-    """Return the ids of files in row keys: hashes of their names, or their numbers if the source has no names."""
+    """Return the file ids that row keys contain: hashes of file names, or file indices if the source has no names."""
     known: Callable[[], Index] | None = getattr(source, "file_ids", None)
     return files if known is None else known()[files]
 
 
 def row_bytes_of(source: Any) -> float | None:
-    """Return the estimated bytes of a row, from the state if the source was restored from one."""
+    """Return the estimated bytes of a row; if the source was restored from a state, the estimate in the state."""
     saved = getattr(source, "saved_row_bytes", ())
     return saved[0] if saved else getattr(source, "row_bytes", None)
 
@@ -212,7 +212,7 @@ def url_of_row(source: Any, file: int, row: int) -> str:
 
 
 def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str) -> dict[str, T]:
-    """Return the types of ``columns`` in this order; of all columns if None.
+    """Return the types of ``columns``, in the order of ``columns``; None selects all columns.
 
     Raises:
         PipelineError: ``source`` has no such column.

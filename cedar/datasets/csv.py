@@ -1,4 +1,4 @@
-"""Read CSV files; the first block of the first file with rows fixes the column types."""
+"""Read CSV files; column types are inferred from the first 4 MiB of the first file that has rows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently,
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
-_BLOCK = 4 << 20  # bytes parsed at a time, and used to infer types
+_BLOCK = 4 << 20  # bytes parsed at a time; types are inferred from the first block
 _ROW = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The format of the files."""
+    """The format options of CSV files, such as the delimiter."""
 
     delimiter: str = ","
     header: bool = True
@@ -56,7 +56,7 @@ class Dialect:
 
 @dataclass(frozen=True, repr=False)
 class CsvSource(FileSource):
-    """CSV files with the same header. With quoting, a file is one streaming split: quoted values may hold newlines."""
+    """CSV files with the same header. With quoting, each file is one streaming split, as values may hold newlines."""
 
     dialect: Dialect = Dialect()
     dtypes: tuple[tuple[str, Any], ...] = ()
@@ -66,7 +66,7 @@ class CsvSource(FileSource):
     selections_share: ClassVar[tuple[str, ...]] = ("_names", "_headers", "_stored")
     can_skip_parsing: ClassVar[bool] = True
 
-    # ---- names and types: from the first blocks of the files ---------------------------------------------------------
+    # ---- column names and types --------------------------------------------------------------------------------------
 
     @once
     def _names(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class CsvSource(FileSource):
 
     @once
     def _headers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Return the header that all files share, and in each file the byte at which it ends."""
+        """Return the header, which all files share, and for each file the byte offset at which the header ends."""
         headers = concurrently(self._header, self.listing.files)
         for file, (header, _) in zip(self.listing, headers, strict=True):
             if header != headers[0][0]:
@@ -91,12 +91,12 @@ class CsvSource(FileSource):
         return headers[0][0], tuple(end for _, end in headers)
 
     def _header(self, file: File) -> tuple[tuple[str, ...], int]:
-        """Return the fields of a file's first row, and the byte at which the row ends."""
+        """Return the fields of a file's first row, and the byte offset at which the row ends."""
         with reading(file.url, "header"), open_file(file) as stream:
             return read_header(file, stream, self.dialect.delimiter, self.dialect.quoting)
 
     def _first_row_offset(self, ordinal: int) -> int:
-        """Return the byte offset of a file's first row."""
+        """Return the byte offset of a file's first data row."""
         return self._headers[1][ordinal] if self.dialect.header else 0
 
     def _numbered_names(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class CsvSource(FileSource):
 
     @once
     def _stored(self) -> dict[str, pa.DataType]:
-        """Return the types that the parser gives all columns."""
+        """Return the types of all columns, as declared or inferred."""
         names = self._names
         declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
         for name, kind in declared.items():
@@ -122,13 +122,13 @@ class CsvSource(FileSource):
         return {name: declared.get(name, _column_type(kind)) for name, kind in types.items()}
 
     def _infer(self, ordinal: int, file: File, declared: dict[str, pa.DataType]) -> dict[str, pa.DataType] | None:
-        """Infer types from a file's first block; None if it has no rows."""
+        """Infer types from the first block of a file that has rows; return None if the file has no rows."""
         if file.size == 0:
             return None
         with self._errors(file, ordinal):
             convert = self.dialect.convert(
                 column_types=dict.fromkeys(declared, pa.binary())
-            )  # parsed again with the declared type when read
+            )  # read as bytes here, since ``read`` parses these columns with their declared types
             parsed = ((block, self._parsed(block, convert)) for block in self._row_blocks(ordinal, file))
             block, table = next(((block, table) for block, table in parsed if table.num_rows), (b"", None))
         if table is None:
@@ -136,7 +136,7 @@ class CsvSource(FileSource):
         types = dict(zip(table.schema.names, table.schema.types, strict=True))
         floats = {n: as_column(table.column(n)) for n, k in types.items() if n not in declared and _is_float(k)}
         large = [name for name, column in floats.items() if len(rounded_rows({name: column}))]
-        if large:  # the parser reads integers beyond int64 as floats
+        if large:  # the parser returns integers beyond int64 as floats
             with self._errors(file, ordinal):
                 strings = self._parsed(block, self._string_options(large))
             types |= {n: kind for n in large for kind in [integer_type(strings.column(n))] if kind is not None}
@@ -161,13 +161,13 @@ class CsvSource(FileSource):
         return types | dict.fromkeys(types.keys() & self.unread, pa.null())
 
     def select(self, columns: Sequence[str]) -> CsvSource:
-        """Return a source over the same files that converts only ``columns``; the parser only splits other fields."""
+        """Return a source over the same files that reads only ``columns``; other fields are split but not converted."""
         return self.share_known(replace(self, columns=tuple(columns)))
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def sound_splits(self) -> SplitTable:
-        assert self._names  # comparing the headers of all files happens before the first row is read
+        assert self._names  # compares the headers of all files before the first row is read
         if not self.dialect.quoting:
             return line_splits(self.listing, self.split_bytes)
         return whole_files(self.listing)
@@ -184,14 +184,14 @@ class CsvSource(FileSource):
 
     def _convert(self) -> Any:
         wanted = [name for name in self.schema() if name not in self.unread]
-        if not wanted:  # convert one column anyway to count the rows; as bytes, since every value is valid bytes
+        if not wanted:  # convert one column to count the rows, as bytes since this never fails
             return self.dialect.convert(
                 column_types=dict.fromkeys(self._stored, pa.binary()), include_columns=list(self._stored)[:1]
             )
         return self.dialect.convert(column_types=self._stored, include_columns=wanted)
 
     def _string_options(self, names: Sequence[str]) -> Any:
-        """Return options that read columns as strings, exactly as they are in the file."""
+        """Return conversion options that keep the values of columns as the strings in the file."""
         return self.dialect.convert(column_types=dict.fromkeys(names, pa.string()), include_columns=list(names))
 
     def _floats(self) -> list[str]:
@@ -203,7 +203,7 @@ class CsvSource(FileSource):
         return Chunk(self.with_unread(columns, names, table.num_rows), offsets, table.num_rows)
 
     def _check_exact(self, chunk: Chunk, strings: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
-        """Raise RowError if a float column cannot hold a number; ``strings`` returns these columns as text."""
+        """Raise RowError if a float column would round a number; ``strings`` returns the float columns as strings."""
         suspect = rounded_rows({name: chunk.columns[name] for name in self._floats()})
         if not len(suspect):
             return
@@ -272,8 +272,8 @@ class _CsvErrors:
     Args:
         source: the source being read.
         file: the file whose rows are parsed.
-        ordinal: the file's number.
-        place: the byte offset of each row, or the number of rows before them.
+        ordinal: the file's index in the listing.
+        place: the byte offset of each parsed row, or the index of the first parsed row in the file.
     """
 
     def __init__(self, source: CsvSource, file: File, ordinal: int, place: Index | int) -> None:
@@ -320,7 +320,7 @@ def _is_float(kind: pa.DataType) -> bool:
 
 
 def _column_type(kind: pa.DataType) -> pa.DataType:
-    """Return string for text, dates and times (parsed only if declared) and for columns of nulls; else ``kind``."""
+    """Return string for inferred text, date, time and null types, else ``kind``; dates and times must be declared."""
     if pa.types.is_null(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.large_string()
     return kind
@@ -361,12 +361,12 @@ def read_csv(
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.
         delimiter: one character.
         header: whether the first row holds the names; all files must have the same header.
-        column_names: names that replace the header's; without a header, the default is "column_1" and so on.
+        column_names: names that replace the header's; without a header, the default is "column_1", "column_2", ...
         dtypes: types of columns. Other columns are inferred from the first 4 MiB of the first file that has rows:
             integer, float or boolean if all values there match, otherwise string. A later value that does not fit is an
             error.
         null_values: strings that are read as null, by default the empty field; quoted fields are never null.
-        quoting: False if quotes have no special meaning; files are then split and read in parallel.
+        quoting: False if quotes have no special meaning; cedar then splits files and reads the parts in parallel.
         columns: the columns to read.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Split a CSV file into complete rows the way Arrow's parser would; it reports neither row ends nor open quotes."""
+"""Split a CSV file into complete rows by the rules of Arrow's parser, which does not report where rows end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _QUOTE = ord('"')
 
 
 def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple[tuple[str, ...], int]:
-    """Return the fields of the first row that is not blank, and the byte at which the row ends."""
+    """Return the fields of the first row that is not blank, and the byte offset at which the row ends."""
     line_bytes_read: list[int] = []
-    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # one character per byte
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # latin-1 decodes each byte to one character
         lines = _lines(file, text, line_bytes_read)
         if quoting:
             rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -51,10 +51,10 @@ def _lines(file: File, text: Any, line_bytes_read: list[int]) -> Iterator[str]:
 
 
 def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: bool, size: int) -> Iterator[bytes]:
-    """Yield complete rows, about ``size`` bytes at a time.
+    """Yield blocks of complete rows, about ``size`` bytes each.
 
     Args:
-        file: the file, for errors.
+        file: the file, for error messages.
         stream: the file's decompressed bytes.
         begin: byte offset of the first row, after the header.
         delimiter: the character between fields.
@@ -89,12 +89,12 @@ def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: boo
 
 
 def _protect_bom(rows: bytes) -> bytes:
-    """Add a byte order mark before one in the data, so that the parser drops only the added one."""
+    """If rows begin with a byte order mark, add another one, since the parser drops the first."""
     return BOM_UTF8 + rows if rows.startswith(BOM_UTF8) else rows
 
 
 def _last_end(data: bytes, delimiter: str, quoting: bool) -> tuple[int, bool]:
-    """Return where the last complete row ends (0 if none does), and whether a quote is open at the end of ``data``."""
+    """Return the end of the last complete row (0 if there is none), and whether ``data`` ends inside a quoted value."""
     opens, closes = _quoted(data, delimiter) if quoting else ([], [])
     stop = len(data)
     for i in reversed(range(len(opens))):
@@ -105,18 +105,18 @@ def _last_end(data: bytes, delimiter: str, quoting: bool) -> tuple[int, bool]:
 
 
 def _line_end(data: bytes, start: int, stop: int) -> int:
-    """Return the end of the last line in a range; a CR at the end of ``data`` does not count (it may be in CR LF)."""
+    """Return the end of the last line in a range; ignore a CR at the end of ``data``, as an LF may follow."""
     return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, min(stop, len(data) - 1))) + 1
 
 
 def _quoted(data: bytes, delimiter: str) -> tuple[Any, Any]:
-    """Return where quoted values begin and end in complete rows; the last may lack an end.
+    """Return the positions of opening and closing quotes; the last closing quote may be missing.
 
-    A value with quotes in it may count as several. A quote in the middle of a field is ordinary, as in ``5" pipe``.
+    A value that contains doubled quotes may count as several values. A quote within an unquoted field, as in
     """
     characters: Bytes = np.frombuffer(data, dtype=np.uint8)
     quotes = np.flatnonzero(characters == _QUOTE)
-    begins = np.zeros(256, dtype=bool)  # indexed by the previous byte: whether a field begins after it
+    begins = np.zeros(256, dtype=bool)  # whether a field begins after a byte, indexed by that byte
     begins[[*delimiter.encode(), *b"\r\n"]] = True
     opens = quotes[::2]
     if (begins[characters[opens - 1]] | (characters[opens - 1] == _QUOTE) | (opens == 0)).all():

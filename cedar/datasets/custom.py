@@ -26,13 +26,13 @@ from cedar.operators.base import Schema
 if TYPE_CHECKING:
     import polars as pl
 
-_ROWS = 1024  # maximum rows when single rows are gathered into a chunk
+_ROWS = 1024  # maximum number of single rows per chunk
 _ACCEPTED = "Arrow tables or record batches, polars frames, dicts of columns, lists of row dicts, or cedar Chunks"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class AdaptedSource(BaseSource):
-    """Wraps a custom source: adds defaults for missing methods, and converts what ``read`` yields into chunks."""
+    """Wraps a custom source: adds defaults for missing methods, and converts the output of ``read`` to chunks."""
 
     inner: Any
 
@@ -57,7 +57,7 @@ class AdaptedSource(BaseSource):
 
     @once
     def _places(self) -> Places:
-        """Return the lookup from a split's row keys to its position in the listing."""
+        """Return the index that finds a split's position in the list of splits by its file and start."""
         places = Places(self._splits)
         if places.duplicate is not None:
             (other, i), split = places.duplicate, self._splits[places.duplicate[1]]
@@ -76,7 +76,7 @@ class AdaptedSource(BaseSource):
         place = self._places.of(split)
         origin = self._origin(place)
         pieces = self._pieces(place)
-        if place == 0:  # the first rows of split 0 fix the types; read them only once
+        if place == 0:  # the first rows of split 0 determine the types; do not read them twice
             head = _head(pieces)
             if "_row_types" not in self.__dict__ and any(isinstance(piece, list) for piece in head):
                 self.__dict__["_row_types"] = self._types_of(head)
@@ -86,7 +86,7 @@ class AdaptedSource(BaseSource):
         for piece in pieces:
             chunk = self._chunk(piece, origin, row)
             row += chunk.rows
-            if 0 <= stated_rows < row - split.start:  # check before yielding: code that has enough rows stops reading
+            if 0 <= stated_rows < row - split.start:  # check before yielding, as the caller may stop here
                 raise _miscounted(split, origin, stated_rows, row - split.start, "at least ")
             yield chunk
         if row - split.start < stated_rows:
@@ -97,7 +97,7 @@ class AdaptedSource(BaseSource):
         return Origin(f"{self.url(file)}, split {place}", file, "row")
 
     def _pieces(self, place: int) -> Iterator[Any]:
-        """Yield what the user's ``read`` yields, with single rows gathered into lists."""
+        """Yield the output of the user's ``read``, with single rows collected into lists."""
         iterator = self._guarded(self._originals[place], self._origin(place).url)
         size = SAMPLE
         rows: list[Any] = []
@@ -127,7 +127,7 @@ class AdaptedSource(BaseSource):
             cause = redacted(error)
             raise SourceError(f"{name}: read() raised {type(error).__name__}: {error}") from cause
 
-    # ---- from what is yielded to columns -----------------------------------------------------------------------------
+    # ---- conversion to columns ---------------------------------------------------------------------------------------
 
     def _chunk(self, piece: Any, origin: Origin, row: int) -> Chunk:
         if isinstance(piece, Chunk):
@@ -188,7 +188,7 @@ class AdaptedSource(BaseSource):
         rows = [row for piece in head if isinstance(piece, list) for row in piece]
         return fix_types(rows[:SAMPLE], self._origin(0), self._splits[0].start).kinds
 
-    # ---- what a source may leave out ---------------------------------------------------------------------------------
+    # ---- defaults for optional methods -------------------------------------------------------------------------------
 
     def schema(self) -> Schema:
         return dict(self._declared) or None
@@ -227,7 +227,7 @@ class SelectableSource(AdaptedSource):
         return adapt(self.inner.select(list(columns)))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """Return whether the source rules out that any row of the split satisfies the predicate."""
+        """Return True if the source reports that no row of the split satisfies the predicate."""
         prune = getattr(self.inner, "prune", None)
         return prune is not None and bool(prune(self._originals[self._places.of(split)], predicate))
 
@@ -240,7 +240,7 @@ def _numbered(index: int, split: Any) -> Split:
 
 
 def _miscounted(split: Split, origin: Origin, stated_rows: int, read_rows: int, least: str = "") -> SourceError:
-    """Report a wrong row count: cedar assigns and finds rows by these counts, so a wrong one would lose rows."""
+    """Return the error for a split whose row count is incorrect; cedar would lose rows if it ignored this."""
     return SourceError(
         f"{origin.url} (file {split.file}, start {split.start}): the split states {stated_rows} rows, but read()"
         f" returned {least}{read_rows}",
@@ -250,7 +250,7 @@ def _miscounted(split: Split, origin: Origin, stated_rows: int, read_rows: int, 
 
 
 def _head(pieces: Iterator[Any]) -> list[Any]:
-    """Return the first pieces: lists of rows with 64 rows in total, or one piece of another kind."""
+    """Return the pieces that determine types: lists with 64 rows in total, up to the first piece that is not a list."""
     head: list[Any] = []
     rows = 0
     for piece in pieces:
@@ -266,7 +266,7 @@ def _is_frame(value: Any) -> bool:
 
 
 def _is_row(piece: Any) -> bool:
-    """Return whether a piece is a single row: a dict in which some value cannot be a column."""
+    """Return whether a piece is a single row: a dict with a value that cannot be a column, such as a number."""
     return isinstance(piece, Mapping) and any(
         v is None or isinstance(v, (str, bytes, int, float, np.generic, Mapping)) for v in piece.values()
     )

@@ -1,4 +1,4 @@
-"""Find numbers in text that a float column cannot hold: integers that would be rounded, and values that overflow."""
+"""Find numbers in files that a float column cannot store: integers that it would round, and values that overflow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cedar.core.columns import Index
 from cedar.core.groups.encode import list_offsets
 
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
-_DIGITS = {16: 11, 32: 24, 64: 53}  # bits of a float: bits of the largest range in which it holds every integer
+_DIGITS = {16: 11, 32: 24, 64: 53}  # width of a float type -> bits of the integers it stores exactly
 
 
 class Inexact(ValueError):
@@ -38,7 +38,7 @@ def rounded_rows(columns: Mapping[str, pa.Array]) -> Index:
 
 
 def _large_float_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the rows that hold large floats; None for a type without floats."""
+    """Return a mask of the rows with floats beyond the exact integers; None for a type without floats."""
     kind = array.type
     if pt.is_floating(kind):
         large: npt.NDArray[np.bool_] = np.abs(numbers(array)) >= 2.0 ** _DIGITS[kind.bit_width]
@@ -57,13 +57,13 @@ def _large_float_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def check_text(name: str, text: str | None, kind: pa.DataType) -> None:
-    """Raise Inexact if ``text`` is a number that ``kind`` cannot hold: an integer it would round, or one too large."""
-    if text is not None and any(map(str.isdigit, text)):  # skip the word for infinity
+    """Raise Inexact if ``text`` is an integer that type ``kind`` would round, or a number that is too large for it."""
+    if text is not None and any(map(str.isdigit, text)):  # "inf" has no digits and is exact
         _check(name, text, int(text) if _INTEGER.fullmatch(text) else float(text), kind)
 
 
 def check_value(name: str, value: Any, kind: pa.DataType) -> None:
-    """Raise Inexact if a number in ``value``, which is parsed JSON, does not fit its type within ``kind``."""
+    """Raise Inexact if parsed JSON contains a number that a float type within ``kind`` would round, or is too large."""
     for number, place in _numbers(value, kind):
         if isinstance(number, int) or np.isfinite(number):
             _check(name, number, number, place)

@@ -35,17 +35,17 @@ class FilesSource(FileSource):
     columns: tuple[str, ...] = ("path", "bytes")
     reader: ClassVar[str] = "read_files"
     reads_columns_separately: ClassVar[bool] = True  # paths are known without reading the contents
-    second_read_cost_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
+    second_read_cost_bytes: ClassVar[int] = 0  # a second pass over other columns has no overhead
 
     def sound_splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
         files_per_split = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
         ids = self.listing.ids
-        begins_split = ids % files_per_split == 0  # by each file's own id: adding a file moves no other border
+        begins_split = ids % files_per_split == 0  # depends on the file alone: new files do not move other splits
         begins_split[0] = True
         first = np.flatnonzero(begins_split)
         rows, named = np.diff(first, append=len(sizes)), first.copy()
-        named[0] = np.argmin(ids[: rows[0]])  # not named after the first file, since a new file may come before it
+        named[0] = np.argmin(ids[: rows[0]])  # a new file may become the first, so name the split after the smallest id
         return SplitTable(file=named, stop=rows, rows=rows, bytes=np.add.reduceat(sizes, first), part=first)
 
     def read(self, split: Split) -> Iterator[Chunk]:
@@ -62,16 +62,16 @@ class FilesSource(FileSource):
             yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start, numbers)
 
     def row_keys(self, split: Split) -> tuple[Index, Index]:
-        """Return files and row numbers as ``numbered_rows`` does; each row is its own file."""
+        """Return the file index and row index of each row; every file has the single row 0."""
         numbers = np.arange(split.part, split.part + (split.stop or 0), dtype=np.int64)
         return numbers, np.zeros(len(numbers), dtype=np.int64)
 
     def pieces(self, split: Split, first: int) -> list[Split]:
-        """Return one split per file from row ``first`` on, so that a bad file does not affect the others."""
+        """Return one split per file from row ``first`` on, so that an unreadable file affects only its own row."""
         return [Split(i, 0, 1, 1, part=i) for i in range(split.part + first, split.part + (split.stop or 0))]
 
     def _portions(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield runs of files whose total bytes exceed the limit by at most one file."""
+        """Yield ranges of files to read together; a range ends with the file at which its size reaches the limit."""
         size = 0
         for i in range(start, stop):
             size += self.listing[i].size or 0
@@ -82,10 +82,10 @@ class FilesSource(FileSource):
             yield start, stop
 
     def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
-        """Return how many rows of each split satisfy the predicate, int64[splits]; None if paths do not decide it."""
+        """Return how many rows of each split satisfy the predicate, int64[splits]; None if it needs more than paths."""
         known = {"path": lambda: _paths(self.listing.files)} if "path" in self.columns else {}
         satisfying = satisfied(known, predicate)
-        if satisfying is None or self.tolerant:  # an unreadable file keeps its row position, whatever its path
+        if satisfying is None or self.tolerant:  # unreadable files count as rows, whatever their paths
             return None
         before: Numbers = np.concatenate([[0], np.cumsum(satisfying)])
         first = splits.column("part")
@@ -96,7 +96,7 @@ class FilesSource(FileSource):
         return {name: _TYPES[name] for name in self.columns}
 
     def select(self, columns: Sequence[str]) -> FilesSource:
-        """Return a source over the same files with only ``columns``; without ``bytes`` no file is opened.
+        """Return a source over the same files with only ``columns``; it opens files only to read the column ``bytes``.
 
         Raises:
             PipelineError: a column does not exist.

@@ -1,4 +1,4 @@
-"""Open files: whole, by byte range, and through decompression."""
+"""Read files completely, by byte range, or with decompression."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _MAX_CHECKED_STAMPS = 1 << 16
 _COMPRESSED_READ_BYTES = 1 << 16  # compressed bytes read at a time
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
-_FORMATS = {  # the first bytes of files that are not UTF-8 -> their encoding, or the suffix of the compressed format
+_FORMATS = {  # first bytes of a file -> its encoding, or the suffix of its compression format
     rb"\xff\xfe\0\0|\0\0\xfe\xff": "UTF-32", rb"\xff\xfe|\xfe\xff|([^\0]\0){2}|(\0[^\0]){2}": "UTF-16",
     rb"\x1f\x8b": ".gz", rb"BZh[1-9]1AY&SY": ".bz2", rb"\xfd7zXZ\0": ".xz", rb"\x28\xb5\x2f\xfd": ".zst",
 }  # fmt: skip
 
 
 def compression_of(file: File) -> str | None:
-    """Return the codec that a file's extension names."""
+    """Return the compression codec for a file's extension."""
     return _CODECS.get(os.path.splitext(file.name)[1].lower())
 
 
 def open_stored(file: File) -> Any:
-    """Return a file object over the bytes as stored.
+    """Return a file object over the stored bytes, without decompression.
 
     Raises:
         SourceError: a local file is not the one that was listed.
@@ -106,10 +106,10 @@ def actual_format(file: File) -> tuple[str, str] | None:
 
 
 class _Xz(io.RawIOBase):
-    """Decompress xz strictly: ``lzma.open`` treats a damaged start of a later stream in the file as the file's end."""
+    """Decompress xz strictly: ``lzma.open`` would stop without an error at a damaged header of a later stream."""
 
     def __init__(self, raw: Any) -> None:
-        from lzma import LZMADecompressor  # some builds of Python lack it
+        from lzma import LZMADecompressor  # not all builds of Python include lzma
 
         super().__init__()
         self._raw, self._new, self._decompressor = raw, LZMADecompressor, LZMADecompressor()
@@ -145,8 +145,8 @@ def open_native(file: File) -> Any:
 def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
     """Raise SourceError if a file is not the one that was listed.
 
-    For local files, every call compares size, modification time and inode. For other storage it compares what the
-    storage reports; if that takes a network request, cedar asks once per process.
+    For local files, every call compares size, modification time and inode. For other storage, it compares the reported
+    tag or time; if this takes a network request, each process sends it once per file.
 
     Args:
         file: a file of a listing.
@@ -182,7 +182,7 @@ def _remote_stamp(file: File) -> Stamp:
 
 
 def read_range(file: File, start: int, stop: int) -> Bytes:
-    """Return bytes ``start`` to ``stop`` of an uncompressed file, fewer at its end."""
+    """Return bytes ``start`` to ``stop`` of an uncompressed file; fewer if the file ends earlier."""
     with reading(file.url):
         if file.remote is not None:
             check_unchanged(file)
@@ -198,7 +198,7 @@ def read_range(file: File, start: int, stop: int) -> Bytes:
 
 
 def read_whole(file: File, into: memoryview) -> None:
-    """Fill ``into``, which has the listed size, with the bytes of a local file."""
+    """Read a local file into ``into``, a buffer of the file's listed size."""
     with reading(file.url):
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -222,7 +222,7 @@ def _fill(stream: Any, data: Any) -> None:
 
 
 def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
-    """Return stamps and content hashes for runs of files, in the form that ``stamps.changed_runs`` compares."""
+    """Return the stamps and content hashes of groups of files, for ``stamps.changed_runs`` to compare."""
     chosen = [file for number in range(min(BUCKETS, len(files))) for file in sampled_files(run_of(files, number))]
     reported = dict(zip((file.url for file in chosen), concurrently(_contents, chosen), strict=True))
     stamps = digest_runs(files, lambda file: portable_stamp(file.stamp))
@@ -230,7 +230,7 @@ def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
 
 
 def _contents(file: File) -> str | None:
-    """Return a hash of a few pieces of a file; None if it cannot be read or its size is unknown."""
+    """Return a hash of samples of a file; None if the file cannot be read or its size is unknown."""
     if file.size is None:
         return None
     state = hashlib.blake2b(digest_size=8)

@@ -1,4 +1,4 @@
-"""The base of all sources over files: a listing, and what is derived from it."""
+"""The base class of all sources that read files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _S = TypeVar("_S", bound="FileSource")
 
 
 def requests_outside_tasks(sources: Iterable[Any]) -> Use:
-    """Return the storage requests for listings and footers, and for files that can only be streamed."""
+    """Return the storage requests that sources sent outside tasks: for listings, footers and streamed files."""
     accounts: dict[int, RequestStats] = {}
     for source in sources:
         listing = getattr(source, "__dict__", {}).get("listing")
         if isinstance(listing, Listing):
             remote = next((file.remote for file in listing if file.remote is not None), None)
-            accounts |= {} if remote is None else {id(remote.account): remote.account}  # all files share one
+            accounts |= {} if remote is None else {id(remote.account): remote.account}  # the same for all files
     use = Use()
     for account in accounts.values():
         use.add(account.metadata)
@@ -40,11 +40,11 @@ def requests_outside_tasks(sources: Iterable[Any]) -> Use:
 
 @dataclass(frozen=True, repr=False)
 class FileSource(BaseSource):
-    """A source over files. It lists them once, when first needed; the listing is pickled with the source.
+    """A source over files. Files are listed once, at first use, and the listing is pickled with the source.
 
     Args:
         storage_options: options for storage other than local files.
-        unread: columns that nothing reads; their values are not parsed and are delivered as nulls.
+        unread: columns that no operator reads; the source delivers them as nulls without parsing their values.
     """
 
     paths: tuple[str, ...]
@@ -56,26 +56,26 @@ class FileSource(BaseSource):
     selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
     can_skip_parsing: ClassVar[bool] = False  # whether the format can skip parsing the columns in ``unread``
     tolerant = False  # set by ``skipping_damaged``
-    gone: ClassVar[frozenset[int]] = frozenset()  # removed files whose rows are unknown: see ``as_saved``
-    saved_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # set from a state when the source is restored from one
+    gone: ClassVar[frozenset[int]] = frozenset()  # removed files whose row counts are unknown: see ``as_saved``
+    saved_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # from the state, if the source was restored from one
 
     @once
     def listing(self) -> Listing:
         return list_files(self.paths, self.suffixes, self.storage_options)
 
     def share_known(self, other: _S) -> _S:
-        """Copy what is already known about the files to ``other``, a source over the same files, and return it."""
+        """Copy the cached listing and metadata to ``other``, a source over the same files, and return ``other``."""
         for known in ("listing", "tolerant", *self.selections_share):
             if known in self.__dict__:
                 other.__dict__[known] = self.__dict__[known]
         return other
 
     def leaving(self, unread: frozenset[str]) -> Self:
-        """Return the same rows and columns, with the columns in ``unread`` as nulls."""
+        """Return a source with the same rows and columns that delivers the columns in ``unread`` as nulls."""
         return self.share_known(replace(self, unread=unread))
 
     def with_unread(self, columns: dict[str, Any], names: Iterable[str], rows: int) -> dict[str, Any]:
-        """Return the columns ``names``, with nulls for those that were not parsed."""
+        """Return the columns ``names``, with nulls for columns in ``unread``."""
         return {name: pa.nulls(rows) if name in self.unread else columns[name] for name in names}
 
     @abstractmethod
@@ -90,12 +90,12 @@ class FileSource(BaseSource):
         return SplitTable.of(splits) + SplitTable(file=numbers, stop=1, rows=1, bytes=0, part=LOST)
 
     def skipping_damaged(self) -> Self:
-        """Return the same files for a run that skips damaged ones; a file whose metadata cannot be read counts as lost.
+        """Return a source over the same files that skips damaged ones; files with unreadable metadata are lost.
 
-        A lost file has one split of one row, and reading it fails. Damage outside the metadata raises during reading.
+        A lost file has one split with one row, and reading this split fails. Other damage is found during reading.
 
         Raises:
-            CedarError: no file is readable, or no single file is to blame.
+            CedarError: no file is readable, or the error does not come from individual files.
         """
         tolerant_source = self._tolerant(self.listing)
         if (metadata_error := tolerant_source.metadata_error()) is None:
@@ -123,7 +123,7 @@ class FileSource(BaseSource):
         return None
 
     def read_whole(self, split: Split) -> Iterator[Chunk]:
-        """Read as ``read`` does, but raise the error of a lost file, which ``read`` never gets."""
+        """Read a split like ``read``; for the split of a lost file, raise that file's error."""
         if split.part < 0:
             raise self.listing.lost[split.file - len(self.listing)][1]
         yield from self.read(split)
@@ -150,7 +150,7 @@ class FileSource(BaseSource):
         return marks_of(self.listing.files)
 
     def marks(self) -> tuple[list[str], list[str]]:
-        """Return stamps and content hashes of runs of the files for a state: see ``stamps.changed_runs``."""
+        """Return stamps and content hashes of groups of files, which a state stores: see ``stamps.changed_runs``."""
         return self._marks
 
     def describe(self) -> str:

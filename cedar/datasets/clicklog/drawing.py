@@ -1,4 +1,4 @@
-"""Draw and write the files of a synthetic log: first sessions, then their rows, finally the order in time."""
+"""Generate the files of a synthetic log: draw sessions, draw the rows of each session, sort the rows by time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOUR = 3600
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """A file's rows in order of time, and the click probability of each row."""
+    """A file's rows, sorted by time, and the click probability of each row."""
 
     columns: dict[str, Column]
     probability: Floats
@@ -38,10 +38,10 @@ class DrawnRows:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows grouped by session, each session in order of time.
+    """Rows grouped by session and sorted by time within each session.
 
     Args:
-        session: the session number of each row, 0, 1, ...
+        session: the session index of each row: 0, 1, ...
         first: whether the row is the first of its session.
     """
 
@@ -56,12 +56,12 @@ class _Rows:
         return len(self.session)
 
     def versions(self, repeats: float, rng: np.random.Generator) -> Ints:
-        """Return a version per row: the previous row's with probability ``repeats``, and a new one in each session."""
+        """Return a version id per row: new at each session's start, else new with probability 1 - ``repeats``."""
         return np.cumsum(self.first | (rng.random(len(self)) >= repeats)) - 1
 
 
 def draw_file(log: ClickLog, world: World, seed: int, file: int, rows: int) -> DrawnRows:
-    """Draw one file, which covers one hour; no session spans two files."""
+    """Draw the rows of one file, which covers one hour; no session spans two files."""
     rng = np.random.default_rng([seed, 1, file])
     drawn = _rows(log, rng, rows)
     ts = _times(log, drawn, rng) + _START + _HOUR * file
@@ -114,7 +114,7 @@ def _rows(log: ClickLog, rng: np.random.Generator, rows: int) -> _Rows:
 
 
 def _times(log: ClickLog, drawn: _Rows, rng: np.random.Generator) -> Ints:
-    """Return times in seconds: sessions start throughout the hour, and their rows follow in order within minutes."""
+    """Return each row's time in seconds: sessions start throughout the hour; their rows follow within a few minutes."""
     within = rng.random(len(drawn)) * log.minutes * 60
     within = within[np.lexsort((within, drawn.session))]
     last = max(1, int(_HOUR - log.minutes * 60))
@@ -157,7 +157,7 @@ def write_sessions(
     rows_per_file: int = 100_000,
     row_group_rows: int = 20_000,
 ) -> Written:
-    """Write a synthetic click log as Parquet with rows in order of time, so that sessions interleave.
+    """Write a synthetic click log as Parquet, sorted by time, so that the rows of different sessions interleave.
 
     Columns: ``session_id``, ``user_id``, ``ts`` (seconds), ``item_id`` and ``category`` (int64); the lists of the log
     (int64), by default ``hist_items`` and ``tags``; ``u0`` ... (int64), ids of the user; ``i0`` ... (int64), ids that
@@ -167,8 +167,8 @@ def write_sessions(
     Args:
         url: a directory without Parquet files.
         rows: number of rows.
-        seed: the same seed, log and ``rows_per_file`` give the same rows.
-        log: what to draw, ``ClickLog()`` by default.
+        seed: seed of all draws; the same seed, ``log`` and ``rows_per_file`` produce the same rows.
+        log: the specification of the log; ``ClickLog()`` by default.
         rows_per_file: rows per file; each file covers one hour.
         row_group_rows: rows per row group.
 

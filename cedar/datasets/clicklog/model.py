@@ -1,4 +1,4 @@
-"""Define the click model: it draws every label, and its AUC is the best that any model can reach."""
+"""The click model that draws every label; its AUC is the upper limit for trained models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BINS = 20_000  # number of probability bins
 
 @dataclass(frozen=True)
 class World:
-    """The parameters that all files of a log share.
+    """The parameters of a log's click model, shared by all of its files.
 
     The logit of a click is -1 + dense . weights + effect[item] + (mean of taste over hist_items) . taste[item].
 
@@ -42,7 +42,7 @@ class World:
         return _drawn(self.popularity, rng, n)
 
     def ids(self, feature: ListFeature, rng: np.random.Generator, n: int) -> Ints:
-        """Draw ``n`` ids for a list: items by their popularity, other ids from a distribution with the same skew."""
+        """Draw ``n`` ids for a list: items by their popularity, others from a distribution with the same skew."""
         if feature.name == ITEM_LISTS and feature.ids == len(self.popularity):
             return self.items(rng, n)
         return rng.integers(0, feature.ids, n) if not self.skew else _drawn(_popularity(feature.ids, self.skew), rng, n)
@@ -80,7 +80,7 @@ def _drawn(popularity: Floats, rng: np.random.Generator, n: int) -> Ints:
 
 
 def affinity(world: World, values: Ints, starts: Ints, lengths: Ints, item: Ints) -> Floats:
-    """Return how similar each row's item is to its history; 0 for an empty history."""
+    """Return the similarity of each row's item to the row's history; 0 for an empty history."""
     if not len(values):
         return np.zeros(len(item))
     affinities = np.zeros(len(item))

@@ -1,4 +1,4 @@
-"""Specify what a synthetic log contains."""
+"""The specification of a synthetic log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ITEM_LISTS = "hist_items"  # the list of items that the click model uses
 
 @dataclass(frozen=True)
 class ListFeature:
-    """A column with lists of a user's ids, which stay the same in most rows of a session.
+    """A list column of a user's ids; the list stays the same in most rows of a session.
 
     Args:
         name: column name; the column holds lists of int64.
-        length: mean length; lengths are Poisson and drawn together with the values.
-        repeats: d, the probability that a row repeats the list of the previous row in its session.
-        shift: at each change, drop this many ids from the front and append as many (a sliding history, whose length is
-            constant within a session); 0 draws a new list instead.
+        length: mean length of a list; lengths follow a Poisson distribution and change only when the values do.
+        repeats: the probability d that a row repeats the list of the previous row in its session.
+        shift: at each change, drop this many ids from the front and append as many, like a sliding history whose length
+            is constant within a session. With 0, each change draws a new list.
         ids: ids are 0 .. ids - 1.
         group: features in the same group change in the same rows; "" puts the feature in a group by itself.
     """
@@ -33,21 +33,21 @@ class ListFeature:
 
 @dataclass(frozen=True)
 class ClickLog:
-    """What to draw, and how much of it repeats.
+    """The specification of a synthetic click log: its columns, and how often values repeat within sessions.
 
     Args:
-        samples: S, rows per session: exactly this many, or the mean with ``vary`` (geometric).
-        vary: let the lengths of sessions differ.
-        repeats: d for the user's scalars, the probability that a row repeats the previous row's value.
+        samples: the number of rows per session, S; with ``vary`` it is the mean of a geometric distribution.
+        vary: whether the number of rows differs between sessions.
+        repeats: the probability d that a row repeats the previous row's values in the columns u0, u1, ...
         lists: the list features; the click model uses "hist_items".
-        scalars: number of user id columns u0, u1, ...
-        item_scalars: number of id columns i0, i1, ..., which are new in every row.
-        dense: number of float32 columns d0, d1, ..., which are new in every row.
+        scalars: number of columns u0, u1, ..., which hold ids of the user.
+        item_scalars: number of columns i0, i1, ..., which hold ids that are drawn independently for each row.
+        dense: number of float32 columns d0, d1, ..., which are drawn independently for each row.
         items: number of items.
         skew: the popularity of ids falls as 1 / rank ** skew; 0 makes them equally popular.
         users: number of users.
-        minutes: maximum duration of a session. Sessions start throughout a file's hour, so shorter ones interleave
-            less.
+        minutes: maximum duration of a session. Sessions start at random times within a file's hour, so shorter sessions
+            interleave less.
 
     Raises:
         PipelineError: a number is out of range, or two columns have the same name.
@@ -97,7 +97,7 @@ class ClickLog:
             raise _bad(f"two columns are named {twice!r}", "give each column its own name")
 
     def columns(self) -> list[str]:
-        """Return the names of the columns in order."""
+        """Return the column names in order."""
         return [
             "session_id", "user_id", "ts", "item_id", "category",
             *(feature.name for feature in self.lists),
@@ -110,13 +110,13 @@ class ClickLog:
 
 @dataclass(frozen=True)
 class Written:
-    """A log that was written.
+    """The result of ``write_sessions``.
 
     Args:
         urls: the log's files.
         rows: number of rows.
         clicks: the share of rows with label 1.
-        bayes_auc: the AUC on these rows of the model that drew the labels; other models can exceed it only by chance.
+        bayes_auc: the AUC of the true click probabilities on these rows; models can exceed it only by chance.
     """
 
     urls: tuple[str, ...]
