@@ -112,7 +112,7 @@ def _line_end(data: bytes, start: int, stop: int) -> int:
 def _quoted(data: bytes, delimiter: str) -> tuple[Any, Any]:
     """Return the positions of opening and closing quotes; the last closing quote may be missing.
 
-    A value that contains doubled quotes may count as several values. A quote within an unquoted field, as in
+    A value with doubled quotes may count as several. Quotes inside unquoted fields have no meaning, as in ``5" pipe``.
     """
     characters: Bytes = np.frombuffer(data, dtype=np.uint8)
     quotes = np.flatnonzero(characters == _QUOTE)

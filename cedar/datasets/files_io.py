@@ -93,7 +93,7 @@ def open_file(file: File) -> Any:
 
 
 def actual_format(file: File) -> tuple[str, str] | None:
-    """Return what a file is instead of UTF-8, and what to do, for messages; None if its first bytes do not show it."""
+    """Return the format of a file that is not UTF-8, and the advice for messages; None if the format is unknown."""
     with reading(file.url), open_file(file) as stream:
         head = stream.read(16)
     kind = next((kind for start, kind in _FORMATS.items() if re.match(start, head)), None)

@@ -1,4 +1,4 @@
-"""Parquet footers of many files, with columnar access to what is needed from all files at once."""
+"""Parquet footers of many files; values that are needed for all files are stored in arrays."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cedar.datasets.tensors import declared_tensors
 
 _CODEC = "zstd"
 _LENGTH = struct.Struct("<Q")
-_CACHED_FOOTERS = 256  # parsed footers that are cached
+_CACHED_FOOTERS = 256  # maximum number of parsed footers in the cache
 _ARROW = b"ARROW:schema"  # the metadata key under which Arrow stores its own schema
 
 
 class FileSchema:
-    """The schema of a file's columns in Parquet and in Arrow; only Arrow's has time zones, durations and arrays."""
+    """A file's Parquet schema and Arrow schema; only the latter has time zones, durations and arrays."""
 
     def __init__(self, footer: Any) -> None:
         self.parquet = footer.schema
@@ -38,7 +38,7 @@ class FileSchema:
         return self.parquet.to_arrow_schema().remove_metadata()  # without pandas metadata, which differs between files
 
     def same(self, other: FileSchema) -> bool:
-        """Return whether two files have the same columns, so that facts about one file's columns hold for the other."""
+        """Return whether two files have the same columns, so that they can share what is derived from the schema."""
         if not self.parquet.equals(other.parquet):
             return False
         if self._arrow_metadata == other._arrow_metadata or self._arrow.equals(other._arrow, check_metadata=True):
@@ -53,9 +53,9 @@ class Footers(Sequence[Any]):
 
     Args:
         files: the files of a listing.
-        kinds: the schema number of each file; schemas are numbered in order of first appearance.
-        groups: the index of each file's first row group among those of all files, int64[files + 1].
-        rows: the rows of each row group.
+        kinds: for each file, the index of its schema among the distinct schemas, in order of first appearance.
+        groups: the index of each file's first row group among all row groups, and their total number; int64[files + 1].
+        rows: the row count of each row group.
     """
 
     def __init__(self, files: Sequence[File], kinds: Index, groups: Index, rows: Index) -> None:
@@ -64,10 +64,10 @@ class Footers(Sequence[Any]):
 
     @abstractmethod
     def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
-        """Estimate the decoded bytes of some leaf columns in each row group; ``leaves`` lists them for each schema."""
+        """Estimate the decoded bytes of leaf columns in each row group; ``leaves`` has leaf indices for each schema."""
 
     def rows_of_files(self) -> list[list[int]]:
-        """Return the rows of each file's row groups."""
+        """Return for each file the row counts of its row groups."""
         rows, ends = self.rows.tolist(), self.groups.tolist()
         return [rows[low:high] for low, high in pairwise(ends)]
 
@@ -102,13 +102,13 @@ class ReadFooters(Footers):
 
 
 class KeptFooters(Footers):
-    """Footers stored in a manifest and parsed on demand; other processes read them from the files.
+    """Footers stored in a manifest and parsed on demand. When unpickled, they are read from the files instead.
 
     Args:
-        sizes: estimated bytes of each leaf column of each row group, file by file, row group by row group.
-        ends: where each file's part of ``sizes`` begins, int64[files + 1].
-        packed: the footers, as ``pack_footer`` returns them.
-        where: the manifest, for messages.
+        sizes: estimated bytes of each leaf column of each row group, ordered by file, row group and leaf.
+        ends: the index at which each file's part of ``sizes`` begins, and the total; int64[files + 1].
+        packed: the compressed footers, as ``pack_footer`` returns them.
+        where: the manifest's path, for messages.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class KeptFooters(Footers):
 
 
 def kind_of(footer: Any, file: File, known: list[FileSchema]) -> int:
-    """Return the number of a file's schema in ``known``; append the schema if it is new.
+    """Return the index of a file's schema in the list ``known``; append the schema if it is new.
 
     Raises:
         SourceError: the schema cannot be interpreted.
@@ -202,7 +202,7 @@ def _tail(file: File) -> bytes:
 
 
 def pack_footer(file: File) -> tuple[Any, Index, Index, bytes]:
-    """Return a footer, the rows of its row groups, the bytes of their leaf columns, and the packed footer.
+    """Return a footer, the row counts of its row groups, the bytes of their leaf columns, and the compressed footer.
 
     Raises:
         SourceError: the file cannot be read, or is not a Parquet file.
@@ -218,7 +218,7 @@ def pack_footer(file: File) -> tuple[Any, Index, Index, bytes]:
 
 
 def unpack_footer(data: bytes, file: File) -> bytes:
-    """Return the last bytes of a file; raise BadFooter if they exceed the file's size or the decompression limit."""
+    """Decompress a footer; raise BadFooter if it would exceed the file's size or the limit on decompression."""
     if len(data) < _LENGTH.size:
         raise BadFooter("it is cut off")
     (length,) = _LENGTH.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Read columns that a dataset stores in folder names: ``date=2024-01-01/part-0.parquet``."""
+"""Read partition columns, which a dataset stores in folder names: ``date=2024-01-01/part-0.parquet``."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class HiveColumn:
 
 
 def hive_columns(listing: Listing, types: Mapping[str, pa.DataType]) -> list[HiveColumn]:
-    """Return the columns in the folder names of the listed files.
+    """Return the partition columns in the folder names of the listed files.
 
-    A column has integers, dates (2024-01-31) or booleans (true) if all its values do, otherwise strings, unless
-    ``types`` gives its type.
+    The type comes from ``types`` if it has the column. Otherwise it is integer, date (2024-01-31) or boolean (true) if
+    all values in the folder names match, else string.
 
     Raises:
         SourceError: files are partitioned by different columns, or a value does not match its type.
@@ -92,7 +92,7 @@ def _column(name: str, strings: list[str], declared: pa.DataType | None, listing
 
 
 def _kind(text: str) -> pa.DataType:
-    """Infer a type from a value as it is written (percent-encoded) in a folder name."""
+    """Infer the type of a value from its percent-encoded form in a folder name."""
     if text in ("true", "false"):
         return pa.bool_()
     if _DATE.fullmatch(text):
@@ -111,7 +111,7 @@ def _is_int(text: str) -> bool:
 
 
 def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
-    """Return which files satisfy a row-wise predicate on ``columns``; None if it needs others or fails for a value.
+    """Return which files satisfy a row-wise predicate; None if it needs other columns than these, or raises an error.
 
     Examples:
         >>> import polars as pl
@@ -127,13 +127,13 @@ def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -
     try:
         satisfied_rows = pl.DataFrame(values).select(predicate.alias(_SATISFIED))[_SATISFIED]
     except pl.exceptions.PolarsError:
-        return None  # the run will name the row that fails
+        return None  # the run will evaluate the predicate again and report the row that fails
     of_rows = satisfied_rows.dtype == pl.Boolean and len(satisfied_rows) == len(values)
     return satisfied_rows.fill_null(value=False).to_numpy() if of_rows else None
 
 
 def folder_of(names: list[str], values: list[Any]) -> str:
-    """Return the folder of the rows with these values, such as ``date=2024-01-01/hour=7``.
+    """Return the folder for rows with these partition values, such as ``date=2024-01-01/hour=7``.
 
     Examples:
         >>> folder_of(["n", "s", "b"], [7, "7", True])
@@ -148,5 +148,5 @@ def folder_of(names: list[str], values: list[Any]) -> str:
 def _quoted(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else quote(str(value), safe=" ")
     if isinstance(value, str) and (text == NULL or _kind(text) != pa.large_string()):
-        return f"%{ord(text[0]):02X}{text[1:]}"  # so that a string which looks like a number stays a string
+        return f"%{ord(text[0]):02X}{text[1:]}"  # escape one character, so that readers do not infer another type
     return text

@@ -1,4 +1,4 @@
-"""Read Hugging Face datasets from their Arrow table, in the order of their indices."""
+"""Read Hugging Face datasets from their Arrow tables, in the dataset's row order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SPLIT_BYTES = 64 << 20
 
 
 def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
-    """Return the source that ``cedar.from_huggingface`` uses: a ``datasets.Dataset``, read from its Arrow table.
+    """Return the source that ``cedar.from_huggingface`` uses: the rows of a ``datasets.Dataset``.
 
-    Columns keep their stored form: images and audio are structs of bytes and path. A shuffled, filtered or selected
-    dataset keeps its order. If the dataset has a transform or a format with different values, each row is what the
-    dataset returns for its index.
+    Rows are read from the dataset's Arrow table, in the dataset's order, and columns keep their stored form: images and
+    audio are structs of bytes and path. If the dataset has a transform, or a format that changes values, cedar instead
+    reads each row with ``dataset[i]``.
 
     Raises:
         PipelineError: ``dataset`` is not a ``datasets.Dataset``.
@@ -48,7 +48,7 @@ def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
     decoded = _decoded_columns(dataset, table.schema)
     other = form.get("type") not in (None, "python", "arrow", "pandas", "polars")
     changes = form.get("format_kwargs") or (other and (decoded or "double" in str(table.schema.types)))
-    if changes or not all(map(_is_file, decoded.values())):  # the format's keyword arguments include a transform
+    if changes or not all(map(_is_file, decoded.values())):  # the keyword arguments of a format include the transform
         return ItemsSource(dataset, uses_getitems=False)
     indices = _arrow(getattr(dataset, "_indices", None))
     order = None if indices is None else np.asarray(indices.column(0).to_numpy(), dtype=np.int64)
@@ -98,7 +98,7 @@ def _lacks_bytes(files: pa.Array) -> bool:
 
 
 def with_bytes(value: Any) -> Any:
-    """Return a file, or a list of files, with missing bytes read from the path."""
+    """Return a file, or a list of files, after reading missing bytes from the file's path."""
     if isinstance(value, list):
         return [with_bytes(each) for each in value]
     if value is None or value["bytes"] is not None or value["path"] is None:

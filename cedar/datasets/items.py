@@ -20,11 +20,11 @@ from cedar.operators.marks import BlockKilled, making
 
 _LIST_SPLIT = 1024
 _DATASET_SPLIT = 32  # an item may be a decoded image, or take seconds to load
-_LARGEST_SPLIT = 256  # for small items in a large dataset
-_FEW_SPLITS = 64  # minimum splits of a dataset before splits grow
+_LARGEST_SPLIT = 256  # maximum rows per split, for small items in a large dataset
+_FEW_SPLITS = 64  # splits grow only as long as a dataset has at least this many
 _SPLIT_BYTES = 1 << 20
 
-_SUGGESTIONS = {  # package and class of common mistakes -> what to use instead
+_SUGGESTIONS = {  # package and class of an unsupported argument -> what to use instead
     ("polars", "DataFrame"): "cedar.from_polars(frame)",
     ("polars", "LazyFrame"): "cedar.from_polars(frame.collect())",
     ("pyarrow", "Table"): "cedar.from_arrow(table)",
@@ -48,8 +48,8 @@ class ItemsSource(BaseSource):
     items: Any
     dtypes: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
-    uses_getitems: bool = True  # if the dataset has ``__getitems__``
-    cuts_splits: ClassVar[bool] = True  # any row of a split can be read without the others
+    uses_getitems: bool = True  # whether to call ``__getitems__`` if the dataset has it
+    cuts_splits: ClassVar[bool] = True  # a part of a split can be read by itself
     holds_objects: ClassVar[bool] = True  # two reads may return the same object, which user functions may have modified
 
     @property
@@ -72,7 +72,7 @@ class ItemsSource(BaseSource):
 
     @property
     def _sample(self) -> list[Any]:
-        """Return the first items without those that fail; the read of their split handles the failures."""
+        """Return the first items, except items that fail; failures are handled when the split is read."""
         stop = min(SAMPLE, self._length)
         try:
             return self._fetch(0, stop)
@@ -80,7 +80,7 @@ class ItemsSource(BaseSource):
             return [self._first, *self._fetch_valid_items(1, stop)]
 
     def _fetch_valid_items(self, start: int, stop: int) -> Iterator[Any]:
-        """Yield the items that do not fail."""
+        """Yield items in order; skip items that fail."""
         for number in range(start, stop):
             with suppress(RowError):
                 yield self._fetch(number, number + 1)[0]
@@ -103,7 +103,7 @@ class ItemsSource(BaseSource):
         yield Chunk(build_rows(items, types, self._origin, split.start), length=len(items))
 
     def read_valid_rows(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
-        """Read as ``read`` does, but return failed items as errors by item number instead of raising."""
+        """Read a split as ``read`` does, but return the errors of failed items by item index instead of raising."""
         assert split.stop is not None
         failed: dict[int, RowError] = {}
         items = self._fetch_valid(split.start, split.stop, failed)
@@ -120,10 +120,10 @@ class ItemsSource(BaseSource):
         return items
 
     def _build_valid(self, items: dict[int, Any], failed: dict[int, RowError]) -> dict[str, Column]:
-        """Build columns from items, and move items that do not fit to ``failed``."""
+        """Build columns from items; move items that do not fit the column types from ``items`` to ``failed``."""
         try:
             return build_rows(list(items.values()), self._types, self._origin, 0)
-        except RowError:  # build rows one by one to find those that fail
+        except RowError:  # build rows one by one to find the rows that fail
             for number, item in list(items.items()):
                 try:
                     build_rows([item], self._types, self._origin, number)
@@ -178,7 +178,7 @@ class ItemsSource(BaseSource):
         return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index, fix)
 
     def schema(self) -> Schema:
-        """Return names and types for a list; for a dataset only the names of item 0, since items may be slow."""
+        """Return names and types for a list; for a dataset, only the names in item 0, since loading may be slow."""
         if self._length == 0 and self.dtypes is None:
             return None
         if self._length == 0 or self._in_memory:
@@ -187,7 +187,7 @@ class ItemsSource(BaseSource):
 
     @once
     def _first(self) -> Any:
-        """Return the first item that does not fail; raise the error of item 0 if the first 64 all fail."""
+        """Return the first item that loads without an error; if the first 64 all fail, raise the error of item 0."""
         for item in self._fetch_valid_items(0, min(SAMPLE, self._length)):
             return item
         return self._fetch(0, 1)[0]
@@ -201,12 +201,12 @@ class ItemsSource(BaseSource):
 
     @property
     def row_bytes(self) -> float | None:
-        """Return the bytes of the first item, rounded up to a power of two."""
+        """Return the size of the first item in bytes, rounded up to a power of two; None without items."""
         return self._row_bytes if self._length else None
 
     @property
     def per_row(self) -> bool:
-        """Return whether the items are created one by one in Python, as those of a dataset are."""
+        """Return whether items are created one by one in Python, as by a dataset's ``__getitem__``."""
         return not self._in_memory
 
     def digest(self) -> str:
@@ -220,7 +220,7 @@ class ItemsSource(BaseSource):
 
 
 def _split_size(length: int, width: float) -> int:
-    """Return the rows per split of a dataset: more for many small items, since each split costs a task."""
+    """Return the rows per split of a dataset: more for many small items, since each split becomes a task."""
     size = _DATASET_SPLIT
     while size < _LARGEST_SPLIT and 2 * size * max(width, 1) <= _SPLIT_BYTES and 2 * size * _FEW_SPLITS <= length:
         size *= 2
@@ -239,7 +239,7 @@ def from_items(
         dtypes: types of columns that the first 64 rows do not determine.
 
     Raises:
-        PipelineError: ``rows`` is something else, or ``names`` are not distinct strings.
+        PipelineError: ``rows`` has another type, or ``names`` are not distinct strings.
 
     Examples:
         >>> source = from_items([(1, "a"), (2, "b")], names=("x", "y"))
@@ -264,7 +264,7 @@ def from_items(
 
 
 def _suggestion(rows: Any) -> str | None:
-    """Return what to use for ``rows`` that are neither a list nor a map-style dataset; None if they are."""
+    """Return what to use instead of ``rows``; None if it is a list or a map-style dataset."""
     kind = type(rows)
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
     if other := _SUGGESTIONS.get((kind.__module__.partition(".")[0], kind.__name__)):

@@ -1,4 +1,4 @@
-"""Read rows from an iterator that a function creates for each pass."""
+"""Read rows from an iterator that a user's function creates for each pass over the data."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CHUNK_ROWS = 1024
 
 @dataclass(frozen=True, repr=False, eq=False)
 class IterableSource(BaseSource):
-    """A source with one split, which is always read from its beginning; resuming skips rows."""
+    """A source with a single split. Every read starts at the beginning, so resuming reads and skips earlier rows."""
 
     make_iterator: Callable[[], Iterable[Any]]
     dtypes: Mapping[str, Any] | None = None
-    one_pass: ClassVar[bool] = True  # a pass may be expensive, so a change of plan waits for the next epoch
+    one_pass: ClassVar[bool] = True  # a pass may be expensive: change plans only between epochs
 
     def splits(self) -> list[Split]:
         return [Split(streaming=True)]
@@ -39,7 +39,7 @@ class IterableSource(BaseSource):
                 types = self._types(items, origin)
                 yield Chunk(build_rows(items, types, origin, row), length=len(items))
                 row += len(items)
-                size = min(2 * size, _CHUNK_ROWS)  # deliver the first rows soon, then use larger chunks
+                size = min(2 * size, _CHUNK_ROWS)  # small chunks first, so that the first batch arrives soon
                 items = self._next(iterator, size, origin, row)
         finally:
             close = getattr(iterator, "close", None)
@@ -47,7 +47,7 @@ class IterableSource(BaseSource):
                 close()
 
     def schema(self) -> Schema:
-        """Return None without ``dtypes``; with them, the schema of the first rows, which the next pass reuses."""
+        """Return the schema of the first rows, which the next pass reuses; None without ``dtypes``."""
         if self.dtypes is None:
             return None
         if "_fixed" not in self.__dict__:
@@ -58,7 +58,7 @@ class IterableSource(BaseSource):
         return dict(self.__dict__["_fixed"].kinds)
 
     def first(self) -> Chunk:
-        """Return the first rows, at most 64; the next pass starts with them instead of reading them again."""
+        """Return up to 64 of the first rows; the next pass starts with these rows and does not read them again."""
         items, origin = self._look_ahead(), Origin(self.describe())
         return Chunk(build_rows(items, self._types(items, origin), origin, 0), length=len(items))
 
@@ -70,7 +70,7 @@ class IterableSource(BaseSource):
         iterator = self._start(origin)
         items = self._next(iterator, SAMPLE, origin, 0)
         self._types(items, origin)
-        self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))  # forks inherit it: check the pid
+        self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))  # check the pid, as forks inherit this
         return items
 
     def _start(self, origin: Origin) -> Iterator[Any]:
@@ -83,7 +83,7 @@ class IterableSource(BaseSource):
         return iterator
 
     def _reject_repeated(self, iterator: Iterator[Any]) -> None:
-        """Reject an iterator that was returned before: it would continue midway, and the pass would lose rows."""
+        """Reject an iterator that a previous pass used: it continues where it stopped, so this pass would lose rows."""
         last = self.__dict__.get("_last")
         if last is not None and last.ref() is iterator:
             raise PipelineError(
@@ -92,7 +92,7 @@ class IterableSource(BaseSource):
             )
         try:
             self.__dict__["_last"] = _LastIterator(weakref.ref(iterator))
-        except TypeError:  # iterators over lists, and map objects, do not support weak references
+        except TypeError:  # list iterators and map objects do not support weak references
             self.__dict__["_last"] = _LastIterator(lambda: iterator)
 
     def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
@@ -122,7 +122,7 @@ class IterableSource(BaseSource):
 
 
 class _LastIterator:
-    """Holds the iterator of the last pass; pickling drops it."""
+    """A reference to the iterator of the last pass; pickling drops the iterator."""
 
     def __init__(self, ref: Callable[[], Any]) -> None:
         self.ref = ref

@@ -1,4 +1,4 @@
-"""Read JSON lines: each line is one JSON object; the first 64 rows fix the columns and their types."""
+"""Read JSON lines: each line is one JSON object; columns and types are inferred from the first 64 rows."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
 from cedar.datasets.split_table import SplitTable
 
-_FAILURES = (pa.ArrowException, ValueError, RecursionError)  # errors that a parser raises for a line
-_DECODER = json.JSONDecoder(parse_int=float, strict=False)  # used to find where values end, whatever their type
+_FAILURES = (pa.ArrowException, ValueError, RecursionError)  # errors that parsers raise for invalid lines
+_DECODER = json.JSONDecoder(parse_int=float, strict=False)  # finds where values end; accepts any values
 _GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 _HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, repr=False)
 class JsonlSource(FileSource):
-    """JSON lines in byte ranges of 8 MiB; a compressed file is one streaming split."""
+    """JSON lines, in splits of 8 MiB; a compressed file is one streaming split."""
 
     dtypes: tuple[tuple[str, Any], ...] = ()
     split_bytes: int = SPLIT_BYTES
@@ -52,7 +52,7 @@ class JsonlSource(FileSource):
 
     @once
     def _types(self) -> dict[str, ColumnType]:
-        """Return the canonical types of all columns; UNKNOWN, an error when read, if values have no common type."""
+        """Return the canonical types of all columns; UNKNOWN if values have no common type, so that reading fails."""
         declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
         for name, kind in declared.items():
             if not isinstance(kind, pa.DataType):
@@ -65,7 +65,7 @@ class JsonlSource(FileSource):
         return types | declared
 
     def _first_rows(self) -> tuple[int, list[dict[str, Any]], list[int]]:
-        """Return up to 64 rows of the first file that has rows, and their byte offsets."""
+        """Return the index of the first file that has rows, up to 64 of its rows, and their byte offsets."""
         rows: list[dict[str, Any]] = []
         offsets: list[int] = []
         every = self.sound_splits()
@@ -92,7 +92,7 @@ class JsonlSource(FileSource):
         return 0, rows, offsets
 
     def _parse(self, ordinal: int, file: File, offset: int, text: bytes) -> dict[str, Any]:
-        array = offset == 0 and text.startswith(b"[")  # the whole file may be a JSON array
+        array = offset == 0 and text.startswith(b"[")  # the file may be one JSON array
         try:
             row = json.loads(text)
         except ValueError as error:
@@ -150,20 +150,20 @@ class JsonlSource(FileSource):
                 raise line_error
 
     def _columns(self, data: Any, rows: int) -> dict[str, Any]:
-        """Parse ``rows`` lines into columns; raise the parser's errors, or ValueError if the row count differs."""
+        """Parse ``rows`` lines into columns; raise the parser's error, or ValueError for another number of objects."""
         types = self._types
         if not types:
             if any(json.loads(text) for text in data.tobytes().split(b"\n") if text.strip()):
                 raise ValueError("unexpected field")
             return {}
         wanted = {name: kind for name, kind in self.schema().items() if name not in self.unread}
-        asked: dict[str, ColumnType] = dict(wanted) or {"": pa.null()}  # counting rows takes a column
+        asked: dict[str, ColumnType] = dict(wanted) or {"": pa.null()}  # the parser needs a column to count rows
         exact = self._rejects_unknown
         try:
-            structs = any(map(_has_struct, asked.values()))  # "ignore" would also drop fields inside structs
+            structs = any(map(_has_struct, asked.values()))  # "ignore" would drop fields of structs
             table = _table(data, types if structs else asked, "error" if structs or exact else "ignore")
         except _FAILURES:
-            # The error may be in a column that is not read, or in one that is read as text.
+            # The error may come from a column that is not selected, or from a column that is declared as string.
             strings = {name for name, _ in self.dtypes if pa.types.is_large_string(asked.get(name))}
             every = (text for text in data.tobytes().split(b"\n") if text.strip())
             plain = "\n".join(
@@ -184,11 +184,11 @@ class JsonlSource(FileSource):
 
     @property
     def _rejects_unknown(self) -> bool:
-        """Return whether all columns are read, in which case columns that the first rows lack are an error."""
+        """Return whether all columns are read; if so, a column that is missing in the first rows is an error."""
         return not self.unread and len(self.schema()) == len(self._types)
 
     def _first_error(self, ordinal: int, file: File, lines: Lines, starts: Index) -> tuple[Exception, int]:
-        """Return the error for the first line that does not parse, and how many come before it, by bisection."""
+        """Find the first invalid line by bisection; return its error and the number of lines before it."""
         stops = np.append(starts[1:], len(lines.data))
         low, high = 0, len(starts)  # all lines before ``low`` parse; at least one before ``high`` does not
         while high - low > 1:
@@ -212,7 +212,7 @@ class JsonlSource(FileSource):
         except RowError as error:
             return error
         except _FAILURES as error:
-            message = re.sub(r"JSON parse error: | in row \d+$", "", str(error))  # one line was parsed
+            message = re.sub(r"JSON parse error: | in row \d+$", "", str(error))  # the row number is always 0 here
             columns = ", ".join(f"{name}: {kind}" for name, kind in self._types.items())
             fix = f"correct the line, or set types with dtypes={{...}}; the current types are {columns}"
             name = next(
@@ -241,7 +241,7 @@ def _line_texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
 
 
 def _exceeds_depth(row: Any, most: int) -> bool:
-    """Return whether values are nested in more than ``most`` objects and lists."""
+    """Return whether values are nested more than ``most`` levels deep in objects and lists."""
     level = [row]
     for _ in range(most):
         level = [v for each in level for v in (each.values() if isinstance(each, dict) else each)]
@@ -256,7 +256,7 @@ def _too_deep_error(file: File, ordinal: int, offset: int) -> RowError:
 
 
 def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table:
-    """Parse lines into columns of these types; ``unknown`` is "error" or "ignore", for unexpected columns."""
+    """Parse lines into columns of these types; ``unknown`` ("error" or "ignore") applies to unexpected columns."""
     read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
     schema = pa.schema([(name, _parser_type(kind)) for name, kind in types.items() if kind is not UNKNOWN])
     parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown)
@@ -264,7 +264,7 @@ def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table
 
 
 def _select_members(text: str, wanted: Container[str] | None, strings: Container[str]) -> str:
-    """Return a line with only the ``wanted`` keys (None: all), and values of ``strings`` as strings of their JSON.
+    """Return a line with only the ``wanted`` keys (None keeps all); values of ``strings`` become strings of JSON text.
 
     Examples:
         >>> _select_members('{"a": [1.50, {}], "b": 1, "c": "x"}', {"a", "c"}, {"a", "c"})
@@ -288,7 +288,7 @@ def _select_members(text: str, wanted: Container[str] | None, strings: Container
 
 
 def _as_text_fix(name: str) -> str:
-    """Return the advice for a column whose values have no common type."""
+    """Return the advice for errors about a column whose values have no common type."""
     return f"keep its values as JSON text, dtypes={{{name!r}: str}}, or omit it: columns=[...] selects columns"
 
 
@@ -299,7 +299,7 @@ def _has_struct(kind: ColumnType) -> bool:
 
 
 def _parser_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type to request from the parser, which does not support large lists."""
+    """Return the type to request from Arrow's JSON parser, which does not support large lists."""
     if pa.types.is_large_list(kind):
         return pa.list_(_parser_type(kind.value_type))
     if pa.types.is_struct(kind):
@@ -358,10 +358,10 @@ def read_jsonl(
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.
-        columns: the columns to read. The values of other columns have no type and are not checked.
-        dtypes: types of columns. The first 64 rows of the first file that has rows fix the others. A later value of
-            another type, or a column that those rows lack, is an error. A missing column is null. A column of strings
-            keeps the JSON text of values that are not strings.
+        columns: the columns to read. Values of other columns are not checked.
+        dtypes: types of columns. Other types are inferred from the first 64 rows of the first file that has rows; a
+            later value of another type, or a new column, is an error. Missing values are null. In a column declared as
+            string, other values become their JSON text.
 
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.

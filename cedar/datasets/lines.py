@@ -1,4 +1,4 @@
-"""Read lines of text in byte ranges: assemble complete lines from pieces of files, and find where each begins."""
+"""Read the lines of byte ranges of text files, and find the byte offset of each line."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NEWLINE, _RETURN = 10, 13
 
 @dataclass(frozen=True)
 class Lines:
-    """Complete lines of a file.
+    """A block of complete lines of a file.
 
     Args:
-        data: uint8[...], from the first byte of the first line; the last line may lack its newline.
+        data: the bytes of the lines, uint8; the newline of the file's last line may be missing.
         start: the byte offset of ``data`` in the (decompressed) file.
     """
 
@@ -36,7 +36,7 @@ class Lines:
     start: int
 
     def ends(self) -> Index:
-        """Return for each line the index in ``data`` of its newline, or of the end of the data."""
+        """Return the index in ``data`` of each line's newline; ``len(data)`` for a last line without a newline."""
         ends = np.flatnonzero(self.data == _NEWLINE)
         if len(self.data) and self.data[-1] != _NEWLINE:
             ends = np.append(ends, len(self.data))
@@ -44,7 +44,7 @@ class Lines:
 
     @staticmethod
     def starts(ends: Index) -> Index:
-        """Return for each line the index in ``data`` of its first byte."""
+        """Return the index in ``data`` of each line's first byte."""
         starts = np.zeros(len(ends), dtype=np.int64)
         starts[1:] = ends[:-1] + 1
         return starts
@@ -102,8 +102,8 @@ def _too_long_error(file: File, start: int) -> SourceError:
 
 
 def _range(file: File, start: int, stop: int) -> Lines:
-    """Return the lines whose first byte is in the range."""
-    before = 1 if start else 0  # the previous byte shows whether a line begins at ``start``
+    """Return the lines whose first byte is in the byte range."""
+    before = 1 if start else 0  # read the byte before ``start`` too: if it is a newline, a line begins at ``start``
     data = read_range(file, start - before, stop)
     begin = 0
     if before:
@@ -122,7 +122,7 @@ def _range(file: File, start: int, stop: int) -> Lines:
 
 
 def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
-    """Yield the rest of the line that begins at ``start``, from ``position`` on."""
+    """Yield the bytes of a line from ``position`` to its end; ``start`` is the offset at which the line begins."""
     size = _SEARCH_BYTES
     while True:
         if position - start > file.limits.line_bytes:
@@ -145,7 +145,7 @@ def _find_newline(data: Bytes) -> int | None:
 
 
 def _find_last(data: Bytes) -> int:
-    """Find the last newline, -1 if there is none; search from the end, since most lines are short."""
+    """Return the index of the last newline, or -1; search pieces from the end, since most lines are short."""
     stop, size = len(data), _SEARCH_BYTES
     while stop > 0:
         position = data[max(0, stop - size) : stop].tobytes().rfind(b"\n")
@@ -156,7 +156,7 @@ def _find_last(data: Bytes) -> int:
 
 
 def _find_first(data: Bytes) -> int:
-    """Find the first newline in pieces of growing size, since it is usually near."""
+    """Return the index of the first newline, or -1; search pieces of growing size, since most lines are short."""
     start, size = 0, _SEARCH_BYTES
     while start < len(data):
         position = data[start : start + size].tobytes().find(b"\n")
@@ -195,11 +195,11 @@ def _stream(file: File) -> Iterator[Lines]:
 
 
 def text_column(lines: Lines, ends: Index) -> Column:
-    """Return the lines as large_string without line ends (LF or CR LF) and byte order mark; UTF-8 is not checked."""
+    """Return lines as large_string without line ends (LF, CR LF) and byte order mark, and without checking UTF-8."""
     data = lines.data
     keep = np.ones(len(data), dtype=bool)
     keep[ends[ends < len(data)]] = False
-    dropped = np.arange(len(ends), dtype=np.int64)  # bytes removed before each line's end
+    dropped = np.arange(len(ends), dtype=np.int64)  # number of bytes removed up to each line's end
     returns = (ends < len(data)) & (ends > Lines.starts(ends))
     returns[returns] = data[ends[returns] - 1] == _RETURN
     if returns.any():
@@ -229,7 +229,7 @@ def count_newlines(file: File, start: int, stop: int) -> int:
 
 
 def line_number(file: File, offset: int) -> int:
-    """Return the 0-based number of the line at a byte offset of the decompressed file; reads the file up to there."""
+    """Return the 0-based number of the line at an offset in the decompressed file, by reading the file up to it."""
     if compression_of(file) is not None:
         count = 0
         with open_file(file) as stream:

@@ -1,7 +1,7 @@
-"""List the files that a source reads, in a fixed order.
+"""List the files that a source reads, sorted by path.
 
-A path is a local path or any fsspec URL; ``*``, ``?``, ``[...]`` and ``**`` are globs. Files are sorted by path. Row
-keys contain a hash of each file's path below the root of the listing. Globs do not match names that begin with a dot.
+A path is a local path or any fsspec URL, and may be a glob with ``*``, ``?``, ``[...]`` and ``**``. Globs do not match
+names that begin with a dot. Row keys contain a hash of each file's path relative to the root of the listing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from cedar.datasets.walking import expand_braces, folders_below, local_glob
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
 _THREADS = 16
-_PATHS_PER_THREAD = 32  # maximum local paths per thread; listing a file takes about 20 us
+_PATHS_PER_THREAD = 32  # maximum local paths per work item; listing a file takes about 20 us
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -51,13 +51,13 @@ class File:
     """A file of a listing.
 
     Args:
-        path: the path with which its filesystem opens it.
-        name: its path below the listed directory, or below the fixed part of the glob.
+        path: the path to open, in the form that the file's filesystem expects.
+        name: the path relative to the listed directory, or to the part of the glob before the first wildcard.
         size: bytes, None if the storage does not report it.
-        remote: the storage; None for local files.
+        remote: the remote storage; None for local files.
         limits: limits on memory and sizes when reading the file.
-        stamp: changes when the file does. For local files the change time in ns, the inode and the device; for other
-            storage the tag or time that it reports; None if it reports neither.
+        stamp: a value that changes with the file: the modification time in ns, inode and device of a local file; the
+            tag or time that other storage reports; None if the storage reports neither.
     """
 
     path: str
@@ -69,12 +69,12 @@ class File:
 
     @property
     def url(self) -> str:
-        """Return the name for messages: an absolute path, or a URL without credentials."""
+        """Return the file's name for messages: an absolute path, or a URL without credentials."""
         return self.path if self.remote is None else self.remote.url(self.path)
 
     @property
     def identity_parts(self) -> list[Any]:
-        """Return the file's location, size and time of last change."""
+        """Return the file's location, size and time of last modification."""
         store = self.remote.store if self.remote is not None else ""
         return [self.url, self.size, portable_stamp(self.stamp), *([store] if store else [])]
 
@@ -88,7 +88,7 @@ class Listing:
 
     Args:
         files: the files that can be read.
-        lost: files left out as damaged, each with its error; they come last in names, ids and digests.
+        lost: unreadable files with their errors; ``names`` and ``ids`` list these files last.
     """
 
     files: tuple[File, ...]
@@ -109,10 +109,10 @@ class Listing:
         return (*self.files, *(file for file, _ in self.lost))
 
     def names(self) -> list[str]:
-        """Return the path of each file below the root, which is the deepest folder above everything that was listed.
+        """Return each file's path relative to the root, the deepest folder that contains everything that was listed.
 
-        "Everything that was listed" means folders, the fixed parts of globs, and the folders of files given by path.
-        Adding or removing a file below the root therefore does not change the names of other files.
+        "Everything" means the listed folders, the parts of globs before the first wildcard, and the folders of single
+        files. Adding or removing a file in them therefore does not change the names of other files.
         """
         every, roots = self.every, [root := ""]
         for file in every:
@@ -123,7 +123,7 @@ class Listing:
         common = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, zip(*parts.values(), strict=False)))
         below = {root: "/".join(part[common:]) for root, part in parts.items()}
         names = [below[root] + file.name for root, file in zip(roots[1:], every, strict=True)]
-        if "?" in every[-1].path and len(set(names)) < len(names):  # URLs that differ only in their query
+        if "?" in every[-1].path and len(set(names)) < len(names):  # some URLs differ only in their query
             names = [f"{name} {file.path.partition('?')[2]}" for name, file in zip(names, every, strict=True)]
         return names
 
@@ -147,18 +147,18 @@ class Listing:
         return ids
 
     def digest(self, *more: Any) -> str:
-        """Return a hash of names, sizes, and ``more`` that the source knows about its files."""
+        """Return a hash of the files' names and sizes, and of ``more``, which a source may add."""
         text = json.dumps([[[n, f.size] for n, f in zip(self.names(), self.every, strict=True)], *more], default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def identity(self) -> str:
-        """Return a hash that identifies exactly these files: keys, locations, sizes and change times."""
+        """Return a hash of the ids, locations, sizes and modification times of the files."""
         text = json.dumps([f.identity_parts for f in self.every])
         return hashlib.sha256(text.encode() + self.ids.tobytes()).hexdigest()[:16]
 
 
 def _root(file: File) -> str:
-    """Return the part of a file's path before its name."""
+    """Return the part of a file's path before its ``name``."""
     path = file.path if file.path.endswith(file.name) else file.path.partition("?")[0]
     return path[: -len(file.name)] if path.endswith(file.name) else f"{path.rpartition('/')[0]}/"
 
@@ -197,7 +197,7 @@ def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataTy
     """Return names and canonical types from a dict or an Arrow schema.
 
     Raises:
-        PipelineError: ``types`` is something else, or contains a type that files cannot hold.
+        PipelineError: ``types`` is not a dict or an Arrow schema, or contains a type that files cannot store.
     """
     given = dict(zip(types.names, types.types, strict=True)) if isinstance(types, pa.Schema) else types or {}
     problem = "" if isinstance(given, Mapping) else f"takes a dict of names and types, not {type(types).__name__}"
@@ -236,15 +236,15 @@ def list_files(
 
     Args:
         paths: local paths, fsspec URLs, globs.
-        suffixes: a directory stands for all files below it that have one of these suffixes; None rejects directories.
+        suffixes: a directory is replaced by all files below it with one of these suffixes; None rejects directories.
         options: options for storage other than local files.
 
     Raises:
-        SourceError: nothing matches, a directory is given where a file is expected, a file is listed twice (its rows
-            would share their keys), or files of a Delta Lake, Iceberg or Hudi table are not given one by one.
+        SourceError: no file matches, ``paths`` has a directory although ``suffixes`` is None, two paths match the same
+            file, or a directory or glob matches files of a Delta Lake, Iceberg or Hudi table.
     """
     listed: dict[tuple[str, str], tuple[File, str]] = {}
-    found: list[File] = []  # found in directories or by globs
+    found: list[File] = []  # files that a directory or glob matched
     limits, request_stats = Limits.of_environment(), RequestStats(RequestPatience.of_environment())
     groups = concurrently(
         lambda group: [_list(path, suffixes, request_stats, options) for path in group], _groups(paths)
@@ -265,9 +265,9 @@ def list_files(
 
 
 def _groups(paths: Sequence[str]) -> list[list[str]]:
-    """Group paths by thread: several local paths each, since listing one costs less than switching threads."""
+    """Group paths into work items for threads; local paths are cheap to list, so several of them form one item."""
     groups: list[list[str]] = []
-    most = max(1, min(_PATHS_PER_THREAD, len(paths) // _THREADS))  # a few paths may be folders, which are slow to list
+    most = max(1, min(_PATHS_PER_THREAD, len(paths) // _THREADS))  # few paths may be folders, which are slow to list
     for path in paths:
         if groups and len(groups[-1]) < most and not is_remote(path) and not is_remote(groups[-1][0]):
             groups[-1].append(path)
@@ -284,14 +284,14 @@ def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = _
         futures = [pool.submit(copy_context().run, work, item) for item in items]
         try:
             return [future.result() for future in futures]
-        finally:  # the first error cancels the rest
+        finally:  # after an error, cancel the remaining calls
             for future in futures:
                 future.cancel()
 
 
 @contextmanager
 def reading(url: str, part: str = "") -> Iterator[None]:
-    """Convert any failure to read ``url`` into a SourceError that names it; ``part`` names the part being read."""
+    """Convert any error while reading ``url`` into a SourceError with the URL and ``part``, the part being read."""
     where = f"{url}, {part}" if part else url
     try:
         yield
@@ -328,7 +328,7 @@ def _list(
 
 
 def below(given: str, path: str) -> bool:
-    """Return whether a listing of ``given``, a path without a scheme, may contain ``path``."""
+    """Return whether ``path`` may match ``given``, a path, directory or glob without a scheme."""
     if path == given:
         return True
     root = (_fixed_part(given) if _MAGIC.search(given) else given).rstrip("/")
@@ -358,7 +358,7 @@ def _listing(path: str) -> Iterator[None]:
 
 def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
     file = _regular_file(full, os.path.dirname(full))
-    if file is not None:  # even if its name looks like a glob
+    if file is not None:  # a file that exists, even if its name looks like a glob
         return [file]
     if os.path.isdir(full):
         return _local_directory(path, full, suffixes)
@@ -384,7 +384,7 @@ def _local_file(path: str, root: str) -> File:
 
 
 def _regular_file(path: str, root: str) -> File | None:
-    """Return a file below a folder; None if it does not exist or is not a regular file."""
+    """Return the listing entry for a file below a folder; None if it does not exist or is not a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -411,13 +411,13 @@ def _walk_files(root: str, suffixes: tuple[str, ...]) -> Iterator[str]:
 
 
 def _fixed_part(path: str) -> str:
-    """Return the directory above the first component that is a pattern."""
+    """Return the directory above a glob's first component with a wildcard."""
     match = _MAGIC.search(path)
     return path[: match.start()].rpartition("/")[0] if match else path.rpartition("/")[0]
 
 
 def _nearest_local(path: str) -> tuple[str, list[str]]:
-    """Return the nearest existing directory above ``path``, and its entries."""
+    """Return the closest existing directory above ``path``, and the names in it."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path, sorted(os.listdir(path))
@@ -434,7 +434,7 @@ def _remote(path: str, suffixes: tuple[str, ...] | None, remote: Remote, root: s
     try:
         info = remote.call(root, lambda: fs.info(root))
     except FileNotFoundError as error:
-        if status_of(error) in {401, 403}:  # some filesystems report every failure as a missing file
+        if status_of(error) in {401, 403}:  # some filesystems raise FileNotFoundError for every failure
             raise PermissionError(str(error)) from error
         raise _no_match_error(path, *_nearest_remote(remote, root)) from None
     if info.get("type") != "directory":

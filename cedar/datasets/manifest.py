@@ -1,8 +1,8 @@
-"""Manifests: a single file with a source's files and their footers, which all ranks read instead of listing.
+"""Manifests: files with a source's listing and footers, which ranks read instead of listing the files themselves.
 
-A manifest starts with a mark of 64 bytes, followed by an Arrow stream with a row per file, in the format of a cache
-entry. cedar trusts it: files are not listed again, and a file that has changed is noticed when it is read. A manifest
-can only name files below the paths it was created for.
+A manifest starts with 64 bytes that identify the format. An Arrow stream with one row per file follows, in the format
+of a cache entry. cedar does not list the files again; it detects a changed file when it reads the file. A manifest can
+only contain files below the paths for which it was created.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _log = logging.getLogger("cedar")
 _MARK = b"cedarmf2".ljust(PAGE, b"\0")
 _NAME, _VERSIONS = "manifest", {"format": "2"}
 _PATHS = b"cedar.paths"
-_FOOTERS_AT_ONCE = 256  # footers held parsed at a time: a footer of 20 KB takes 1 MB when parsed
-_THREADS = 64  # concurrent requests for footers, which mostly wait for storage
+_FOOTERS_AT_ONCE = 256  # parsed footers in memory at a time; a footer of 20 KB takes 1 MB
+_THREADS = 64  # for footer requests, which mostly wait for storage
 _SCHEMA = pa.schema(
     [
         ("given", pa.int32()),
@@ -62,7 +62,7 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 
 @dataclass(frozen=True)
 class Manifest:
-    """The listing and the footers of a data set; ``columns`` is the table in the manifest."""
+    """The listing and the footers of a dataset; ``columns`` is the table from which both were read."""
 
     listing: Listing
     footers: KeptFooters
@@ -74,9 +74,9 @@ class ManifestResult:
     """The result of ``write_manifest``.
 
     Args:
-        files, row_groups, rows: numbers of files, row groups and rows in the manifest.
-        read: number of files whose footers were read; the others were already in the manifest.
-        bytes: size of the manifest.
+        files, row_groups, rows: how many files, row groups and rows the manifest covers.
+        read: number of files whose footers were read; the manifest already had the footers of the other files.
+        bytes: size of the manifest file.
     """
 
     files: int
@@ -95,17 +95,17 @@ class ManifestResult:
 def write_manifest(
     paths: Paths, out: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> ManifestResult:
-    """List Parquet files and read their footers into a manifest, for ``read_parquet(paths, manifest=out)``.
+    """Write a manifest for ``read_parquet(paths, manifest=out)``: list Parquet files and read their footers.
 
-    An existing manifest is updated: only new files, and those whose size, time or tag changed, are read.
+    If ``out`` is already a manifest, only footers of new files and of files whose size, time or tag changed are read.
 
     Args:
-        paths: as for ``read_parquet``; give both functions the same paths.
+        paths: the same paths as for ``read_parquet``.
         out: a local path or any fsspec URL.
         storage_options: options for the filesystems of ``paths`` and ``out``.
 
     Raises:
-        PipelineError: ``out`` is not a manifest, or is one for other paths.
+        PipelineError: ``out`` exists and is not a manifest, or is a manifest for other paths.
         SourceError: no file matches, a file cannot be read, or the manifest cannot be written.
 
     Examples:
@@ -123,7 +123,7 @@ def write_manifest(
 
 
 def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None = None) -> Manifest:
-    """Return the manifest of ``paths``; if it is missing or damaged, one process per machine creates it.
+    """Load the manifest of ``paths``; if it is missing or damaged, one process per machine creates it.
 
     Raises:
         PipelineError, SourceError: as ``write_manifest``.
@@ -137,7 +137,7 @@ def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None
     return manifest
 
 
-# ---- making --------------------------------------------------------------------------------------------------------
+# ---- creating ------------------------------------------------------------------------------------------------------
 
 
 def _build(
@@ -148,7 +148,7 @@ def _build(
     owner = _owners(listing, normalized, options)
     known = _unchanged(listing, before)
     schemas: list[FileSchema] = []
-    new_kinds: dict[int, int] = {}  # schema number in the previous manifest -> in this one
+    new_kinds: dict[int, int] = {}  # schema index in the previous manifest -> in this one
     kinds: list[int] = []
     rows: list[Any] = []
     sizes: list[Any] = []
@@ -192,7 +192,7 @@ def _build(
 
 
 def _normalized(paths: Sequence[str]) -> list[str]:
-    """Return paths as stored in a manifest, which do not depend on the working directory.
+    """Return paths in the form that a manifest stores, which does not depend on the working directory.
 
     Raises:
         PipelineError: a path contains credentials.
@@ -208,7 +208,7 @@ def _normalized(paths: Sequence[str]) -> list[str]:
 
 
 def _owners(listing: Listing, normalized: list[str], options: StorageOptions | None) -> list[int]:
-    """Return for each file the number of the path that matched it."""
+    """Return for each file the index of the path that matched it."""
     roots = [_root(path, options) for path in normalized]
     places = [(remote is None, root) for remote, root in roots]
     owners = []
@@ -227,7 +227,7 @@ def _root(path: str, options: StorageOptions | None) -> tuple[Any, str]:
 
 
 def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
-    """Return the unchanged files: position in the listing -> position in the previous manifest."""
+    """Return the unchanged files, as a map from position in the listing to position in the previous manifest."""
     if before is None:
         return {}
     places = {file.url: i for i, file in enumerate(before.listing)}
@@ -249,11 +249,11 @@ def _as_bytes(columns: pa.Table) -> bytes:
     return sealed(_NAME, write, _VERSIONS)
 
 
-# ---- reading: the file may hold anything ---------------------------------------------------------------------------
+# ---- reading; the contents are not trusted -------------------------------------------------------------------------
 
 
 def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quiet: bool = False) -> Manifest | None:
-    """Read the manifest; return None if it is missing or damaged, and log damage unless ``quiet``."""
+    """Read the manifest; return None if it is missing or damaged. Log damage unless ``quiet``."""
     normalized = _normalized(paths)
     with reading(redact_url(where)):
         data = read_file(where, options)
@@ -289,7 +289,7 @@ def _damaged(where: str, error: Exception, quiet: bool) -> None:
 
 
 def _columns(data: bytes) -> pa.Table:
-    """Check all of a manifest and return its table."""
+    """Check a manifest completely and return its table."""
     table = table_of(Entry(opened(data, _NAME, _VERSIONS).body[PAGE:], {})).combine_chunks()
     if table.schema != _SCHEMA:
         raise Damaged("its columns do not match this version")
@@ -300,7 +300,7 @@ def _columns(data: bytes) -> pa.Table:
 
 
 def _files(columns: pa.Table, normalized: list[str], options: StorageOptions | None) -> Listing:
-    """Return the listed files; raise Damaged for files outside the paths of the manifest."""
+    """Return the files in a manifest's table; raise Damaged for files outside the manifest's paths."""
     roots = [_root(path, options) for path in normalized]
     limits = Limits.of_environment()
     limits = DEFAULT if limits == DEFAULT else limits
@@ -341,7 +341,7 @@ def _parse_table(columns: pa.Table, listing: Listing, where: str) -> Manifest:
 
 
 def _list_values(columns: pa.Table, name: str) -> tuple[Any, Any]:
-    """Return the values of a list column and where each list begins; raise Damaged for negative or huge values."""
+    """Return the values and offsets of a list column; raise Damaged for negative or huge values."""
     lists = columns[name].chunk(0)
     values, ends = lists.flatten().to_numpy(), lists.offsets.to_numpy()
     if len(values) and (values.min() < 0 or values.astype(np.float64).sum() > 1 << 62):

@@ -1,4 +1,4 @@
-"""A cached property that is computed once, even if several threads access it concurrently."""
+"""A cached property that is computed only once, even if several threads access it concurrently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class once(cached_property[_T]):  # noqa: N801 - used as a decorator, next to cached_property
-    """``functools.cached_property`` with a lock per instance; cached values are pickled with the instance."""
+    """``functools.cached_property`` with a lock per instance; pickling an instance includes its cached values."""
 
     @overload
     def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...

@@ -1,4 +1,4 @@
-"""Read Parquet: a split is a row group; footers are read once and kept."""
+"""Read Parquet files. Each row group is a split; footers are read once and cached."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from cedar.datasets.truth import Bounds, Path
 if TYPE_CHECKING:
     import polars as pl
 
-_CHUNK_BYTES = 16 << 20  # bytes per chunk, so that later operators work within the CPU caches
+_CHUNK_BYTES = 16 << 20  # bytes per chunk, so that the CPU caches hold a chunk between operators
 _MIN_CHUNK_ROWS = 4096
-_REPEAT_DISCOUNT = 8  # repeating columns count 1/8 of their bytes, since operators process only distinct rows
+_REPEAT_DISCOUNT = 8  # count repeating columns with 1/8 of their bytes, as operators process distinct rows
 _RUN_BYTES = 4 << 20
-_MAX_SELECTIONS = 16  # column selections cached for reuse
+_MAX_SELECTIONS = 16  # maximum number of cached column selections
 
 
 @dataclass(frozen=True, repr=False)
 class ParquetSource(FileSource):
-    """Parquet files that share one schema.
+    """Parquet files with the same schema.
 
     Args:
-        paths: files, globs, or directories, which stand for every ``*.parquet`` below them.
+        paths: files, globs, or directories; a directory is replaced by all Parquet files below it.
         columns: the columns to read, in this order; ``"a.b"`` names a field of a struct. None reads all.
         verify: check page checksums if the files have them.
-        manifest: a file with the listing and footers: see ``cedar.datasets.manifest``.
-        repeating: columns in which most rows repeat others; operators process only their distinct rows.
-        declared: types of columns and partition columns; files may store such a column as another type, or lack it.
+        manifest: path of a file with the listing and footers; see ``cedar.datasets.manifest``.
+        repeating: columns in which most rows repeat other rows; operators process only the distinct rows.
+        declared: types of columns and partition columns; a file may store a declared column as another type or lack it.
     """
 
     columns: tuple[str, ...] | None = None
@@ -65,10 +65,10 @@ class ParquetSource(FileSource):
     manifest: str | None = None
     declared: tuple[tuple[str, pa.DataType], ...] = ()
     reader: ClassVar[str] = "read_parquet"
-    lenient: ClassVar[bool] = False  # if True, a declared column that no file has is null
-    reads_columns_separately: ClassVar[bool] = True  # Parquet stores each column on its own
-    selects_fields: ClassVar[bool] = True  # ``select`` accepts "a.b", a field of a struct column
-    second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
+    lenient: ClassVar[bool] = False  # whether a declared column may be missing in all files
+    reads_columns_separately: ClassVar[bool] = True  # Parquet stores each column separately
+    selects_fields: ClassVar[bool] = True  # ``select`` accepts "a.b" for a field of a struct
+    second_read_cost_bytes: ClassVar[int] = 512 << 10  # overhead of a second read of a split
     suffixes: ClassVar[tuple[str, ...] | None] = SUFFIXES
 
     @once
@@ -88,13 +88,13 @@ class ParquetSource(FileSource):
 
     @once
     def _hive(self) -> list[HiveColumn]:
-        """Return partition columns that the files themselves do not contain."""
+        """Return the partition columns that the files do not contain as columns."""
         inside = set(self._footers[0].schema.to_arrow_schema().names)
         return [h for h in hive_columns(self.listing, dict(self.declared)) if h.name not in inside]
 
     @once
     def _stored(self) -> tuple[Types, list[list[int]], list[Types]]:
-        """Return the column types of the first file, and for each schema the leaves to read and their types."""
+        """Return the column types of the first file, and for each schema the leaf indices to read and column types."""
         outside = {h.name for h in self._hive}
         wanted = None if self.columns is None else [c for c in self.columns if c not in outside]
         declared = dict(self.declared)
@@ -111,10 +111,10 @@ class ParquetSource(FileSource):
 
     @once
     def _casts(self) -> Types:
-        """Return the types of columns that some file stores as another type, or lacks.
+        """Return the declared types of columns that some file lacks or stores as another type.
 
         Raises:
-            PipelineError: no file has the column, or its type cannot be converted because it is nested.
+            PipelineError: no file has a declared column, or the conversion would involve a nested type.
         """
         casts: Types = {}
         inside = [self._footers[number].schema.to_arrow_schema().names for number in self._footers.firsts]
@@ -143,7 +143,7 @@ class ParquetSource(FileSource):
         return same_tensors(tensor_types(footer.schema.to_arrow_schema(), self._stored[0]) for footer in footers)
 
     def _leaves_read(self, file: int) -> list[int]:
-        """Return the leaf columns that are read from a file."""
+        """Return the indices of the leaf columns to read from a file."""
         return self._stored[1][self._footers.kinds[file]]
 
     def sound_splits(self) -> SplitTable:
@@ -167,7 +167,7 @@ class ParquetSource(FileSource):
         group = footer.row_group(split.part)
         rows = group.num_rows
         types, leaves = self._stored[2][self._footers.kinds[split.file]], self._leaves_read(split.file)
-        # Count only the leaves read here: the split may come from a source with more columns.
+        # Count only the leaves that this source reads; ``split.bytes`` may come from a source with more columns.
         size = sum(decoded_bytes(group, leaves))
         MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
@@ -197,7 +197,7 @@ class ParquetSource(FileSource):
             yield Chunk({name: part[name] for name in self._names}, length=stop - start)
 
     def _operator_bytes(self, split: Split) -> float:
-        """Return the bytes of a row group that operators will process."""
+        """Estimate the bytes of a row group that operators process, with a discount for repeating columns."""
         group = self._footers[split.file].row_group(split.part)
         leaves = self._leaves_read(split.file)
         repeats = [group.column(leaf).path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
@@ -208,7 +208,7 @@ class ParquetSource(FileSource):
 
     @once
     def _names(self) -> list[str]:
-        """Return the columns in the requested order, by default that of the first file with partition columns last."""
+        """Return the column names in the requested order; by default, the first file's, then partition columns."""
         known = list(dict.fromkeys([*self._stored[0], *self._casts, *(h.name for h in self._hive)]))
         if self.columns is None:
             return known
@@ -219,13 +219,13 @@ class ParquetSource(FileSource):
 
     @once
     def _types(self) -> Types:
-        """Return the types of all columns, including those not selected."""
+        """Return the types of the stored, declared and partition columns."""
         return self._stored[0] | self._casts | {h.name: h.kind for h in self._hive}
 
     def select(self, columns: Sequence[str]) -> ParquetSource:
-        """Return a source over the same files with only ``columns``; listing and footers are reused.
+        """Return a source over the same files with only ``columns``; it reuses the listing and the footers.
 
-        If this source reads only some fields of a struct column, selecting the column yields only those fields.
+        If this source reads only some fields of a struct column, selecting that column selects only those fields.
         """
         asked, known = tuple(columns), self._selections
         selection = known.get(asked)
@@ -240,32 +240,32 @@ class ParquetSource(FileSource):
 
     @once
     def _selections(self) -> dict[tuple[str, ...], ParquetSource]:
-        """Return the cache of selections, so that repeated runs share what is derived from footers."""
-        _ = self._footers  # load footers before selections copy them, so that files are inspected once
+        """Return the cache of sources by selected columns; repeated runs reuse their metadata."""
+        _ = self._footers  # read footers before selections copy them, so that they are read once
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_selections"}
 
     def with_repeating(self, names: frozenset[str]) -> ParquetSource:
-        """Return the same rows, in larger chunks if ``names`` make up most of their bytes."""
+        """Return a source with the same rows and ``names`` as repeating columns, whose chunks may be larger."""
         return self.share_known(replace(self, repeating=names))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """Return True if the footer proves that no row of the split satisfies the predicate.
+        """Return True if statistics in the footer prove that no row of the split satisfies the predicate.
 
         Raises:
-            SourceError: the split is the first row group of a local file that changed since it was listed.
+            SourceError: the split is the first row group of a local file, and the file changed after it was listed.
         """
         excluded = excludes(predicate, lambda path: self._bounds(split, path), self._types)
         file = self.listing[split.file]
-        if excluded and split.start == 0 and file.remote is None:  # once per epoch: nothing else may open it
+        if excluded and split.start == 0 and file.remote is None:  # once per epoch, as pruned files are not opened
             with reading(file.url):
                 check_unchanged(file)
         return excluded
 
     def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
-        """Return how many rows of each split satisfy the predicate, int64[splits]; None if it reads other columns."""
+        """Return how many rows of each split satisfy a predicate on partition columns, int64[splits]; else None."""
         columns = {hive.name: hive.of_files for hive in self._hive if hive.name in self._names}
         satisfying = satisfied(columns, predicate)
         return None if satisfying is None else splits.rows * satisfying[splits.column("file")]
@@ -284,7 +284,7 @@ class ParquetSource(FileSource):
 
     @once
     def _leaves(self) -> list[Leaves]:
-        """Return for each schema the leaf columns with one value per row."""
+        """Return for each schema the leaf columns that have one value per row."""
         return [leaves_of(self._footers[number]) for number in self._footers.firsts]
 
     @property
@@ -333,17 +333,17 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
     check_unchanged(file)
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
-        # Opening a file with known metadata costs 0.05 ms, so no file handle is kept that could leak.
+        # Opening a file with known metadata takes only 0.05 ms, so local files are not kept open.
         source = file.path if file.remote is None else stack.enter_context(open_stored(file))
 
         def read(leaves: list[int], unit: str) -> dict[str, Column]:
-            # Prefetching a run's columns saves requests to remote storage; for local files it only uses more memory.
+            # ``pre_buffer`` saves requests to remote storage; for local files it would only use memory.
             opened = pq.ParquetFile(
                 source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None,
                 coerce_int96_timestamp_unit=unit,
             )  # fmt: skip
             with opened:
-                # Select by number: a column "a.b" and the field b of a struct "a" have the same path.
+                # Select by index, since a column "a.b" and the field b of a struct "a" have the same path.
                 table = opened.reader.read_row_group(part, column_indices=leaves, use_threads=False)
             return as_columns(dict(zip(table.column_names, table.columns, strict=True)))
 
@@ -353,7 +353,7 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
             if int96 and (int96_leaves := [leaf for leaf in run if _column_name(footer, leaf) in int96]):
                 for name, column in read(int96_leaves, "ns").items():
                     check_microseconds(name, columns[name], column, file)
-    if file.remote is None:  # opened by name, so check that the file was not replaced meanwhile
+    if file.remote is None:  # check that the file was not replaced while pyarrow read it
         check_unchanged(file)
     for column in columns.values():
         column.validate(full=_has_strings(column.type))
@@ -361,7 +361,7 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
 
 
 def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
-    """Group leaves to decode together: a decoder holds pages of all of them, up to twice the size of its output."""
+    """Group leaves to decode together; small groups save memory, as a decoder buffers pages of all its leaves."""
     group = footer.row_group(part)
     if sum(decoded_bytes(group, leaves)) < _RUN_BYTES:
         yield leaves
@@ -386,7 +386,7 @@ def _column_name(footer: Any, leaf: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _has_strings(kind: pa.DataType) -> bool:
-    """Return whether a type contains strings, which must be validated; numbers have no invalid values."""
+    """Return whether a type contains strings, whose UTF-8 must be validated."""
     if pa.types.is_struct(kind):
         return any(_has_strings(f.type) for f in kind)
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -394,11 +394,11 @@ def _has_strings(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind))
 
 
-# ---- what a file may hold --------------------------------------------------------------------------------------------
+# ---- statistics ------------------------------------------------------------------------------------------------------
 
 
-# Statistics may truncate a long string. Every string that starts with the maximum therefore counts as within the bound,
-# whether or not the writer rounded the maximum up.
+# Writers may truncate a long maximum without rounding it up. All strings that start with the stored maximum therefore
+# count as within the bounds.
 _MAX_SUFFIX = "\U0010ffff" * 8
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
@@ -406,7 +406,7 @@ Leaves = dict[Path, tuple[int, pa.DataType]]
 
 
 def leaves_of(footer: Any) -> Leaves:
-    """Return the number and canonical type of each leaf that has one value per row, by its path."""
+    """Return the index and canonical type of each leaf that has one value per row, by the leaf's path."""
     numbers = count()
     return {
         path: (leaf, kind) for field in footer.schema.to_arrow_schema() for path, leaf, kind in _walk(field, numbers)
@@ -415,7 +415,7 @@ def leaves_of(footer: Any) -> Leaves:
 
 def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.DataType]]:
     kind = field.type
-    if isinstance(kind, pa.Bool8Type):  # its statistics are integers
+    if isinstance(kind, pa.Bool8Type):  # the statistics of Bool8 columns are integers
         next(numbers)
         return
     while isinstance(kind, pa.BaseExtensionType):
@@ -427,16 +427,16 @@ def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.Da
     elif pt.is_nested(kind):
         for child in (kind.field(i) for i in range(kind.num_fields)):
             for _ in _walk(child, numbers):
-                pass  # lists have many values per row
+                pass  # skip leaves inside lists, which have several values per row
     else:
         yield (field.name,), next(numbers), canonical_type(kind)
 
 
 def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
-    """Return the bounds in the statistics of a leaf of a row group; empty if missing or not understood.
+    """Return the bounds of a leaf in a row group; nulls and ends are None if statistics are missing or unreadable.
 
     Args:
-        leaf: metadata of the leaf in the row group.
+        leaf: the leaf's column chunk metadata.
         kind: the canonical type of its values.
         rows: the row group's number of rows.
     """
@@ -446,7 +446,7 @@ def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
             return Bounds(rows)
         nulls = int(stats.null_count) if stats.has_null_count else None
         if nulls != rows and leaf.physical_type == "BYTE_ARRAY" and "." in leaf.path_in_schema:
-            nulls = None  # for dictionary strings in a struct, Arrow does not count rows where the struct is null
+            nulls = None  # Arrow's null counts of dictionary strings in a struct omit rows with a null struct
         ends = _ends(stats, kind) if stats.has_min_max else None
     except (pa.ArrowException, ValueError, TypeError, OverflowError, NotImplementedError):
         return Bounds(rows)
@@ -454,7 +454,7 @@ def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
 
 
 def hive_bounds(column: HiveColumn, file: int, rows: int) -> Bounds:
-    """Return the bounds of a partition column, which has one value per file."""
+    """Return the bounds of a partition column in a file, where it has a single value."""
     value = column.values[file]
     if value is None:
         return Bounds(rows, rows)

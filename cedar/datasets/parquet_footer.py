@@ -1,8 +1,8 @@
 """Check a Parquet footer before pyarrow reads it, since some damage would crash pyarrow.
 
-pyarrow's C++ code for the columns of a row group throws exceptions that nothing catches, which ends the process. It
-throws if a column's metadata is encrypted, or if its size statistics do not match its schema. cedar therefore first
-walks the whole footer (Thrift's compact protocol) and checks every offset.
+pyarrow's C++ code crashes the process with an uncaught exception if a column's metadata is encrypted, or if its size
+statistics do not match its schema. cedar therefore first walks the whole footer, which is encoded in Thrift's compact
+protocol, and checks every offset.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_TAIL = 64 << 10  # bytes first read from the end of a file; most footers are shorter
+_TAIL = 64 << 10  # bytes read first from the end of a file; most footers are shorter
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-_DEPTH = 32  # maximum nesting of structs and lists; the format needs 7
+_DEPTH = 32  # maximum nesting of structs and lists; valid footers need 7
 _BINARY, _LIST, _SET, _MAP, _STRUCT = 8, 9, 10, 11, 12
 
-# Possessive quantifiers: no file can cause backtracking.
+# The patterns use possessive quantifiers, so that no file can cause backtracking.
 _VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _NUMBER = re.compile(_VARINT)
 _TEXT = b"(?>" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(128)) + b")"
-_BYTE_ARRAY = 6  # the physical type
-_MAX_SHAPES = 4  # shapes kept for columns of one type and depth
+_BYTE_ARRAY = 6  # a physical type
+_MAX_SHAPES = 4  # maximum number of cached shapes for columns of the same type and depth
 
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # bytes of a value, by physical type
 
@@ -33,11 +33,11 @@ Leaf: TypeAlias = tuple[int, int, int, int]
 
 
 class BadFooter(ValueError):
-    """A footer cannot be passed to pyarrow; the message says why."""
+    """Raised if passing a footer to pyarrow is not safe; the message has the reason."""
 
 
 def read_tail(stream: Any, size: int) -> bytes:
-    """Return the last bytes of a file of ``size`` bytes, starting with its metadata.
+    """Return the last bytes of a file of ``size`` bytes, from the start of its metadata to the end.
 
     Raises:
         BadFooter: the file does not end like a Parquet file.
@@ -52,7 +52,7 @@ def read_tail(stream: Any, size: int) -> bytes:
 
 
 def metadata_of(tail: bytes) -> Any:
-    """Check the last bytes of a file and return the ``FileMetaData`` in them.
+    """Check the last bytes of a file, as ``read_tail`` returns them, and parse their ``FileMetaData``.
 
     Raises:
         BadFooter: the footer cannot be passed to pyarrow.
@@ -78,7 +78,7 @@ def _last(stream: Any, size: int, count: int) -> bytes:
 
 
 def _length(tail: bytes) -> int:
-    """Return the length of the metadata from the last 8 bytes of a file."""
+    """Return the length of the metadata, which the last 8 bytes of a file contain."""
     if len(tail) < 8 or tail[-4:] not in (_MAGIC, _ENCRYPTED):
         raise BadFooter("it does not end as a Parquet file does; it is cut off, or something else")
     if tail[-4:] == _ENCRYPTED:
@@ -93,7 +93,7 @@ def check_metadata(data: bytes) -> int:
         data: the Thrift bytes of a ``FileMetaData``.
 
     Raises:
-        BadFooter: pyarrow would crash on the footer, or read beyond its end.
+        BadFooter: pyarrow would crash on the footer or read beyond its end.
     """
     try:
         return _file(data)
@@ -127,12 +127,12 @@ def _file(data: bytes) -> int:
 
 
 def _schema(data: bytes, pos: int) -> tuple[list[Leaf], int]:
-    """Return the leaves of the schema and where it ends; elements come depth first, with their numbers of children."""
+    """Return the leaves of the schema and its end; elements are in depth-first order, each with its child count."""
     count, kind, pos = _list(data, pos)
     if kind != _STRUCT:
         raise BadFooter("the footer is damaged: its schema is not a list of structs")
     leaves: list[Leaf] = []
-    open_: list[list[int]] = []  # open ancestors: children still to come, definition and repetition levels
+    open_: list[list[int]] = []  # per ancestor: remaining children, definition and repetition levels
     for i in range(count):
         node, pos = _element(data, pos)
         while open_ and open_[-1][0] == 0:
@@ -160,7 +160,7 @@ def _schema(data: bytes, pos: int) -> tuple[list[Leaf], int]:
 
 
 def _element(data: bytes, pos: int) -> tuple[dict[int, int], int]:
-    """Return a schema element's integer fields (1 type, 2 type length, 3 repetition, 5 children) and where it ends."""
+    """Return an element's integer fields (1: type, 2: type length, 3: repetition, 5: children) and its end."""
     fields = {1: -1, 2: 0, 3: 0, 5: 0}
     number = 0
     while data[pos]:
@@ -196,7 +196,7 @@ def _row_groups(data: bytes, pos: int, schema: list[Leaf]) -> int:
 
 
 def _column(data: bytes, pos: int, leaf: Leaf, known: dict[Leaf, list[re.Pattern[bytes]]]) -> int:
-    """Return where a column chunk ends; skip the checks if it has the shape of one that passed them."""
+    """Return the end of a column chunk's metadata; check it unless its shape equals that of a chunk that passed."""
     shapes = known.setdefault(leaf, [])
     for shape in shapes:
         if match := shape.match(data, pos):
@@ -240,7 +240,7 @@ def _column_metadata(data: bytes, pos: int, leaf: Leaf) -> int:
 
 
 def _bounds(data: bytes, pos: int, leaf: Leaf) -> int:
-    """Check statistics: the minimum and the maximum must have the length of a value."""
+    """Check statistics: the minimum and maximum of a fixed-length type must have the length of a value."""
     number = 0
     while data[pos]:
         number, kind, pos = _field(data, pos, number)
@@ -253,7 +253,7 @@ def _bounds(data: bytes, pos: int, leaf: Leaf) -> int:
 
 
 def _sizes(data: bytes, pos: int, leaf: Leaf) -> int:
-    """Check size statistics: a histogram has one number per level, and only byte arrays have a total size."""
+    """Check size statistics: a histogram has one count per level, and only byte arrays have a total size."""
     number = 0
     while data[pos]:
         number, kind, pos = _field(data, pos, number)
@@ -274,13 +274,13 @@ def _sizes(data: bytes, pos: int, leaf: Leaf) -> int:
 
 
 def _field(data: bytes, pos: int, last: int) -> tuple[int, int, int]:
-    """Return the number and type of the field at ``pos``, and where its value begins."""
+    """Return the id and type of the field at ``pos``, and where its value begins."""
     head = data[pos]
     if head >> 4:
         number, pos = last + (head >> 4), pos + 1
     else:
         number, pos = _zigzag(data, pos + 1)
-    if not 0 < number < 1 << 15:  # a library with 16-bit field numbers would mistake it for another field
+    if not 0 < number < 1 << 15:  # libraries with 16-bit field ids would read another field
         raise BadFooter(f"the footer is damaged: a field of number {number}")
     return number, head & 15, pos
 
@@ -307,7 +307,7 @@ def _unsigned(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def _list(data: bytes, pos: int) -> tuple[int, int, int]:
-    """Return the number and type of a list's items, and where they begin."""
+    """Return the length and item type of a list, and where its items begin."""
     head = data[pos]
     count, pos = (head >> 4, pos + 1) if head < 0xF0 else _unsigned(data, pos + 1)
     if count > len(data) - pos:
@@ -349,11 +349,11 @@ def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
 
 
 def _shape(data: bytes, pos: int, depth: int, fixed: bool) -> tuple[list[bytes], int]:
-    """Return a pattern for all structs that differ from this one only in numbers and strings, and where this one ends.
+    """Return a pattern that matches structs that differ only in numbers and strings, and where this struct ends.
 
-    The pattern fixes everything that determines whether a column is valid: which fields exist, the lengths of lists,
-    and the 32-bit numbers directly in the column's metadata (one is its physical type). If values have a ``fixed``
-    length, it also fixes the lengths of strings, since bounds are strings.
+    Structs that match must agree in everything that the checks depend on: the fields, the lengths of lists, and the
+    32-bit numbers directly in the column's metadata, such as the physical type. If values have a ``fixed`` length, the
+    lengths of strings must agree too, since bounds are stored as strings.
     """
     parts = []
     while data[pos]:
@@ -389,7 +389,7 @@ def _shape_of_list(data: bytes, pos: int, depth: int, fixed: bool) -> list[bytes
 
 
 def _pattern(kind: int) -> bytes:
-    """Return the pattern of a value; unexpected types match nothing, so that such columns are always checked."""
+    """Return the pattern of a value; for unexpected types it never matches, so that such columns are always checked."""
     return {1: b"", 2: b"", 4: _VARINT, 5: _VARINT, 6: _VARINT, _BINARY: _TEXT}.get(kind, b"(?!)")
 
 

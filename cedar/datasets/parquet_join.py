@@ -1,7 +1,7 @@
-"""Join row groups that were encoded concurrently into one Parquet file.
+"""Join row groups, which were encoded concurrently, into one Parquet file.
 
-Each row group comes as a small file of its own. Its pages are copied unchanged. In its footer (Thrift's compact
-protocol), only the offsets change, which count from the beginning of the file.
+Each row group is encoded as a separate small Parquet file. Its pages are copied unchanged. In its footer, which uses
+Thrift's compact protocol, only offsets from the beginning of the file and row group numbers change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cedar.datasets.parquet_footer import _LIST, _STRUCT, _field, _list, _skip, 
 
 MAGIC = b"PAR1"
 MAX_ROW_GROUPS = 10_000  # per file; the format stores row group numbers in 16 bits
-Rules: TypeAlias = "dict[int, Any]"  # by field number: shift or replace its value, or rules for the structs in it
+Rules: TypeAlias = "dict[int, Any]"  # field id -> how to change the value, or the rules for structs in the value
 _OFFSET, _ORDINAL = "moved", "number"
 _ROW_GROUP: Rules = {
     1: {2: _OFFSET, 3: {9: _OFFSET, 10: _OFFSET, 11: _OFFSET, 14: _OFFSET}, 4: _OFFSET, 6: _OFFSET},  # for each column
@@ -22,7 +22,7 @@ _ROW_GROUP: Rules = {
 
 
 class RowGroups:
-    """Collects the row groups of a file that is being written.
+    """Collects the row groups of a Parquet file that is being written.
 
     Examples:
         >>> import io, pyarrow as pa, pyarrow.parquet as pq
@@ -38,13 +38,13 @@ class RowGroups:
     def __init__(self) -> None:
         self._groups: list[bytes] = []
         self._rows = 0
-        self._fields: list[tuple[int, bytes, bytes]] = []  # fields of the first footer: number, head, value
+        self._fields: list[tuple[int, bytes, bytes]] = []  # fields of the first footer: id, header, value
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def add(self, file: Any, pos: int) -> memoryview:
-        """Return the bytes to write at offset ``pos`` for the row groups of a complete small file."""
+        """Add the row groups of a small Parquet file, and return their bytes, to be written at offset ``pos``."""
         view = memoryview(file).cast("B")
         length = int.from_bytes(view[-8:-4], "little")
         footer, body = bytes(view[-8 - length : -8]), view[len(MAGIC) : -8 - length]
@@ -68,7 +68,7 @@ class RowGroups:
             self._groups.append(group)
 
     def footer(self) -> bytes:
-        """Return the bytes that end the file."""
+        """Return the footer of the joined file, up to its last byte."""
         encoded = bytearray()
         for number, head, value in self._fields:
             encoded += head
@@ -83,7 +83,7 @@ class RowGroups:
 
 
 def _shift_offsets(data: bytes, pos: int, rules: Rules, shift: int, ordinal: int) -> tuple[bytes, int]:
-    """Return a struct with its offsets increased by ``shift`` bytes, and where the original ended."""
+    """Return a copy of a struct whose offsets are increased by ``shift`` bytes, and the end of the original."""
     encoded, number = bytearray(), 0
     while data[pos]:
         start = pos

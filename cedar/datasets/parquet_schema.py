@@ -1,4 +1,4 @@
-"""Derive names and types of Parquet columns from footers: what a selection reads, and whether files agree."""
+"""Names and types of Parquet columns from footers: select leaf columns, and check that files agree."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OFFSET = 8  # bytes per list or string
 
 
 def is_int96(footer: Any, leaf: int) -> bool:
-    """Return whether a leaf holds INT96 timestamps, which store a day of any year and nanoseconds."""
+    """Return whether a leaf has INT96 timestamps: a day of any year, and the nanoseconds of that day."""
     return bool(footer.schema.column(leaf).physical_type == "INT96")
 
 
 def arrow_schema(footer: Any) -> pa.Schema:
-    """Return a file's schema with INT96 timestamps in microseconds, since 64-bit nanoseconds end in the year 2262."""
+    """Return a file's schema with INT96 timestamps as microseconds, as int64 nanoseconds overflow in the year 2262."""
     if not any(is_int96(footer, leaf) for leaf in range(len(footer.schema))):
         return footer.schema.to_arrow_schema()
     with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as file:
@@ -34,10 +34,10 @@ def arrow_schema(footer: Any) -> pa.Schema:
 
 
 def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
-    """Compare a column with its nanosecond version, whose last digits are right even if 64 bits overflow.
+    """Compare a column with the same values read as nanoseconds; the low digits are correct despite overflow.
 
     Raises:
-        SourceError: an INT96 timestamp has nanoseconds, which microseconds cannot represent.
+        SourceError: an INT96 timestamp is not a multiple of a microsecond.
     """
     if column.type == fine.type:
         return
@@ -54,7 +54,7 @@ def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
 
 
 def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Types, list[int]]:
-    """Return the canonical types of the selected columns in file order, and the numbers of their leaves.
+    """Return the canonical types of the selected columns in file order, and the indices of their leaves.
 
     Raises:
         PipelineError: a selected column does not exist.
@@ -75,11 +75,11 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
 
 
 def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
-    """Estimate the bytes that leaves of a row group take in memory; encoded numbers are often far smaller.
+    """Estimate the size of decoded leaves of a row group in bytes; the encoded size is often far smaller.
 
     Args:
         group: metadata of the row group.
-        leaves: numbers of the leaves.
+        leaves: indices of the leaves.
     """
     sizes = []
     for leaf in map(group.column, leaves):
@@ -91,7 +91,7 @@ def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
 
 
 def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: File) -> list[int]:
-    """Return the leaves of the wanted columns, each a column name or a dotted path into a column."""
+    """Return the leaf indices of the wanted columns, each a column name or a dotted path into a struct column."""
     spans = {}
     start = 0
     for field in fields:
@@ -124,7 +124,7 @@ def _children(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def _is_flat(kind: pa.DataType) -> bool:
-    """Return whether a type has no children; structs may be empty, and for extension types the storage type decides."""
+    """Return whether a type has no children; False for all structs and extension types, which callers check."""
     return not kind.num_fields and not isinstance(kind, pa.BaseExtensionType | pa.StructType)
 
 
@@ -139,10 +139,10 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.DataType | None:
-    """Return ``kind`` with only the chosen leaves, or None; ``leaves`` numbers the leaves during the walk."""
+    """Return ``kind`` with only the chosen leaves, None if it has none; ``leaves`` counts the leaves visited."""
     if _is_flat(kind):
         return kind if next(leaves) in chosen else None
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # stored as int8, but boolean
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # Bool8 is a boolean
         return _prune(kind.storage_type, leaves, chosen)
     if pa.types.is_struct(kind):
         kept = [(f.name, _prune(f.type, leaves, chosen)) for f in kind]

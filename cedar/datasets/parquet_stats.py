@@ -1,7 +1,7 @@
-"""Decide from bounds whether a predicate can be true for any row of a split.
+"""Decide from column bounds whether a predicate can be true for any row of a split.
 
-A predicate that cannot be true excludes all rows. A part that is not understood may take any value. A part that may
-fail on a row, by the optimizer's rules, excludes nothing, so that the run reports the failure.
+A predicate that cannot be true excludes all rows. Parts of a predicate that this module does not support may take any
+value. If a part may fail on a row, by the optimizer's rules, no rows are excluded, so that the run reports the failure.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _FLIPPED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq", 
 
 
 def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) -> bool:
-    """Return True if no row within the bounds can satisfy the predicate; null does not satisfy it.
+    """Return True if no row within the bounds can satisfy the predicate. Rows for which it is null do not satisfy it.
 
     Args:
         predicate: a row-wise boolean polars expression.
-        known: returns the bounds of a column or of a field of a struct column; None if nothing is known.
+        known: a function that returns the bounds of a column or struct field, or None if the bounds are unknown.
         types: the types of the columns.
 
     Examples:
@@ -65,7 +65,7 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
 
 
 class _IdentityKey:
-    """An expression that is equal only to itself, as a cache key for compiled predicates."""
+    """Wraps an expression as a cache key that is equal only for the same object; keys compiled predicates."""
 
     def __init__(self, expr: pl.Expr) -> None:
         self.expr = expr
@@ -93,7 +93,7 @@ def _never_fails(key: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) -
     return never_fails(key.expr, dict(types))
 
 
-# ---- from polars' nodes to ours --------------------------------------------------------------------------------------
+# ---- compile polars expressions --------------------------------------------------------------------------------------
 
 
 def _compile(node: Json) -> Clause:
@@ -154,7 +154,7 @@ def _compile_comparison(left: Json, op: str, right: Json) -> Clause | None:
 
 
 def _compile_between(path: Path, inputs: list[Json], closed: str) -> Clause | None:
-    """Return two comparisons, for cases in which polars converts both ends the same way jointly and separately."""
+    """Compile is_between to two comparisons, for cases in which polars would convert the operands in the same way."""
     _, low, high = inputs
     if not _is_constant(low) or not _is_constant(high):
         return None
@@ -177,7 +177,7 @@ def _path(node: Json) -> Path | None:
 
 
 def _is_constant(node: Json) -> bool:
-    """Return whether a node is a literal, possibly with casts, other than NaN, which bounds do not cover."""
+    """Return whether a node is a literal, possibly with casts; False for NaN, which bounds do not cover."""
     kind, body = kind_of(node)
     if kind == "Alias":
         return _is_constant(body[0])
@@ -192,7 +192,7 @@ def _is_constant(node: Json) -> bool:
 
 
 def _literal_kind(node: Json) -> str:
-    """Return a literal's type; "Int" or "Float" for plain numbers, whose width depends on the column."""
+    """Return a literal's type; "Int" or "Float" for Python numbers, whose width depends on the column."""
     kind, body = kind_of(node)
     if kind == "Alias":
         return _literal_kind(body[0])
@@ -220,7 +220,7 @@ def _values(node: Json) -> pl.Series:
 
 @in_fresh_process_after_fork
 def _select(expr: pl.Expr) -> pl.Series:
-    """Evaluate an expression without columns."""
+    """Evaluate an expression that uses no columns."""
     import polars as pl
 
     try:

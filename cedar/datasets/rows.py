@@ -1,4 +1,4 @@
-"""Convert Python rows to columns; the first 64 rows fix the columns and their types."""
+"""Convert Python rows to columns; columns and types are inferred from the first 64 rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RowTypes:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where rows come from, for messages: the source, the split's file number, and the word for a row."""
+    """The origin of rows, for error messages: the source's name, the file index, and what a row is called."""
 
     url: str
     file: int = 0
@@ -38,12 +38,12 @@ class Origin:
 
 
 def copied_if_dict(item: Any) -> Any:
-    """Copy a dict row, since its producer may fill the same dict with the next row."""
+    """Copy a dict row, since the user's code may reuse the dict for the next row."""
     return item.copy() if type(item) is dict else item
 
 
 def form_of(item: Any) -> Form:
-    """Return how an item becomes columns."""
+    """Return how to convert an item to columns: as a dict, a tuple or a single value."""
     if type(item) is dict:
         return "dict"
     if isinstance(item, Mapping) or hasattr(item, "_asdict"):
@@ -52,7 +52,7 @@ def form_of(item: Any) -> Form:
 
 
 def names_of(item: Any) -> list[str]:
-    """Return the columns of a single item.
+    """Return the column names of a single item.
 
     Raises:
         PipelineError: the item is a dict with keys that are not strings, or not UTF-8.
@@ -82,7 +82,7 @@ def as_row(item: Any) -> Mapping[Any, Any]:
 def fix_types(
     items: Sequence[Any], origin: Origin, first: int = 0, dtypes: Mapping[str, Any] | None = None
 ) -> RowTypes:
-    """Infer columns and types from ``items`` (up to 64, the first of which has number ``first``).
+    """Infer columns and types from up to 64 ``items``; ``first`` is the row index of the first one, for errors.
 
     Raises:
         RowError: values of one column do not have a common type.
@@ -98,7 +98,7 @@ def fix_types(
             kinds[name] = infer_type([r.get(name) for r in rows]) if declared is None else type_from_dtype(declared)
         except ValueMismatch as misfit:
             raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
-        except TypeError as error:  # a tensor of a dtype that NumPy does not have
+        except TypeError as error:  # a tensor's dtype does not exist in NumPy
             raise origin.error(f"column {name!r}: {error}", first, _FIX_TENSORS) from error
     for name, declared in (dtypes or {}).items():
         kinds.setdefault(name, type_from_dtype(declared))
@@ -127,15 +127,15 @@ def _tensors_as_arrays(values: list[Any]) -> list[Any]:
         return values
     try:
         return list(torch.stack(values).detach().numpy())
-    except (RuntimeError, TypeError):  # bfloat16 and other dtypes that NumPy does not have
+    except (RuntimeError, TypeError):  # bfloat16 and other dtypes do not exist in NumPy
         return values
 
 
 def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int) -> dict[str, Column]:
-    """Convert ``items`` to columns of fixed types; a missing key becomes null.
+    """Convert ``items`` to columns of the given types; a missing key becomes null.
 
     Raises:
-        RowError: a value does not fit, or a key is new after the first 64 rows; the error names the row.
+        RowError: a value does not match its type, or an item has a key that ``types`` lacks; the error names the row.
     """
     rows: Sequence[Mapping[Any, Any]] = items
     if types.form != "dict" or set(map(type, items)) != {dict}:

@@ -1,4 +1,4 @@
-"""Read snapshots of Delta Lake and Iceberg tables; their logs list the current files, which cedar then reads."""
+"""Read snapshots of Delta Lake and Iceberg tables: find a snapshot's files in the table's log, and read these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cedar.datasets.listing import Listing, as_names, as_types, list_files
 from cedar.datasets.once import once
 from cedar.datasets.parquet import ParquetSource
 
-_OBJECT_STORE = {  # fsspec's names of S3 options -> the names in object_store and in pyiceberg
+_OBJECT_STORE = {  # fsspec's name of an S3 option -> the name in object_store, the name in pyiceberg
     "key": ("AWS_ACCESS_KEY_ID", "s3.access-key-id"), "secret": ("AWS_SECRET_ACCESS_KEY", "s3.secret-access-key"),
     "token": ("AWS_SESSION_TOKEN", "s3.session-token"), "endpoint_url": ("AWS_ENDPOINT_URL", "s3.endpoint"),
 }  # fmt: skip
@@ -25,13 +25,13 @@ _OBJECT_STORE = {  # fsspec's names of S3 options -> the names in object_store a
 
 @dataclass(frozen=True, repr=False)
 class SnapshotSource(ParquetSource):
-    """The files of one snapshot.
+    """The Parquet files of one snapshot of a table.
 
     Args:
         root: location of the table; file names are relative to it.
-        shown: the source's description in messages, with the number of the snapshot.
+        shown: the source's description for messages, including the snapshot's number.
         snapshot: number of the snapshot.
-        reopen: returns the source of another snapshot of the table; None if the user chose this snapshot.
+        reopen: a function that returns the source of another snapshot; None if the user chose this snapshot.
     """
 
     root: str = ""
@@ -52,7 +52,7 @@ class SnapshotSource(ParquetSource):
         return self.shown
 
     def at(self, snapshot: int) -> SnapshotSource:
-        """Return this source with the files of another snapshot, the one in a state.
+        """Return this source with the files of another snapshot, such as the one in a saved state.
 
         Raises:
             SourceError: the table no longer has this snapshot.
@@ -69,11 +69,11 @@ class SnapshotSource(ParquetSource):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"reopen": None}  # workers read this snapshot only; pyiceberg tables may not pickle
+        return self.__dict__ | {"reopen": None}  # workers do not change snapshots, and ``reopen`` may not pickle
 
 
 def _below(root: str, file: Any) -> str:
-    """Return the path of a file below the root."""
+    """Return the path of a file relative to the root."""
     for path in (file.path, file.url):
         if path.startswith(root):
             return str(path[len(root) :])
@@ -159,7 +159,7 @@ def read_iceberg(
         tasks = list(scan.plan_files())
         _reject_unsupported(shown, table, scan, tasks)
         schema = library("pyiceberg.io.pyarrow", "iceberg", "read_iceberg").schema_to_pyarrow(scan.projection())
-        schema = pa.schema([(field.name, field.type) for field in schema])  # without field ids
+        schema = pa.schema([(field.name, field.type) for field in schema])  # removes the field ids
         files = [_local_path(task.file.file_path) for task in tasks]
         reopen = (lambda other: read_iceberg(table, other, columns, options)) if snapshot_id is None else None
         return _source(files, schema, columns, _local_path(root), shown, number, reopen)

@@ -1,4 +1,4 @@
-"""Store the splits of a source as columns, so that a million splits cost little more than their numbers."""
+"""Store the splits of a source as columns, so that a million splits take little memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy.typing as npt
 from cedar.core.columns import Index
 from cedar.datasets.base import Split
 
-Numbers: TypeAlias = npt.NDArray[Any]  # integers; a custom source's own splits may have floats
+Numbers: TypeAlias = npt.NDArray[Any]  # integers; splits of custom sources may have floats
 Given: TypeAlias = "npt.ArrayLike | None"
 _NAMES = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
-_UNKNOWN = ("stop", "rows", "bytes")  # columns in which -1 stands for None
+_UNKNOWN = ("stop", "rows", "bytes")  # columns in which -1 means None
 _AT_ONCE = 1 << 14  # splits converted to Python objects at a time
 
 
@@ -79,7 +79,7 @@ class SplitTable(Sequence[Split]):
 
     @staticmethod
     def from_runs(rows: int, size: int, width: float) -> SplitTable:
-        """Split ``rows`` numbered rows into runs of ``size`` rows of ``width`` bytes each."""
+        """Return the splits of ``rows`` rows in memory: ``size`` rows per split, ``width`` bytes per row."""
         start = np.arange(0, rows, size, dtype=np.int64)
         stop = np.minimum(start + size, rows)
         count = stop - start
@@ -88,14 +88,14 @@ class SplitTable(Sequence[Split]):
         )
 
     def __add__(self, other: SplitTable) -> SplitTable:
-        """Concatenate two tables; original split objects are not kept."""
+        """Concatenate two tables; the result does not keep custom split objects."""
         both: dict[str, Any] = {name: np.concatenate([self.column(name), other.column(name)]) for name in _NAMES}
         return SplitTable(**both)
 
-    # ---- columns: one value per split, read-only ---------------------------------------------------------------------
+    # ---- columns (read-only), one value per split --------------------------------------------------------------------
 
     def column(self, name: str) -> Numbers:
-        """Return a column, [splits]."""
+        """Return a column as an array of one value per split."""
         column = self._columns[name]
         return column if column.ndim else np.broadcast_to(column, self._length)
 
@@ -111,36 +111,36 @@ class SplitTable(Sequence[Split]):
 
     @property
     def streaming(self) -> npt.NDArray[np.bool_]:
-        """Return which splits can only be read from their beginning."""
+        """Return a mask of the splits that can only be read from their beginning."""
         return self.column("streaming")
 
     @property
     def streams(self) -> bool:
-        """Return whether some splits can only be read from their beginning."""
+        """Return whether any split can only be read from its beginning."""
         return bool(self._length and self._columns["streaming"].any())
 
     @property
     def counted(self) -> bool:
-        """Return whether the rows of all splits are known."""
+        """Return whether the row counts of all splits are known."""
         return not self._length or bool((self._columns["rows"] >= 0).all())
 
     @cached_property
     def known_rows(self) -> int:
-        """Return the sum of all known rows."""
+        """Return the sum of all known row counts."""
         return _total(self.rows)
 
     @cached_property
     def known_bytes(self) -> int:
-        """Return the sum of all known bytes."""
+        """Return the sum of all known sizes in bytes."""
         return _total(self.bytes)
 
     @cached_property
     def max_rows(self) -> int:
-        """Return the rows of the largest split among those with known rows."""
+        """Return the largest known row count of a split; 0 if none is known."""
         return max(0, int(self.rows.max())) if self._length else 0
 
     def measured(self) -> tuple[int, int] | None:
-        """Return the total rows and bytes of the splits for which both are known; None if there are none."""
+        """Return the total rows and bytes of the splits for which both are known; None without such splits."""
         both = (self.rows >= 0) & (self.bytes >= 0)
         return (_total(self.rows[both]), _total(self.bytes[both])) if both.any() else None
 
@@ -148,7 +148,7 @@ class SplitTable(Sequence[Split]):
         """Return the splits of one file in order."""
         return (self[int(place)] for place in np.flatnonzero(self.column("file") == file))
 
-    # ---- a sequence --------------------------------------------------------------------------------------------------
+    # ---- sequence methods --------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self._length
@@ -195,7 +195,7 @@ def _split(file: int, start: int, stop: int, rows: int, size: int, part: int, st
 
 
 def _column(name: str, given: Any) -> Numbers:
-    """Return an array; a single value for all splits stays a scalar."""
+    """Return the values as an array; a single value for all splits becomes an array without dimensions."""
     column = np.asarray(-1 if given is None else given)
     kinds, expected = ("b", "booleans") if name == "streaming" else ("iu", "integers")
     if column.ndim > 1 or (column.size and column.dtype.kind not in kinds):
@@ -209,13 +209,13 @@ def _column(name: str, given: Any) -> Numbers:
 
 
 def _attribute_column(name: str, objects: tuple[Any, ...]) -> Numbers:
-    """Return an attribute of all objects, with the default of ``Split`` where it is missing."""
+    """Return an attribute of all objects as an array; objects that lack it have the default of ``Split``."""
     blank = getattr(Split, name)
     values = [getattr(split, name, blank) for split in objects]
     if name in _UNKNOWN:
         values = [-1 if value is None else value for value in values]
     column = np.asarray(values, dtype=None if values else np.int64)
-    if column.dtype.kind not in "iufb":  # numbers beyond 64 bits, or not numbers
+    if column.dtype.kind not in "iufb":  # integers beyond 64 bits, or other objects
         column = column.astype(np.float64)
     return column.astype(bool) if name == "streaming" else column
 
@@ -228,16 +228,16 @@ def _total(values: Numbers) -> int:
 
 
 class Places:
-    """Look up splits by file and start, which begin the keys of their rows.
+    """Finds the position of a split by its file and start.
 
-    ``duplicate`` holds the positions of the first two splits that share both, or None.
+    ``duplicate`` has the positions of the first two splits with the same file and start, or is None.
     """
 
     def __init__(self, table: SplitTable) -> None:
         self._file, self._start = table.column("file"), table.column("start")
         self._order: Index | None = None
         self.duplicate: tuple[int, int] | None = None
-        if not np.array_equal(self._file, np.arange(len(table))):  # otherwise split i belongs to file i
+        if not np.array_equal(self._file, np.arange(len(table))):  # otherwise split i is the only split of file i
             self._order = order = np.lexsort((self._start, self._file))
             self._file, self._start = self._file[order], self._start[order]
             same = np.flatnonzero((self._file[1:] == self._file[:-1]) & (self._start[1:] == self._start[:-1]))

@@ -1,4 +1,4 @@
-"""Detect changed files with the same name and size: by change time, tag, and samples of their contents."""
+"""Detect changed files of unchanged name and size by modification time, tag, and samples of the contents."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any, TypeAlias
 Stamp: TypeAlias = "tuple[int, int, int] | tuple[str, str] | None"
 _STAMP_KEYS = ("ETag", "etag", "version_id", "generation", "md5", "crc32c", "LastModified", "last_modified", "mtime",
             "modified", "updated", "created")  # fmt: skip
-_PIECE = 16 << 10  # bytes sampled at three places; a file of at most four times this is read completely
-BUCKETS = 16  # groups of consecutive files ("runs") for which a state records changes
+_PIECE = 16 << 10  # bytes per sample, three samples per file; a file of up to four times this is read whole
+BUCKETS = 16  # number of groups of consecutive files ("runs") for which a state has hashes
 _SAMPLED_FILES = 4  # files per run whose contents are sampled
 
 
 def stamp_of_stat(stat: os.stat_result) -> Stamp:
-    """Return a local file's change time in ns, inode and device."""
+    """Return a local file's modification time in ns, inode and device."""
     return stat.st_mtime_ns, stat.st_ino, stat.st_dev
 
 
 def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
-    """Return the most specific tag or time that fsspec reports for a file, with its name; None if there is none.
+    """Return the name and value of the most specific tag or time that fsspec reports for a file; None without any.
 
     Args:
-        info: an entry from ``ls`` or ``info``.
-        name: the entry to read, to compare with an earlier stamp; "" chooses the most specific one.
+        info: the result of fsspec's ``info``, or an entry of ``ls``.
+        name: the tag or time to return, for comparison with an earlier stamp; "" chooses the most specific one.
     """
     for each in (name,) if name else _STAMP_KEYS:
         value = info.get(each)
@@ -37,14 +37,14 @@ def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
 
 
 def portable_stamp(stamp: Stamp) -> Any:
-    """Return the part of a stamp that is the same on every machine."""
+    """Return a stamp without the device number, which differs between machines."""
     return None if stamp is None else list(stamp[:2])
 
 
 def stamps_differ(listed: Stamp, now: Stamp) -> bool:
-    """Return whether a file differs from the one that was listed, as far as stamps show.
+    """Return whether a file's stamps show that the file changed after it was listed.
 
-    Inodes are compared only on the same device, since another machine may hold a copy.
+    Inodes are compared only on the same device, since another machine may have a copy of the file.
     """
     if listed is None or now is None:
         return False
@@ -54,7 +54,7 @@ def stamps_differ(listed: Stamp, now: Stamp) -> bool:
 
 
 def pieces(size: int) -> list[tuple[int, int]]:
-    """Return the ranges that represent a file: all of a small file, else its beginning, middle and end."""
+    """Return the byte ranges to sample: all of a small file, or the beginning, middle and end of a larger file."""
     if size <= 4 * _PIECE:
         return [(0, size)] if size else []
     starts = (0, (size - _PIECE) // 2, size - _PIECE)
@@ -67,9 +67,9 @@ def sampled_files(run: Sequence[Any]) -> Sequence[Any]:
 
 
 def digest_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = False) -> list[str]:
-    """Return 8 hex digits per run of files: a hash of the results of ``each`` for all or ``some`` of its files.
+    """Return a hash of 8 hex digits per run of files, over ``each(file)`` of all or ``some`` (sampled) files.
 
-    The hash is "" if ``each`` returns None for a file of the run.
+    A run's hash is "" if ``each`` returns None for one of its files.
     """
     digests = []
     for number in range(min(BUCKETS, len(files))):
@@ -81,16 +81,16 @@ def digest_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = F
 
 
 def run_of(files: Sequence[Any], number: int) -> Sequence[Any]:
-    """Return the files of a run."""
+    """Return the files of run ``number``."""
     count = min(BUCKETS, len(files))
     return files[len(files) * number // count : len(files) * (number + 1) // count]
 
 
 def changed_runs(files: int, before: tuple[list[str], list[str]], now: tuple[list[str], list[str]]) -> list[int]:
-    """Return the runs of files whose data changed.
+    """Return the indices of the runs whose files changed.
 
-    Equal stamps mean equal data. If stamps differ, the files may be copies with the same contents. If there are more
-    files than are sampled, this holds only if all stamps differ: a single replaced file is not a copy.
+    Runs with equal stamps have not changed. Runs with other stamps but equal contents may be copies, and count as
+    unchanged; but if some files are not sampled, only if the stamps of all runs differ, as after copying a dataset.
 
     Args:
         files: number of files.
