@@ -19,7 +19,7 @@ Form = Literal["dict", "tuple", "item"]
 
 @dataclass(frozen=True)
 class RowTypes:
-    """The shape of rows: dicts, tuples (columns "0", "1", ...) or single values (column "item")."""
+    """The column types, and the form of rows: dict, tuple (columns "0", "1", ...) or single value (column "item")."""
 
     form: Form
     kinds: dict[str, ColumnType]

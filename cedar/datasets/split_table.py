@@ -23,9 +23,9 @@ _AT_ONCE = 1 << 14  # splits converted to Python objects at a time
 class SplitTable(Sequence[Split]):
     """Splits stored column by column; a ``Split`` object is created on access.
 
-    A source with very many splits returns it from ``splits()``. Each argument is one value for all splits, or an array
-    int64[splits] (``streaming``: bool[splits]); see ``Split`` for their meaning. In arrays of ``stop``, ``rows`` or
-    ``bytes``, -1 stands for None.
+    Sources with very many splits should return one from ``splits()``. Each argument is a single value for all splits or
+    an array int64[splits] (``streaming``: bool[splits]); see ``Split`` for their meaning. In arrays of ``stop``,
+    ``rows`` or ``bytes``, -1 means None.
 
     Args:
         length: the number of splits; required if all arguments are single values.
@@ -68,7 +68,7 @@ class SplitTable(Sequence[Split]):
 
     @staticmethod
     def of(splits: Iterable[Any]) -> SplitTable:
-        """Return objects as a table that returns these objects on access; return a table unchanged."""
+        """Return a table whose items are the given split objects; return a table unchanged."""
         if isinstance(splits, SplitTable):
             return splits
         objects = tuple(splits)

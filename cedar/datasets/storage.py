@@ -1,4 +1,4 @@
-"""Write the output of a sink: files have temporary names until they are complete."""
+"""Write the output files of a sink, under temporary names until they are complete."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cedar.store.whole_files import temporary_name
 
 @dataclass
 class Storage:
-    """A directory, or one file, on any fsspec filesystem.
+    """The destination of a sink: a directory or a single file on any fsspec filesystem.
 
-    As a context manager, it renames every file to its final name on success, and removes all of them on an error.
+    On leaving the context manager, every file is renamed to its final name; after an error, all files are removed.
     """
 
     remote: Remote
@@ -32,7 +32,7 @@ class Storage:
 
     @staticmethod
     def at(url: str | os.PathLike[str], suffix: str = "", options: StorageOptions | None = None) -> Storage:
-        """Open ``url``: one file if it ends in ``suffix``, else a directory; without a suffix, data may exist.
+        """Open ``url``, a file if it ends in ``suffix``, else a directory. Without a suffix, it may contain data.
 
         Raises:
             PipelineError: the location already holds data.
@@ -47,16 +47,16 @@ class Storage:
 
     @property
     def local(self) -> bool:
-        """Return whether files are written directly to their destination."""
+        """Return whether the destination is a local filesystem, to which files are written directly."""
         return "file" in self.remote.fs.protocol
 
     @property
     def shown(self) -> str:
-        """Return the name of the location for messages."""
+        """Return the destination's name for messages."""
         return self.show(self.root)
 
     def refuse_data(self, suffix: str) -> None:
-        """Raise PipelineError if the location already holds data with this suffix."""
+        """Raise PipelineError if the destination already contains data files with this suffix."""
         fs, url = self.remote.fs, self.shown
         with writing(url):
             kind = self.remote.call(self.root, lambda: kind_of(fs, self.root))
@@ -97,15 +97,15 @@ class Storage:
                 cleanup.pop_all()
 
     def _remove(self, temporary: str) -> None:
-        with contextlib.suppress(Exception):  # the original error matters more
+        with contextlib.suppress(Exception):  # do not hide the original error
             self.remote.fs.rm_file(temporary)
 
     def temporary(self, name: str, base: str) -> str:
-        """Return the path of a file named ``name`` while its temporary name is ``base``."""
+        """Return the temporary path of a file: in the folder of ``name``, with the file name ``base``."""
         return f"{self.root}/{name}".rpartition("/")[0] + f"/{base}"
 
     def check(self, temporary: str, size: int, final: str) -> None:
-        """Check that a file is as it was written, and that its final name is free.
+        """Check that a temporary file has the size that was written, and that its final name is not taken.
 
         Raises:
             SourceError: the file is missing, or its size differs.
@@ -131,18 +131,18 @@ class Storage:
             rename(self.remote, temporary, final)
 
     def urls(self) -> list[str]:
-        """Return the files in the order of their creation."""
+        """Return the URLs of the files in order of creation."""
         return [self.show(final) for _, final in self._pending]
 
     def show(self, path: str) -> str:
-        """Return the name of a path for messages."""
+        """Return the name of a path for users: the path, or a URL if it is not local."""
         return path if self.local else self.remote.url(path)
 
 
 class AppendedFile:
-    """A file that grows but is not kept open, since there may be many.
+    """A file to which data is appended; it is open only during ``flush``, since there may be many such files.
 
-    For remote storage it is written locally and uploaded at the end, so that uploads can be retried.
+    For remote storage, the file is written locally and uploaded at the end, so that cedar can retry the upload.
     """
 
     def __init__(self, path: str, remote: Remote | None) -> None:
@@ -156,7 +156,7 @@ class AppendedFile:
         self._queued: list[Any] = []
 
     def write(self, data: Any) -> int:
-        """Queue bytes to be appended at the next ``flush``; return their number."""
+        """Queue bytes for the next ``flush``; return the number of bytes."""
         count = memoryview(data).nbytes
         self._queued.append(data)
         self.size += count
@@ -164,13 +164,13 @@ class AppendedFile:
 
     def flush(self) -> None:
         """Append the queued bytes to the file and release them."""
-        with open(self._local, "r+b") as file:  # fail if the file has vanished, instead of starting a new one midway
+        with open(self._local, "r+b") as file:  # fails if the file was removed, instead of creating a new one
             file.seek(0, os.SEEK_END)
             file.writelines(self._queued)
         self._queued = []
 
     def end(self) -> None:
-        """Finish the file: write it durably to disk, or upload it."""
+        """Finish the file: sync it to disk, or upload it."""
         self.flush()
         if self._remote is None:
             with open(self._local, "rb") as file:
@@ -187,7 +187,7 @@ class AppendedFile:
 
 @contextlib.contextmanager
 def writing(url: str, done: str | None = None, fix: str = "check space and permissions") -> Iterator[None]:
-    """Convert any error of a filesystem into a SourceError that names what could not be written."""
+    """Convert any error of a filesystem to a SourceError that names ``url``."""
     try:
         yield
     except CedarError:

@@ -1,6 +1,6 @@
-"""Checksums for formats that lack them: ``name.crc`` holds one per 64 KiB of the file ``name``.
+"""Checksums for formats that lack them: the file ``name.crc`` has one CRC per 64 KiB of the file ``name``.
 
-Data is checked block by block before it is decoded: a flipped bit raises an error that names the file.
+Data is checked block by block before decoding, so that a flipped bit raises an error that names the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORMAT = "cedar checksums 1"
 
 
 class RunningChecksums:
-    """Accumulates checksums of bytes that arrive piece by piece."""
+    """Computes the checksums of data that is added piece by piece."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -43,7 +43,7 @@ class RunningChecksums:
                 self._last = 0
 
     def text(self) -> bytes:
-        """Return the contents of the checksum file."""
+        """Return the contents to write to the checksum file."""
         last = [self._last] if self.size % BLOCK else []
         crc32 = np.array([*self._sums, *last], dtype="<u4").tobytes()
         reported = {
@@ -75,7 +75,7 @@ class Sums:
         """Parse the checksum file ``data`` for the file ``url`` of ``size`` bytes.
 
         Raises:
-            SourceError: the checksums are damaged, or belong to another file.
+            SourceError: the checksum file is damaged, or is for a file of another size.
         """
         where = f"{url}{SUFFIX}"
         try:
@@ -97,7 +97,7 @@ class Sums:
         return sums
 
     def check(self, data: Any, start: int) -> None:
-        """Raise SourceError if bytes have changed; ``data`` begins at ``start``, the beginning of a block."""
+        """Raise SourceError if ``data`` does not match; it begins at offset ``start``, the beginning of a block."""
         view = memoryview(data)
         for at in range(0, len(view), BLOCK):
             if zlib.crc32(view[at : at + BLOCK]) != int(self.crc32[(start + at) // BLOCK]):
@@ -110,7 +110,7 @@ class Sums:
 
 
 def block_range(start: int, stop: int, size: int) -> tuple[int, int]:
-    """Return the range of complete blocks that contains bytes ``start`` to ``stop`` of a file of ``size`` bytes.
+    """Extend the byte range ``start`` to ``stop`` to complete blocks of a file of ``size`` bytes.
 
     Examples:
         >>> block_range(70_000, 70_010, 100_000)
@@ -120,7 +120,7 @@ def block_range(start: int, stop: int, size: int) -> tuple[int, int]:
 
 
 def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Write checksum files next to local files; return the paths of the new files.
+    """Write a checksum file next to each local file; return the paths of the checksum files.
 
     Examples:
         >>> from pathlib import Path

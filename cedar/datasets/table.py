@@ -28,10 +28,10 @@ class TableSource(BaseSource):
 
     table: Any
     name: str = "from_arrow"
-    indices: Any = None  # int64 row numbers to read, in this order; None reads all rows
+    indices: Any = None  # int64 indices of the rows to read, in this order; None reads all rows
     rows_per_split: int = _ROWS
     own_code: ClassVar[bool] = False
-    second_read_cost_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
+    second_read_cost_bytes: ClassVar[int] = 0  # a second pass over other columns has no overhead
 
     @property
     def _length(self) -> int:
@@ -51,7 +51,7 @@ class TableSource(BaseSource):
             part = self.table.take(pa.array(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
         columns = {name: as_column(part.column(name)) for name in self.table.schema.names}
         columns = with_tensors(columns, self._tensors, self.name)
-        if self.indices is None:  # otherwise writing to a batch's tensor would change the caller's table
+        if self.indices is None:  # copy, so that writes to a batch's tensor do not change the caller's table
             columns = {name: detached(column) for name, column in columns.items()}
         yield Chunk(columns, length=rows)
 
@@ -92,7 +92,7 @@ def from_arrow(table: Any) -> TableSource:
     """Return the source that ``cedar.from_arrow`` uses: a ``pyarrow.Table`` or ``RecordBatch``.
 
     Raises:
-        PipelineError: ``table`` is something else, has two columns of the same name, or has a union column.
+        PipelineError: ``table`` has another type, two columns of the same name, or a union column.
 
     Examples:
         >>> import pyarrow as pa
@@ -115,7 +115,7 @@ def from_polars(frame: Any) -> TableSource:
     """Return the source that ``cedar.from_polars`` uses: a ``polars.DataFrame``.
 
     Raises:
-        PipelineError: ``frame`` is something else (collect a LazyFrame first), or contains Python objects or 128-bit
+        PipelineError: ``frame`` has another type (collect a LazyFrame first), or contains Python objects or 128-bit
             integers.
 
     Examples:
@@ -135,7 +135,7 @@ def from_pandas(frame: Any) -> TableSource:
     """Return the source that ``cedar.from_pandas`` uses: a ``pandas.DataFrame``.
 
     Raises:
-        PipelineError: ``frame`` is something else, or has a column that Arrow cannot hold.
+        PipelineError: ``frame`` has another type, or a column that Arrow does not support.
     """
     if not hasattr(frame, "reset_index") or not hasattr(frame, "columns"):
         fix = "use cedar.from_polars(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
@@ -156,7 +156,7 @@ def from_numpy(arrays: Any) -> TableSource:
     """Return the source that ``cedar.from_numpy`` uses: a dict of arrays, or a file that ``numpy.load`` opened.
 
     Raises:
-        PipelineError: ``arrays`` is something else, arrays differ in length, or Arrow lacks a dtype.
+        PipelineError: ``arrays`` has another type, arrays differ in length, or Arrow does not support a dtype.
     """
     if not isinstance(arrays, Mapping):
         fix = "give cedar.from_numpy({'x': array})"

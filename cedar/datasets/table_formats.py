@@ -1,4 +1,4 @@
-"""Detect Delta Lake, Iceberg and Hudi tables, whose logs determine which of their files are current."""
+"""Detect Delta Lake, Iceberg and Hudi tables; only a table's log shows which of its files are current."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.datasets import walking
 if TYPE_CHECKING:
     from cedar.datasets.listing import File
 
-_LOGS = {  # the folder with a table's log -> the kind of table, and how to read it
+_LOGS = {  # folder with the table's log -> the kind of table, and how to read it
     "_delta_log": ("a Delta Lake table", "cedar.read_delta(uri)"),
     "metadata": ("an Iceberg table", "cedar.read_iceberg(catalog.load_table(name))"),
     ".hoodie": ("a Hudi table", "write its current rows to Parquet files with Spark first, and read those"),
@@ -21,7 +21,7 @@ _LOGS = {  # the folder with a table's log -> the kind of table, and how to read
 
 
 def folders_of(files: Iterable[File]) -> dict[str, Remote | None]:
-    """Return all folders above files, since each may be a table; HTTP has no folders."""
+    """Return all folders above files, except HTTP, which has no folders; each may be a table."""
     folders: dict[str, Remote | None] = {}
     for folder, remote in {file.path.rpartition("/")[0]: file.remote for file in files}.items():
         above = os.path.realpath(folder) if remote is None else folder

@@ -1,4 +1,4 @@
-"""Read tar shards in webdataset's layout: consecutive members with the same key form a row."""
+"""Read tar shards in webdataset's layout: consecutive members with the same key form one row."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
-_NAMES = {  # key with its folder, up to the first or last dot of the name; extension
+_NAMES = {  # groups: key (path up to the first or last dot of the name), extension
     "first": re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL),
     "last": re.compile(r"((?:.*/)?[^./][^/]*)\.([^./]*)", re.DOTALL),
 }
 _ROWS = 256  # maximum samples per chunk
-_BYTES = 16 << 20  # bytes at which a chunk ends
-_TAIL = 1 << 20  # bytes read at a time after the last member
+_BYTES = 16 << 20  # a chunk ends when its samples reach this many bytes
+_TAIL = 1 << 20  # bytes read at a time after the archive's end marker
 
 
 @dataclass
@@ -49,17 +49,17 @@ _LONG_HEADERS = (
 
 
 class _Archive(tarfile.TarFile):
-    """An archive that reserves memory for headers before it reads them."""
+    """An archive that reserves memory for long headers before it reads them."""
 
     last = ""  # name of the previous member
 
     def __init__(self, *args: Any, reservation: MemoryReservation, **options: Any) -> None:
         self.reservation = reservation
-        super().__init__(*args, **options)  # reads the first header
+        super().__init__(*args, **options)  # this already reads the first header
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """Raise for a damaged or truncated header, which tarfile would treat as the end of the archive."""
+    """A header that raises if it is damaged or truncated; tarfile would treat this as the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
@@ -71,11 +71,11 @@ class _StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError(f"{error}: the archive is truncated or damaged") from error
 
     def _proc_member(self, tarfile_: Any) -> Self:
-        """Reserve memory for a long name or pax fields before tarfile reads them at once."""
+        """Reserve memory for a long name or pax fields, which tarfile reads completely."""
         if self.type in _LONG_HEADERS:
             header = f"the header after member {tarfile_.last!r}" if tarfile_.last else "the first header"
             tarfile_.reservation.take(max(0, self.size), header)
-            if self.type != tarfile.XGLTYPE:  # tarfile keeps global fields until the end
+            if self.type != tarfile.XGLTYPE:  # tarfile keeps global fields in memory
                 tarfile_.reservation.give(max(0, self.size))
         member: Self = super()._proc_member(tarfile_)  # type: ignore[misc]
         return member
@@ -83,7 +83,7 @@ class _StrictHeader(tarfile.TarInfo):
 
 @dataclass(frozen=True, repr=False)
 class TarSource(FileSource):
-    """Webdataset shards. A shard is one streaming split; nothing is extracted to disk."""
+    """Webdataset shards. Each shard is one streaming split; members are read into memory, not extracted to disk."""
 
     columns: tuple[str, ...] | None = None
     missing: Literal["error", "null"] = "error"
@@ -95,7 +95,7 @@ class TarSource(FileSource):
 
     @once
     def _extensions(self) -> tuple[str, ...]:
-        """Return the extensions in the first sample of the first non-empty shard, or its first 256 with "null"."""
+        """Return the extensions of the first sample (with missing="null": 256 samples) of the first non-empty shard."""
         few = _ROWS if self.missing == "null" else 1
         for file in self.listing:
             found: dict[str, None] = {}
@@ -125,7 +125,7 @@ class TarSource(FileSource):
                     reservation.give(size)
                     pending, size = [], 0
         except SourceError:
-            if pending:  # earlier samples are complete
+            if pending:  # deliver the complete samples first
                 yield _chunk(pending, names)
             raise
         if pending:
@@ -152,7 +152,7 @@ class TarSource(FileSource):
         return selected(types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> TarSource:
-        """Return a source over the same shards with only ``columns``; other members are skipped."""
+        """Return a source over the same shards that reads only ``columns`` and skips other members."""
         other = self.share_known(replace(self, columns=tuple(columns)))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_extensions"})
         return other
@@ -161,7 +161,7 @@ class TarSource(FileSource):
 def _samples(
     file: File, wanted: set[str], reservation: MemoryReservation, names: re.Pattern[str]
 ) -> Iterator[_TarSample]:
-    """Yield the samples of a shard; the bytes of extensions that are not ``wanted`` are None."""
+    """Yield the samples of a shard; extensions that are not ``wanted`` have None instead of their bytes."""
     current: _TarSample | None = None
     seen: set[str] = set()
     for name, data, size in _members(file, wanted, reservation, names):
@@ -187,7 +187,7 @@ def _samples(
 def _members(
     file: File, wanted: set[str], reservation: MemoryReservation, names: re.Pattern[str]
 ) -> Iterator[tuple[str, bytes | None, int]]:
-    """Yield the name, bytes (None if not wanted) and size of each regular member."""
+    """Yield the name, bytes (None if not wanted) and number of bytes read of each regular member."""
     with ExitStack() as stack:
         with reading(file.url):
             stream = stack.enter_context(open_file(file))
@@ -201,7 +201,7 @@ def _members(
                     check_unchanged(file)
                     _check_end(file, archive)
                     return
-                archive.members.clear()  # type: ignore[attr-defined]  # otherwise tarfile keeps every header
+                archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
                 if member.isdir():
                     continue
                 name = _safe_name(file, member)
@@ -216,7 +216,7 @@ def _members(
 
 
 def _check_end(file: File, archive: Any) -> None:
-    """Raise SourceError if data follows the block of zeros that ends an archive."""
+    """Raise SourceError if there is data after the block of zeros that ends an archive."""
     while block := archive.fileobj.read(_TAIL):
         if block.strip(b"\0"):
             raise SourceError(
@@ -227,7 +227,7 @@ def _check_end(file: File, archive: Any) -> None:
 
 def _safe_name(file: File, member: tarfile.TarInfo) -> str:
     name = member.name.removeprefix("./")
-    if not member.isreg() or member.issparse():  # sparse files omit data, so their contents would be wrong
+    if not member.isreg() or member.issparse():  # sparse files are not stored completely
         kind = (
             "a sparse file"
             if member.issparse()
@@ -262,9 +262,9 @@ def read_tar(
 ) -> TarSource:
     """Return the source that ``cedar.read_tar`` uses.
 
-    A sample is a run of members whose names are equal up to a dot in the last part of the path (``dot`` selects which).
-    The rest is the extension in lower case. The first sample of the first shard fixes the extensions. Directories are
-    skipped.
+    A sample consists of consecutive members whose paths are equal up to the first or last dot of the file name (see
+    ``dot``). The rest of the name, in lower case, is the extension. All samples must have the extensions of the first
+    sample, unless ``missing`` is "null". Directories are skipped.
 
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths, or another option is invalid.

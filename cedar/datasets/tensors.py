@@ -1,7 +1,7 @@
-"""Mark columns of arrays in files: field metadata stores each row's shape and dtype, which Arrow types lack.
+"""Store columns of arrays in files, with the shape and dtype of a row in the field metadata, as Arrow types lack both.
 
-Arrow stores nested fixed-size lists. Parquet files store the bytes of each row, since reading lists of lists takes
-thirty times as long. Vectors are not marked: expressions can read them as fixed-size lists.
+Arrow files store arrays as nested fixed-size lists. Parquet files store each row's bytes, since nested lists take
+thirty times as long to read. Vectors have no such metadata, so that expressions can read them as fixed-size lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARK = b"cedar.array"  # key in a field's metadata
 
 
 def field_of(name: str, array: pa.Array, column: Column) -> pa.Field:
-    """Return the field of a column that is written as ``array``."""
+    """Return the Arrow field for a column that is written as ``array``."""
     kind = type_of(column)
     if not isinstance(kind, TensorType) or len(kind.shape) < 2 or 0 in kind.shape:
         return pa.field(name, array.type)
@@ -31,7 +31,7 @@ def field_of(name: str, array: pa.Array, column: Column) -> pa.Field:
 
 
 def with_bytes(table: pa.Table) -> pa.Table:
-    """Return the same rows with arrays as bytes instead of lists."""
+    """Return a table in which arrays are stored as bytes instead of nested lists."""
     fields, columns = list(table.schema), list(table.columns)
     for place, field in enumerate(fields):
         kind = _declared_tensor(field)
@@ -49,11 +49,11 @@ def _bytes_of(lists: pa.Array, stored: pa.DataType) -> pa.Array:
 
 
 def tensor_types(fields: Iterable[pa.Field], types: Mapping[str, pa.DataType]) -> dict[str, TensorType]:
-    """Return the columns marked as arrays in field metadata, with their tensor types.
+    """Return the tensor types of the columns that field metadata declares to be arrays.
 
     Args:
         fields: the fields of a file.
-        types: the canonical types of the columns that are read.
+        types: the canonical types of the columns to read; other columns are ignored.
     """
     return {
         name: kind for name, kind in declared_tensors(fields).items() if name in types and _can_store(types[name], kind)
@@ -61,12 +61,12 @@ def tensor_types(fields: Iterable[pa.Field], types: Mapping[str, pa.DataType]) -
 
 
 def declared_tensors(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
-    """Return the tensor types that the metadata of fields declare."""
+    """Return the tensor types that field metadata declares, by column."""
     return {field.name: kind for field in fields if (kind := _declared_tensor(field)) is not None}
 
 
 def _declared_tensor(field: pa.Field) -> TensorType | None:
-    """Return the tensor type that a field's metadata declares; None if missing or invalid."""
+    """Return the tensor type that a field's metadata declares; None if it is missing or invalid."""
     try:
         reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
         shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])
@@ -77,12 +77,12 @@ def _declared_tensor(field: pa.Field) -> TensorType | None:
 
 
 def _width(kind: TensorType) -> int:
-    """Return the bytes of a row."""
+    """Return the number of bytes of a row."""
     return math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
 
 
 def _can_store(stored: pa.DataType, kind: TensorType) -> bool:
-    """Return whether a stored type can hold arrays of ``kind``."""
+    """Return whether a column of Arrow type ``stored`` can contain arrays of ``kind``."""
     if pt.is_fixed_size_binary(stored):
         return bool(stored.byte_width == _width(kind))
     shape = []
@@ -93,16 +93,16 @@ def _can_store(stored: pa.DataType, kind: TensorType) -> bool:
 
 
 def same_tensors(files: Iterable[Mapping[str, TensorType]]) -> dict[str, TensorType]:
-    """Return the columns that are arrays of the same type in all files."""
+    """Return the columns that have the same tensor type in all files, and these types."""
     first, *others = files
     return {name: kind for name, kind in first.items() if all(other.get(name) == kind for other in others)}
 
 
 def with_tensors(columns: Mapping[str, Column], tensors: Mapping[str, TensorType], where: str) -> dict[str, Column]:
-    """Convert the marked columns of a file to arrays.
+    """Convert the columns in ``tensors`` to arrays.
 
     Raises:
-        SourceError: another program wrote nulls there, which arrays cannot hold; ``where`` is the file.
+        SourceError: a column has nulls, which arrays cannot represent; the error names the file ``where``.
     """
     result = dict(columns)
     try:

@@ -21,12 +21,12 @@ from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
 _PIECE_BYTES = 2 << 20  # bytes per chunk
-_FIRST_BYTES = 256 << 10  # bytes of a split's first chunk, small since a caller may be waiting for it
+_FIRST_BYTES = 256 << 10  # bytes of a split's first chunk; small, as a trainer may be waiting for it
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}
 
 
 class LineIndex:
-    """Counts newlines per byte range of each file when first needed, and caches the counts."""
+    """A cache of the newline counts of byte ranges of files, from which line numbers are computed."""
 
     def __init__(self, known: dict[tuple[int, int], int] | None = None) -> None:
         self._known = known or {}
@@ -39,7 +39,7 @@ class LineIndex:
         self._known[file, part] = count
 
     def before(self, file: int, part: int, listed_file: File, size: int) -> int:
-        """Return the newlines in the ranges of ``size`` bytes before range ``part``; count unknown ranges first."""
+        """Return the number of newlines in all ranges of ``size`` bytes before range ``part``; count missing ranges."""
         with self._lock:
             missing = [p for p in range(part) if (file, p) not in self._known]
             counts = concurrently(lambda p: count_newlines(listed_file, p * size, (p + 1) * size), missing)
@@ -49,7 +49,7 @@ class LineIndex:
 
 @dataclass(frozen=True, repr=False)
 class TextSource(FileSource):
-    """Lines of text files, in splits of 8 MiB; a compressed file is one split.
+    """Lines of text files, in splits of 8 MiB; a compressed file is one streaming split.
 
     Args:
         errors: how to handle bytes that are not UTF-8: "strict" (SourceError) or "replace" (U+FFFD).
@@ -93,7 +93,7 @@ class TextSource(FileSource):
         assert split.stop is not None
         before = self._lines.before(split.file, split.part, file, self.split_bytes)
         inside = lines.data[: split.stop - lines.start]
-        # A line that continues from the previous range ends here, just before our first line.
+        # If a line continues from the previous range, its newline is in this range, before the first line of the range.
         reached_in = 1 if lines.start > split.start else 0
         self._lines.put(split.file, split.part, int(np.count_nonzero(inside == ord("\n"))) + reached_in)
         return before + reached_in
@@ -114,7 +114,7 @@ class TextSource(FileSource):
         return {name: _TYPES[name] for name in self.columns}
 
     def select(self, columns: Sequence[str]) -> TextSource:
-        """Return a source over the same lines with only ``columns``; without ``line`` no lines are counted.
+        """Return a source over the same lines with only ``columns``; it counts lines only for the column ``line``.
 
         Raises:
             PipelineError: a column does not exist.
@@ -126,7 +126,7 @@ class TextSource(FileSource):
 
 
 def _pieces(ends: Index) -> Iterator[tuple[int, Index]]:
-    """Yield the start of each piece of up to 2 MiB, which fits CPU caches, and the ends of its lines."""
+    """Yield pieces of up to 2 MiB, which fit CPU caches: the start of the piece and the ends of its lines."""
     first = begin = 0
     size = _FIRST_BYTES
     while first < len(ends):
@@ -159,7 +159,7 @@ def read_text(
         errors: how to handle bytes that are not UTF-8: "strict" (SourceError with the byte offset) or "replace".
 
     Raises:
-        PipelineError: ``paths`` or ``errors`` is something else.
+        PipelineError: ``paths`` is not a path or a list of paths, or ``errors`` is invalid.
 
     Examples:
         >>> from pathlib import Path

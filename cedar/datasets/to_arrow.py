@@ -20,7 +20,7 @@ def arrow_column(name: str, column: Column) -> pa.Array:
     """Return a column as an Arrow array; fixed-shape tensors become (nested) fixed-size lists.
 
     Raises:
-        PipelineError: the column holds Python objects, or numbers that Arrow does not have.
+        PipelineError: the column contains Python objects, or its dtype does not exist in Arrow.
     """
     if isinstance(column, pa.Array | GroupColumn):
         return plain(column)
@@ -37,13 +37,13 @@ def arrow_column(name: str, column: Column) -> pa.Array:
         rows = int(np.prod(column.shape[:i]))
         if size:
             flat = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(flat.type, size))
-        else:  # Parquet cannot read back fixed-size lists of size 0
+        else:  # pyarrow cannot read fixed-size lists of size 0 from Parquet
             flat = pa.array([[]] * rows, pa.large_list(flat.type))
     return flat
 
 
 def arrow_batch(block: Block) -> Any:
-    """Return the live rows of a block as a record batch."""
+    """Return the rows of a block as a record batch."""
     arrays = {name: arrow_column(name, column) for name, column in block.columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -53,7 +53,7 @@ def arrow_batch(block: Block) -> Any:
 
 
 def same_schema(first: Any, other: Any) -> None:
-    """Raise PipelineError if a later block has other columns or types than the first."""
+    """Raise PipelineError if a block has other columns or types than the first block."""
     if first.equals(other):
         return
     for name in dict.fromkeys([*first.names, *other.names]):
@@ -70,10 +70,10 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
 
     Args:
         blocks: blocks with the same columns.
-        schema: the columns of the result if there are no blocks.
+        schema: the result's columns and types if there are no blocks.
 
     Raises:
-        PipelineError: a column holds Python objects, or its type changes.
+        PipelineError: a column contains Python objects, or its type differs between blocks.
 
     Examples:
         >>> import numpy as np, pyarrow as pa

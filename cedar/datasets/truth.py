@@ -1,8 +1,8 @@
-"""Compute which truth values a predicate may take on rows for which only bounds are known.
+"""Compute the possible truth values of a predicate from bounds of its columns.
 
-Each node returns all possible values, and perhaps more. polars itself compares literals with the minimum and the
-maximum in the column's own type. Its type conversions (such as rounding an integer to compare it with a float)
-therefore apply here too; they preserve order.
+The result of each node includes all possible values; it may include others too. polars compares the literals with the
+minimum and maximum in the column's type, so that its type conversions, such as rounding an integer to compare it with
+a float, apply here as they do to rows. These conversions preserve order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known about a column in a run of rows.
+    """What statistics show about the values of a column in consecutive rows.
 
     Args:
         rows: number of rows.
         nulls: number of nulls; None if unknown.
-        ends: two values between which all values except NaN lie; None if unknown.
+        ends: a lower and an upper bound of all values except NaN; None if unknown.
     """
 
     rows: int
@@ -56,7 +56,7 @@ class Clause(Protocol):
 
 
 class CanFailError(Exception):
-    """Part of the predicate may fail on a row, so the rows must be read."""
+    """Raised if a part of the predicate may fail on a row, so that rows must not be skipped."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Part of a predicate that is not understood."""
+    """An unsupported part of a predicate; it may take any truth value."""
 
     def truth(self, known: Known) -> Truth:
         return ANY
@@ -119,13 +119,13 @@ class IsNull:
 
 @dataclass(frozen=True, eq=False)
 class Compare:
-    """Compares a column with a constant.
+    """A comparison of a column with a constant.
 
     Args:
         path: the column, or a field of a struct column.
         op: the operator, as polars names it.
-        at_most, at_least: ``col("x") <= constant`` and ``col("x") >= constant``.
-        plain_value: the constant as a plain Python number; None for other constants.
+        at_most, at_least: the expressions ``col("x") <= constant`` and ``col("x") >= constant``.
+        plain_value: the constant if it is a plain Python number, else None.
     """
 
     path: Path
@@ -144,7 +144,7 @@ class Compare:
             return ANY
         le, ge = self._compare_ends(bounds.ends)
         if None in le or None in ge:
-            return Truth(False, False, True)  # the constant is null
+            return Truth(False, False, True)  # comparisons with null are null
         true, false = _possible_results(self.op, le, ge)
         return Truth(true, false, bounds.nulls != 0)
 
@@ -156,7 +156,7 @@ class Compare:
         if _compares_alike(ends.type, value):  # same result as polars, but faster
             low, high = ends.to_pylist()
             if pt.is_float32(ends.type):
-                value = struct.unpack("f", struct.pack("f", value))[0]  # polars rounds to the column's width
+                value = struct.unpack("f", struct.pack("f", value))[0]  # polars rounds the constant to float32
             le, ge = [low <= value, high <= value], [low >= value, high >= value]
             return (le, ge) if pt.is_integer(ends.type) else ([*le, False], [*ge, True])
         try:
@@ -174,7 +174,7 @@ def _compared(at_most: pl.Expr, at_least: pl.Expr, ends: pa.Array) -> tuple[list
 
 
 def _compares_alike(kind: pa.DataType, value: Any) -> bool:
-    """Return whether Python compares the value with a column of this type exactly as polars does."""
+    """Return whether Python and polars compare ``value`` with values of this column type in the same way."""
     if not isinstance(value, int | float) or abs(value) > 1 << 53:
         return False
     floating = pt.is_float32(kind) or pt.is_float64(kind)
@@ -182,7 +182,7 @@ def _compares_alike(kind: pa.DataType, value: Any) -> bool:
 
 
 def _possible_results(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bool]:
-    """Return whether a comparison may be true and may be false, given its results for the points of ``_end_points``."""
+    """Return whether a comparison may be true and may be false, from the results of <= and >= for ``_end_points``."""
     if op in {"Lt", "GtEq"}:
         true, false = not all(ge), any(ge)
         return (true, false) if op == "Lt" else (false, true)
@@ -196,7 +196,7 @@ def _possible_results(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bo
 
 @dataclass(frozen=True, eq=False)
 class IsIn:
-    """Whether a column's value is in a set of values."""
+    """A test whether a column's value is in a set of values."""
 
     path: Path
     values: pl.Series
@@ -219,7 +219,7 @@ class IsIn:
 
             points, values = points.cast(pl.Int128), values.cast(pl.Int128)
         if points.dtype != values.dtype:
-            return ANY  # polars would convert one type to the other, perhaps losing precision
+            return ANY  # polars would convert one of the types, which may lose precision
         inside = bool(((values >= points[:1]) & (values <= points[1:2])).any())
         if len(points) > 2:  # the column may contain NaN
             inside = inside or bool(values.is_nan().any())
@@ -228,7 +228,7 @@ class IsIn:
 
 @dataclass(frozen=True, eq=False)
 class IfSameConversion:
-    """The clause ``both``, if polars converts the two literals to the same type jointly and separately."""
+    """The clause ``both`` of two comparisons if polars evaluates is_between with the same type conversions."""
 
     path: Path
     low: str
@@ -248,7 +248,7 @@ class IfSameConversion:
 
 
 def _end_points(ends: pa.Array) -> pl.Series:
-    """Return the minimum, the maximum, and NaN if the column may contain it, since statistics ignore NaN."""
+    """Return the minimum and the maximum; for floats also NaN, which statistics ignore."""
     import polars as pl
 
     points = pl.Series("x", ends)

@@ -1,4 +1,4 @@
-"""Walk folders, remote and local; unlike fsspec, report folders that cannot be listed."""
+"""Walk remote and local folders; unlike fsspec, raise if a folder cannot be listed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
 
 
 def find(remote: Remote, root: str, depth: int | None = None) -> Found:
-    """Return everything below ``root`` by path, including folders if the storage has them.
+    """Return the entries of all files below ``root`` by path, and of folders unless the storage lists recursively.
 
     Args:
-        remote: the storage.
+        remote: the remote storage.
         root: a folder; the result is empty if it does not exist.
-        depth: levels below it; None means all.
+        depth: how many levels below ``root`` to list; None lists all levels.
 
     Raises:
         Exception: a folder cannot be listed.
@@ -43,12 +43,12 @@ def find(remote: Remote, root: str, depth: int | None = None) -> Found:
 
 
 def glob(remote: Remote, pattern: str, root: str) -> Found:
-    """Return what matches a pattern, by path.
+    """Return the entries of all files and folders that match a pattern, by path.
 
     Args:
-        remote: the storage.
+        remote: the remote storage.
         pattern: a pattern in fsspec's syntax, with ``**``.
-        root: the folder above its first component that is a pattern.
+        root: the folder above the pattern's first component with a wildcard.
 
     Raises:
         Exception: a folder cannot be listed.
@@ -63,7 +63,7 @@ def glob(remote: Remote, pattern: str, root: str) -> Found:
 
 
 def _lists_recursively(fs: Any) -> bool:
-    """Return whether the storage lists everything below a prefix itself, and reports failures."""
+    """Return whether the storage can list everything below a prefix by itself and then reports failures."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
@@ -86,8 +86,8 @@ def _entries(fs: Any, folder: str) -> list[dict[str, Any]]:
 def folders_below(root: str, hidden: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
     """Yield ``root`` and all folders below it, each with the names of its files.
 
-    A folder whose inode equals that of a folder above it is not entered again. Two links to one folder or file count as
-    two: their rows are read twice.
+    A link to a folder above itself is not followed. If two links lead to the same folder or file, both are included, so
+    that its rows are read twice.
 
     Args:
         root: a folder.
@@ -114,7 +114,7 @@ def folders_below(root: str, hidden: tuple[str, ...]) -> Iterator[tuple[str, lis
 
 
 def local_glob(pattern: str) -> set[str]:
-    """Return what matches a pattern, as ``glob.glob(pattern, recursive=True)``, without following cyclic links.
+    """Return the paths that match a pattern, like ``glob.glob(pattern, recursive=True)`` but without link cycles.
 
     Raises:
         OSError: a folder below ``**`` cannot be listed.
@@ -145,7 +145,7 @@ def _matches(parts: list[str]) -> set[str]:
 
 
 def _has_cycle(folder: str, depth: int) -> bool:
-    """Return whether two folders on the path below level ``depth`` are the same, so that links form a cycle."""
+    """Return whether links form a cycle: a path contains the same folder twice below level ``depth``."""
     parts = folder.split("/")
     inodes = [_inode("/".join(parts[:n]) or "/") for n in range(depth + 1, len(parts) + 1)]
     return len(set(inodes)) < len(inodes)
@@ -161,7 +161,7 @@ def _raise(error: OSError) -> None:
 
 
 def expand_braces(path: str) -> list[str]:
-    """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file has the literal name."""
+    """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file with the unexpanded name exists."""
     match = _BRACES.search(path)
     if match is None or ("://" not in path and os.path.lexists(os.path.expanduser(path))):
         return [path]
