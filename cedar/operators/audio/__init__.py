@@ -1,4 +1,4 @@
-"""Audio transforms: decode files to clips, augment clips at random, and turn clips into log-mel spectrograms.
+"""Audio transforms: decode files to clips, augment clips at random, and convert clips to log-mel spectrograms.
 
 ``p.map(audio.decode(rate=16000, mono=True), "bytes", into="audio").map(audio.log_mel(rate=16000), "audio")``. A clip
 is a float32 array of (samples,) or (samples, channels). This module needs the extra ``cedar-data[audio]``.

@@ -29,7 +29,7 @@ Clip = npt.NDArray[np.float32]
 
 
 class BadClip(Exception):
-    """Raised if a row has no result; carries the reason (``why``) and a suggestion (``fix``)."""
+    """Raised if the transform of a row fails, with the reason (``why``) and a suggestion (``fix``)."""
 
     def __init__(self, why: str, fix: str = "drop such rows: on_error=cedar.Skip(...)") -> None:
         super().__init__(why)
@@ -37,7 +37,7 @@ class BadClip(Exception):
 
 
 class ClipTransform(Transform):
-    """A transform that works on one row at a time; consecutive clip transforms run together, row by row, as a chain."""
+    """A transform that processes one row at a time. Consecutive clip transforms run as a chain, row by row."""
 
     per_row: ClassVar[bool] = True
 
@@ -47,11 +47,11 @@ class ClipTransform(Transform):
 
         Args:
             values: the row's values of the input columns.
-            draw: the row's element of ``draw_rows``; None if the transform is not random.
-            out: an array for a result of fixed shape. The transform may write into it and return it.
+            draw: the row's element of the result of ``draw_rows``; None if the transform is not random.
+            out: an array to which the transform may write its result; None if the result's shape is not fixed.
 
         Raises:
-            BadClip: the row has no result.
+            BadClip: the transform fails for this row.
         """
 
     def draw_rows(self, draws: Draws) -> Sequence[Any]:
@@ -62,7 +62,7 @@ class ClipTransform(Transform):
         """Return the row's random parameters by name, for ``describe``.
 
         Args:
-            draw: the row's element of ``draw_rows``.
+            draw: the row's element of the result of ``draw_rows``.
             values: the row's values of the input columns.
         """
         del values
@@ -83,7 +83,7 @@ class ClipTransform(Transform):
 
 
 class ClipChain:
-    """Runs audio transforms row by row, so that intermediate results are in memory for only one row at a time."""
+    """Runs audio transforms row by row, so that memory holds intermediate results of only one row at a time."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
         written = {name for link in below for name in link.writes}
@@ -103,7 +103,7 @@ ClipTransform.chain = ClipChain()
 
 @dataclass(frozen=True)
 class _Step:
-    """One step of a chain: a link, or a decode and a crop that run as one. ``results`` collects its final results."""
+    """A step of a chain: one transform, or a decode and a crop that run together. ``results`` collects output rows."""
 
     link: int
     reads: tuple[str, ...]
@@ -114,7 +114,7 @@ class _Step:
 
 
 class _ClipColumn:
-    """Collects the results of a link whose output column no later link overwrites."""
+    """Collects the results of a transform in an output column, unless a later transform overwrites the column."""
 
     def __init__(self, kind: ColumnType, rows: int) -> None:
         self.kind = kind
@@ -131,7 +131,7 @@ class _ClipColumn:
             return
         base = getattr(value, "base", None)
         if isinstance(base, np.ndarray) and base.nbytes > 2 * value.nbytes:
-            value = value.copy()  # a view of a short part would keep the whole clip in memory
+            value = value.copy()  # a view would keep the whole, much longer clip in memory
         self.column[row] = value
 
     def to_column(self) -> Column:
@@ -141,7 +141,7 @@ class _ClipColumn:
 def run_rows(
     links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
 ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
-    """Run the links row by row; return the output columns by name, and the faults by row number.
+    """Run a chain's links row by row; return the output columns by name, and the faults by row index.
 
     Raises:
         PipelineError: a link does not support the type of a column.
@@ -150,7 +150,7 @@ def run_rows(
     sources = {name: _row_values(column) for name, column in columns.items()}
     steps = _plan_steps(links, columns, draws, rows)
     faults: dict[int, ChainFault] = {}
-    with np.errstate(all="ignore"):  # transforms check for NaN and infinity themselves
+    with np.errstate(all="ignore"):  # transforms check for NaN and infinity
         for row in range(rows):
             with Passing():
                 fault = _run_row(row, steps, sources)
@@ -204,7 +204,7 @@ def _plan_steps(
 
 
 def _row_values(column: Column) -> Any:
-    """Return a sequence from which a row's value can be read by row number."""
+    """Return a sequence of the values of a column's rows."""
     if isinstance(column, np.ndarray):
         return column
     kind = column.type
@@ -218,7 +218,7 @@ def _row_values(column: Column) -> Any:
 
 
 class _Bytes:
-    """The rows of a binary column as memoryviews, without a copy; None for a null."""
+    """A sequence of the rows of a binary column as memoryviews, which are not copies; None for nulls."""
 
     def __init__(self, column: pa.Array) -> None:
         self.missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
@@ -237,11 +237,11 @@ class _Bytes:
 
 
 def clip_shape(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) -> tuple[int, ...] | None:
-    """Return the shape that all rows of a clip column have, or None if the shape may differ between rows.
+    """Return the shape of every row of a clip column; None if rows may differ in shape.
 
     Args:
-        transform: the transform that the error names.
-        dims: the numbers of dimensions that a row may have.
+        transform: the transform to name in errors.
+        dims: the allowed numbers of dimensions of a row.
 
     Raises:
         PipelineError: the column does not hold clips (or spectrograms).
@@ -274,19 +274,19 @@ def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
 
 
 def apply_per_channel(function: Callable[[Clip], Clip], clip: Clip) -> Clip:
-    """Apply a function of (samples,) to each channel of a clip."""
+    """Apply a function, which takes and returns arrays of (samples,), to each channel of a clip."""
     if clip.ndim == 1:
         return function(clip)
     return np.stack([function(np.ascontiguousarray(clip[:, c])) for c in range(clip.shape[1])], axis=1)
 
 
 def check_finite(clip: Clip) -> Clip:
-    """Return the clip unchanged after checking it.
+    """Check that a clip has no NaN or infinity, and return it.
 
     Raises:
-        BadClip: the clip holds NaN or infinity.
+        BadClip: the clip contains NaN or infinity.
     """
-    total = float(clip.sum(dtype=np.float64)) if clip.size else 0.0  # the sum is finite only if all samples are
+    total = float(clip.sum(dtype=np.float64)) if clip.size else 0.0  # finite only if all samples are
     if not np.isfinite(total):
         bad = int(np.flatnonzero(~np.isfinite(clip.reshape(len(clip), -1)).all(axis=1))[0])
         raise BadClip(f"sample {bad:,} of {len(clip):,} is NaN or infinite")
@@ -299,7 +299,7 @@ def check_finite(clip: Clip) -> Clip:
 def check_number(
     name: str, parameter: str, value: Any, low: float, high: float = float("inf"), *, open: bool = False
 ) -> None:
-    """Check that a parameter is a number from ``low`` to ``high``; with ``open``, above ``low``.
+    """Check that a parameter is a number from ``low`` to ``high``; ``open`` excludes ``low`` itself.
 
     Raises:
         PipelineError: the check fails; the error names the user's line.
@@ -324,7 +324,7 @@ def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
 
 
 def check_choice(name: str, parameter: str, value: Any, choices: Sequence[Any]) -> None:
-    """Check that a parameter is one of the choices, of the same type.
+    """Check that a parameter equals one of the choices and has the same type.
 
     Raises:
         PipelineError: the check fails; the error names the user's line.

@@ -22,11 +22,11 @@ from cedar.operators.audio.sound_file import open_file
 from cedar.operators.audio.wav import open_wav
 from cedar.operators.draws import Draws
 
-Window = Callable[[int, int], tuple[int, int]]  # (frames, rate) of a file -> (start, stop) of the part to read
+Window = Callable[[int, int], tuple[int, int]]  # (frames, rate) of a file -> (start, stop) to read
 
 
 class _Files(ClipTransform):
-    """Base class of transforms that read a column of file contents (bytes)."""
+    """Base class of transforms whose input is a column of audio files as bytes."""
 
     larger: ClassVar[bool] = True
 
@@ -47,15 +47,15 @@ class Decode(_Files):
     Args:
         rate: sampling rate of the result in Hz; files of another rate are resampled. None keeps each file's rate.
         mono: True averages the channels: (samples,). Otherwise files of several channels give (samples, channels).
-        start: position of the first sample in seconds; a start past the end gives an empty clip.
+        start: position of the first sample in seconds; if it is past the end, the clip is empty.
         duration: length of the part in seconds; None reads to the end. Only this part of a WAV or FLAC file is decoded,
-            so damage outside it goes unnoticed. Lossy formats are decoded up to its end. The cut precedes resampling.
+            so damage outside it is not detected. Lossy formats are decoded up to its end. Resampling follows the cut.
         quality: soxr's resampling quality, as for ``resample``.
-        most: maximum number of samples, over all channels. The default is the environment variable
+        most: maximum number of samples of a clip, over all channels. The default is the environment variable
             CEDAR_MAX_SAMPLES if it is set, else 2^28 (1 GiB).
 
-    Rows whose file is truncated or damaged, or holds NaN or infinity, fail. A file without samples gives an empty clip.
-    Truncated files whose header has no length (MP3, Ogg) give the samples up to the cut.
+    Rows whose file is truncated or damaged, or contains NaN or infinity, fail. The clip of a file without samples is
+    empty. Truncated files of formats without a length in the header (MP3, Ogg) are decoded as far as possible.
 
     Examples:
         >>> import io, numpy as np, soundfile
@@ -87,20 +87,20 @@ class Decode(_Files):
         return _read_clip(self, open_audio(values[0]), self.window)
 
     def window(self, frames: int, rate: int) -> tuple[int, int]:
-        """Return the first frame to read, and the end (exclusive)."""
+        """Return the range of frames to read: the first, and one past the last."""
         start = min(frames, round(self.start * rate))
         return start, frames if self.duration is None else min(frames, start + round(self.duration * rate))
 
 
 @dataclass(frozen=True)
 class DecodeRandom(_Files):
-    """Decode ``duration`` seconds of a file at a random position, drawn uniformly.
+    """Decode ``duration`` seconds of a file, from a position that is drawn uniformly.
 
     Args:
         duration: length of the part in seconds; shorter files are decoded whole.
         rate, mono, quality, most: as for ``decode``.
 
-    Only this part of a WAV or FLAC file is decoded, so damage outside it goes unnoticed. Lossy formats are decoded up
+    Only this part of a WAV or FLAC file is decoded, so damage outside it is not detected. Lossy formats are decoded up
     to the end of the part.
 
     Examples:
@@ -130,7 +130,7 @@ class DecodeRandom(_Files):
         return _read_clip(self, open_audio(values[0]), partial(self.window, draw))
 
     def window(self, draw: float, frames: int, rate: int) -> tuple[int, int]:
-        """Return the first frame to decode, and the end (exclusive)."""
+        """Return the range of frames to decode: the first, and one past the last."""
         length = min(frames, round(self.duration * rate))
         start = int(draw * (frames - length + 1))
         return start, start + length
@@ -142,7 +142,7 @@ class DecodeRandom(_Files):
 
 @dataclass(frozen=True)
 class Rate(_Files):
-    """Return the sampling rate of a file in Hz as int64, from its header.
+    """Read the sampling rate in Hz, int64, from a file's header.
 
     Examples:
         >>> import io, numpy as np, soundfile
@@ -163,11 +163,11 @@ class Rate(_Files):
 
 
 def part_reader(decode: Any, window_for: Callable[[int, Any], tuple[int, int]]) -> Callable[..., Clip] | None:
-    """Return a function that decodes only the part a crop keeps, or None if ``decode`` is not a whole-file ``Decode``.
+    """Return a function that decodes only the part that a crop keeps; None unless ``decode`` decodes whole files.
 
     Args:
         decode: the transform before the crop.
-        window_of: returns (start, stop) of the part to keep, given a clip's number of samples and the row's draw.
+        window_for: returns (start, stop) of the part to keep, from a clip's number of samples and the row's draw.
     """
     if type(decode) is not Decode or not decode.whole:
         return None
@@ -185,7 +185,7 @@ def part_reader(decode: Any, window_for: Callable[[int, Any], tuple[int, int]]) 
 
 
 def _read_clip(transform: Decode | DecodeRandom, opened: AudioFile, window: Window) -> Clip:
-    """Read a part of a file; mix it to mono and resample it as the transform asks."""
+    """Read a part of a file, and mix it to mono and resample it if the transform's options require it."""
     start, stop = window(opened.frames, opened.rate)
     assert transform.most is not None
     check_sample_limit(stop - start, opened.channels, transform.most)
@@ -200,7 +200,7 @@ def _read_clip(transform: Decode | DecodeRandom, opened: AudioFile, window: Wind
 
 
 def _mix_to_mono(frames: Clip) -> Clip:
-    """Return the mean of the channels, summed in channel order."""
+    """Return the mean of the channels, which are summed in order."""
     channels = frames.shape[1]
     if channels == 1:
         return frames[:, 0]
@@ -223,14 +223,14 @@ def _check_files(transform: Decode | DecodeRandom, name: str) -> None:
     check_count(name, "most", transform.most)
 
 
-# ---- which decoder reads a file --------------------------------------------------------------------------------------
+# ---- choice of the decoder -------------------------------------------------------------------------------------------
 
 
 _LIBSNDFILE_MAGIC = (b"OggS", b"FORM", b"caff", b".snd", b"RF64", b"RIFX")
 
 
 def open_audio(data: Any) -> AudioFile:
-    """Read a file's header and choose its decoder: WAV in place, FLAC by dr_flac, all others by libsndfile.
+    """Read a file's header and choose the decoder: cedar's own for WAV, dr_flac for FLAC, libsndfile for other formats.
 
     Raises:
         BadClip: the header cannot be read.

@@ -1,4 +1,4 @@
-"""Transforms of recommendation data: the sixteen of DPP (Zhao et al., ISCA 2022, arXiv 2108.09373), on whole columns.
+"""Column transforms for recommendation data: the sixteen of DPP (Zhao et al., ISCA 2022, arXiv 2108.09373).
 
 ``p.map(recsys.FirstX(20), "history").map(recsys.SigridHash(salt=1, max_value=1_000_000), "history")``. Sampling is a
 row operator: ``p.apply(recsys.Sampling(0.1))``.

@@ -1,4 +1,4 @@
-"""Transforms of dense features, one number at a time: bucketize, clamp, one-hot, Box-Cox and logit."""
+"""Elementwise transforms of dense features: bucketize, clamp, one-hot, Box-Cox and logit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cedar.operators.transform import BadValues, Transform
 @per_value
 @dataclass(frozen=True)
 class Bucketize(Items):
-    """Replace each number by the index of its bucket, 0 .. len(borders): the number of borders less than the value.
+    """Replace each number by the index of its bucket, 0 .. len(borders), which is how many borders are less than it.
 
     A value equal to a border belongs to the bucket below it. A repeated border gets a bucket of its own: with
     (1, 5, 5, 9), 4 is in bucket 1, 5 in 2 and 6 in 3. NaN is in the last bucket. Nulls and empty lists stay unchanged.
@@ -117,7 +117,7 @@ class BoxCox(Items):
         x = values.astype(np.float64, copy=False)
         with np.errstate(all="ignore"):  # the values at nulls are arbitrary
             power = self.lam * np.log(x)
-            small = np.abs(power) < 0.5  # here x**lam - 1 would lose digits
+            small = np.abs(power) < 0.5  # use expm1, since x**lam - 1 would lose digits
             transformed = np.log(x) if self.lam == 0 else np.where(small, np.expm1(power), x**self.lam - 1) / self.lam
         return transformed if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else transformed.astype(values.dtype)
 
@@ -161,13 +161,13 @@ class Logit(Items):
 
 @dataclass(frozen=True)
 class Onehot(Transform):
-    """One-hot encode the bucket of each number, as given by ``Bucketize``: (rows, len(borders) + 1).
+    """One-hot encode the bucket of each number; the result has shape (rows, len(borders) + 1).
 
     NaN is in the last bucket. Rows with a null fail. Columns of lists are not supported.
 
     Args:
-        borders: the borders of the buckets; see ``Bucketize``.
-        dtype: dtype of the vectors.
+        borders: the borders of the buckets, as for ``Bucketize``.
+        dtype: dtype of the result.
 
     Examples:
         >>> Onehot((0.0, 1.0))(0.5).tolist()
@@ -202,10 +202,10 @@ class Onehot(Transform):
 
 
 def bucket_of(borders: Sequence[float], values: Array) -> Array:
-    """Return the bucket of each value, int64; see ``Bucketize``."""
+    """Return the index of each value's bucket, int64; see ``Bucketize``."""
     skipped = 0
     edges: Array = np.asarray(borders, np.float64)
-    if values.dtype.kind in "iu":  # compare as integers, since float64 is not exact for all
+    if values.dtype.kind in "iu":  # compare as integers, since float64 would round large ones
         limits = np.iinfo(values.dtype)
         skipped = sum(border < limits.min for border in borders)
         borders = borders[skipped:]
@@ -244,7 +244,7 @@ def check_finite(name: str, parameter: str, value: Any) -> None:
 
 
 def _as_float(value: Any) -> float:
-    """Return a number as a float; NaN for other values and for integers beyond the range of floats."""
+    """Convert a number to float; return NaN for other values and for integers beyond the range of floats."""
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:

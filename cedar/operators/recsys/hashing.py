@@ -1,4 +1,4 @@
-"""The published hash functions behind SigridHash, Cartesian and NGram, vectorized, and a fast remainder."""
+"""Vectorized hash functions for SigridHash, Cartesian and NGram, as published in Folly, and a fast remainder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MULTIPLIER = np.uint64(0x9DDFEA08EB382D69)
 
 
 def twang_mix64(values: npt.NDArray[Any]) -> KeyValueStore:
-    """Thomas Wang's 64-bit mix, as in Folly's ``hash/Hash.h``. It is a bijection, so different ids never collide.
+    """Hash ids with Thomas Wang's 64-bit mix, as in Folly's ``hash/Hash.h``. Different ids never collide.
 
     Args:
         values: integers; negative ones are hashed as their 64 bits in two's complement.
@@ -24,7 +24,7 @@ def twang_mix64(values: npt.NDArray[Any]) -> KeyValueStore:
         '0x77cfa1eef01bca90'
     """
     key = values.astype(np.int64, copy=False).view(np.uint64) if values.dtype != np.uint64 else values
-    # Sums of shifted keys are computed as one multiplication, in place, as allocating memory would cost more time.
+    # Compute each sum of shifted keys as one multiplication, in place: allocating arrays would take longer.
     mixed: KeyValueStore = key * np.uint64((1 << 21) - 1)
     mixed -= np.uint64(1)  # now equal to ~key + (key << 21)
     buffer = mixed >> np.uint64(24)
@@ -51,7 +51,7 @@ def hash_combine(first: KeyValueStore | np.uint64, second: KeyValueStore) -> Key
 
 
 def remainders(values: npt.NDArray[Any], divisor: int) -> npt.NDArray[Any]:
-    """Return ``values % divisor``, from 0 to ``divisor`` - 1, by a division, which is faster than NumPy's remainder.
+    """Return ``values % divisor`` from 0 to ``divisor`` - 1, computed by division, which is faster than NumPy's ``%``.
 
     Args:
         divisor: a positive integer that the dtype can hold.

@@ -1,4 +1,4 @@
-"""GetLocalHour: the local hour of the day of a time in a time zone."""
+"""GetLocalHour: the hour of the day of a time, in a given time zone."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 @dataclass(frozen=True)
 class GetLocalHour(Transform):
-    """Return the hour, 0 .. 23 (int64), of a time in a time zone; null for a null.
+    """Convert times to the local hour of the day, 0 .. 23 (int64), in a time zone; nulls stay null.
 
-    Reads a column of timestamps (without a time zone, they are UTC) or integers that count ``unit`` since 1970 in UTC.
+    Reads a column of timestamps (UTC if they have no time zone), or of integers in ``unit`` since 1970 (UTC).
     With ``zone=None``, a second column gives the name of each row's time zone. Rows with an unknown time zone or a time
     outside the years 1 .. 9999 fail.
 
     Args:
-        zone: a name such as "Europe/Berlin". Arrow applies daylight saving time only up to 2037.
+        zone: a time zone name such as "Europe/Berlin". Arrow applies daylight saving time only up to 2037.
         unit: unit of integer times: "s", "ms", "us" or "ns".
 
     Raises:
@@ -88,7 +88,7 @@ class GetLocalHour(Transform):
 
 
 def _check_years(times: pa.Array, unit: str) -> None:
-    """Raise BadValues for times outside the years 1 to 9999, which would overflow to a wrong hour."""
+    """Raise BadValues for times outside the years 1 to 9999, for which an overflow would return an incorrect hour."""
     values, per_second = values_of(times), _PER_SECOND[unit]
     out_of_range = (values < _MIN_SECONDS * per_second) | (values > _MAX_SECONDS * per_second + per_second - 1)
     rows = np.flatnonzero(out_of_range & times.is_valid().to_numpy(zero_copy_only=False))

@@ -32,11 +32,11 @@ from cedar.operators.transform import BadValues, Transform
 @per_value
 @dataclass(frozen=True)
 class SigridHash(Items):
-    """Hash ids to 0 .. ``max_value`` - 1: hash_combine(salt, twang_mix64(id)) as int64, modulo ``max_value``.
+    """Hash ids to integers from 0 to ``max_value`` - 1.
 
-    The hash functions are those of Folly's ``hash/Hash.h``; the formula is ``sigrid_hash`` of torcharrow. The remainder
-    is never negative. Different ids may collide; with ``max_value`` 1, every result is 0. Lists keep their order and
-    length; nulls and empty lists stay unchanged. uint64 ids are hashed by their bits.
+    As torcharrow's ``sigrid_hash``, computes hash_combine(salt, twang_mix64(id)) as int64 with the functions of Folly's
+    ``hash/Hash.h``, and takes the non-negative remainder modulo ``max_value``. Different ids may collide. Lists keep
+    their order and length; nulls and empty lists stay unchanged. uint64 ids are hashed by their bits.
 
     Args:
         salt: a 64-bit integer; different salts give different hashes.
@@ -72,7 +72,7 @@ class SigridHash(Items):
 @per_value
 @dataclass(frozen=True)
 class PositiveModulus(Items):
-    """Return the non-negative remainder of a division by ``m``: ((x % m) + m) % m. Nulls and empty lists stay.
+    """Replace each x by its non-negative remainder, ((x % m) + m) % m. Nulls and empty lists stay unchanged.
 
     Examples:
         >>> PositiveModulus(7)([-1, 7, 8])
@@ -90,7 +90,7 @@ class PositiveModulus(Items):
         return kind
 
     def transform_values(self, values: Array) -> Array:
-        if self.m > np.iinfo(values.dtype).max:  # only negative values change, and ``invalid_mask`` rejects them
+        if self.m > np.iinfo(values.dtype).max:  # only negative values would change, and ``invalid_mask`` rejects those
             return values
         return remainders(values, self.m)
 
@@ -104,7 +104,7 @@ class PositiveModulus(Items):
 @per_value
 @dataclass(frozen=True)
 class MapId(Transform):
-    """Map ids or strings to integers by a table.
+    """Map ids or strings to integers by a lookup table.
 
     Lists keep their order and length, and empty lists stay empty.
 
@@ -179,7 +179,7 @@ class MapId(Transform):
 
 
 def _keys_that_fit(keys: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    """Return the keys that a type can hold, cast to it, and their values."""
+    """Return the keys within the range of integer type ``kind``, cast to this type, and their values."""
     low, high = (0, (1 << 64) - 1) if kind == pa.uint64() else (-(1 << 63), (1 << 63) - 1)
     fits = pa.array([low <= key <= high for key in keys.to_pylist()], pa.bool_())
     return keys.filter(fits).cast(kind), values.filter(fits)

@@ -1,4 +1,4 @@
-"""Converts columns of lists to flat items with offsets and back, for the transforms of this package."""
+"""Convert columns of lists to flat items with offsets and back, for the transforms of this package."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lists:
 
     Args:
         items: an Arrow array with the items of all rows concatenated; null rows have none.
-        offsets: int64[rows + 1], starting at 0: where each row's items begin, and the end.
+        offsets: int64[rows + 1], from 0 to the number of items; row i has items ``offsets[i]`` to ``offsets[i + 1]``.
         missing: a mask of null rows; None if no row is null.
     """
 
@@ -42,7 +42,7 @@ class Lists:
             bounds = array.offsets.to_numpy()
             start = int(bounds[0])
             return Lists(array.values.slice(start, int(bounds[-1]) - start), bounds - start, None)
-        items = array.flatten()  # skips items of null rows
+        items = array.flatten()  # leaves out items of null rows
         lengths = np.where(missing, 0, np.diff(array.offsets.to_numpy()))
         return Lists(items, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), missing)
 
@@ -54,7 +54,7 @@ class Lists:
         return len(self.offsets) - 1
 
     def rows(self) -> npt.NDArray[np.int64]:
-        """Return the row number of each item."""
+        """Return the row index of each item."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def positions(self) -> npt.NDArray[np.int64]:
@@ -62,7 +62,7 @@ class Lists:
         return np.arange(len(self.items)) - np.repeat(self.offsets[:-1], self.lengths)
 
     def parts(self, starts: Array, lengths: Array) -> pa.Array:
-        """Return a column with a part of each list. ``starts`` are indices into ``items``."""
+        """Return a column with a part of each list; ``starts`` are indices into ``items``."""
         item_indices, offsets = stretches(starts, lengths)
         plain = is_numbers(self.items.type) and not self.items.null_count
         items = values_of(self.items)[item_indices] if plain else self.items.take(from_numbers(item_indices))
@@ -91,7 +91,7 @@ def lists_from(items: pa.Array | Array, offsets: Array, *missing: Mask | None) -
 
 
 def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:
-    """Return the offsets of rows of these lengths: [0, len 0, len 0 + len 1, ...]."""
+    """Return the offsets of lists with these lengths: [0, lengths[0], lengths[0] + lengths[1], ...]."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -129,7 +129,7 @@ def check_integer(name: str, parameter: str, value: Any, low: int, high: int) ->
 
 
 class Items(Transform):
-    """Base class of transforms of single numbers, in a column of numbers or in the lists of a column of lists.
+    """Base class of elementwise transforms of numbers, for columns of numbers and for columns of lists of numbers.
 
     Nulls stay null, and empty lists stay empty.
     """
@@ -163,10 +163,10 @@ class Items(Transform):
 
     @abstractmethod
     def transform_values(self, values: Array) -> Array:
-        """Return the results. Values at nulls are arbitrary, and their results are ignored."""
+        """Return the result for each value. Values of nulls are arbitrary, and their results are ignored."""
 
     def invalid_mask(self, values: Array) -> Mask | None:
-        """Return a mask of the values that have no result; None if all have one."""
+        """Return a mask of the values for which the transform fails; None if it cannot fail."""
         return None
 
     def why(self, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Sampling: keep a random fraction of the rows or sessions."""
+"""Sampling: keep a random fraction of the rows or of the sessions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TWO_53 = float(1 << 53)
 class Sampling(RowOperator):
     """Keep each row with probability ``rate``: ``p.apply(Sampling(0.1))``.
 
-    The draw of a row depends only on seed, epoch and row key, not on the plan; each epoch keeps different rows. With
-    ``by``, all rows with the same value in that column (a session) are kept or dropped together, so a sampled log keeps
-    its repetition. Rows for which the column ``keep`` is true (or a nonzero integer) are always kept, for example to
-    keep all clicks and sample only the other rows. With both, rows of dropped sessions stay if ``keep`` is true.
+    A row's draw depends only on seed, epoch and row key, so each epoch keeps different rows. With ``by``, all rows with
+    the same value in that column, such as a session id, are kept or dropped together; values then repeat in the sample
+    as often as in the log. Rows with true or a nonzero integer in the column ``keep`` are always kept, even if their
+    session is dropped, for example to keep all clicks.
 
     Args:
         rate: probability of keeping a row or session, 0 .. 1.
@@ -96,7 +96,7 @@ class SampleRows:
     keep: str | None
     draw: int
     blame: ErrorContext
-    row_wise: ClassVar[bool] = True  # the engine may split blocks
+    row_wise: ClassVar[bool] = True  # lets the engine split blocks
 
     def __call__(self, block: Block, env: Env) -> Block:
         mask = self._draw_rows(block, env) < self.rate
@@ -105,7 +105,7 @@ class SampleRows:
         return block.filter(mask)
 
     def _draw_rows(self, block: Block, env: Env) -> npt.NDArray[np.float64]:
-        """Return a number in [0, 1) for each row; rows with a number below ``rate`` are kept."""
+        """Draw a number in [0, 1) for each row; a row is kept if its number is below ``rate``."""
         seed = env.draw_seed(self.draw)
         if self.by is None:
             hashes = block.live_keys().hash(seed)
@@ -116,7 +116,7 @@ class SampleRows:
         return np.asarray((hashes >> np.uint64(11)).astype(np.float64) / _TWO_53, dtype=np.float64)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """Return the number that each row draws."""
+        """Return the number drawn for each row."""
         return [{"drawn": number} for number in self._draw_rows(block, env).tolist()]
 
 
@@ -134,7 +134,7 @@ def _flags(column: Column) -> npt.NDArray[np.bool_]:
 
 
 def _stable_hashes(column: Column) -> npt.NDArray[np.int64]:
-    """Return an int64 for each value. Equal values get the same number in every block and on every machine."""
+    """Return an int64 hash for each value, which is the same in every block and on every machine."""
     if is_ids(column.type):
         hashes = as_int64(values_of(column))
     else:

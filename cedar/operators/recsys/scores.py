@@ -1,4 +1,4 @@
-"""ComputeScore: a score of how similar two lists of ids are."""
+"""ComputeScore: similarity scores of two lists of ids."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Score = Literal[
     "has_id_overlap", "id_overlap_count", "max_count", "jaccard_similarity", "cosine_similarity", "score_sum",
     "score_min", "score_max",
 ]  # fmt: skip
-_COLUMNS_READ = {  # the columns that a score reads: i(ds), s(cores), m(atching ids), s(cores) of these
+_COLUMNS_READ = {  # input columns: i(ds), s(cores), m(atching ids), s(cores of matching ids)
     "cosine_similarity": "isms", "score_sum": "isms", "score_min": "ims", "score_max": "ims",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ComputeScore(Transform):
-    """Compute a float32 score per row from lists of ids, defined as torcharrow's functions of the same names.
+    """Compute a float32 score per row from lists of ids. The scores equal torcharrow's functions of the same names.
 
     From columns (ids, matching ids):
 
@@ -131,7 +131,7 @@ class ComputeScore(Transform):
 
 
 class _KeyCounts:
-    """The distinct keys of one column in ascending order, with the row and number of occurrences of each."""
+    """The distinct keys of one column in ascending order, and the row and number of occurrences of each key."""
 
     def __init__(self, keys: Array, rows: Array) -> None:
         self.keys, first, inverse, self.counts = np.unique(

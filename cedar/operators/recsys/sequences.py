@@ -79,7 +79,7 @@ class Enumerate(Transform):
 
 
 class _IdTransform(Transform):
-    """Base class of transforms from lists of ids to lists of ids."""
+    """Base class of transforms that convert lists of ids to lists of ids."""
 
     def result(self, *types: Any) -> ColumnType:
         for kind in types:
@@ -101,8 +101,8 @@ class _IdTransform(Transform):
 class IdListTransform(_IdTransform):
     """Apply a set operation to two lists of ids. The result has each id once, in order of first occurrence.
 
-    "intersection" keeps ids of the first list that are in the second, "difference" those that are not. "union" takes
-    the first list, then the other ids of the second. The result is null if a list is null. Rows with nulls inside fail.
+    "intersection" keeps ids of the first list that are in the second; "difference" keeps all others of the first list.
+    "union" appends new ids of the second list. The result is null if a list is null. Rows with nulls in lists fail.
 
     Examples:
         >>> IdListTransform("intersection")([3, 1, 3, 2], [2, 3])
@@ -124,7 +124,7 @@ class IdListTransform(_IdTransform):
         rows = [each.rows() for each in lists]
         keys = keys_of(rows, ids)
         if self.operation == "union":
-            order = np.argsort(np.concatenate(rows), kind="stable")  # by row, the first list's ids first
+            order = np.argsort(np.concatenate(rows), kind="stable")  # sort by row; the first list's ids stay first
             items, row, key = np.concatenate(ids)[order], np.concatenate(rows)[order], np.concatenate(keys)[order]
         else:
             shared = np.isin(keys[0], keys[1])
@@ -136,11 +136,11 @@ class IdListTransform(_IdTransform):
 
 @dataclass(frozen=True)
 class Cartesian(_IdTransform):
-    """Return an id for each pair of the cross product of two lists of ids, in the order of the first list.
+    """Compute an id for each pair in the cross product of two lists of ids; pairs are ordered by the first list.
 
-    The id of (a, b) is hash_combine(twang_mix64(a), twang_mix64(b)) as int64, with the functions of ``SigridHash``. Map
-    the ids to an embedding table with ``SigridHash`` or ``PositiveModulus``. The result is empty if a list is empty,
-    and null if a list is null. Rows with nulls inside lists fail.
+    The id of (a, b) is hash_combine(twang_mix64(a), twang_mix64(b)) as int64 (functions as for ``SigridHash``). To map
+    ids to rows of an embedding table, use ``SigridHash`` or ``PositiveModulus``. The result is empty if a list is
+    empty, and null if a list is null. Rows with nulls inside lists fail.
 
     Args:
         most: maximum number of pairs per row; rows with more fail. None sets no limit.
@@ -173,10 +173,10 @@ class Cartesian(_IdTransform):
 
 @dataclass(frozen=True)
 class NGram(_IdTransform):
-    """Return an id for every ``n`` consecutive ids. With several columns, the lists of a row are concatenated first.
+    """Compute an id for every ``n`` consecutive ids. With several columns, a row's lists are concatenated first.
 
     The id of (a, b, c) is hash_combine(twang_mix64(a), hash_combine(twang_mix64(b), twang_mix64(c))) as int64; the id
-    of (a) is twang_mix64(a). The order matters. A list of fewer than ``n`` ids gives an empty list. The result is null
+    of (a) is twang_mix64(a). The order matters. The result of fewer than ``n`` ids is empty. The result is null
     if a list is null. Rows with nulls inside lists fail.
 
     Examples:
@@ -208,7 +208,7 @@ def _positions(lengths: Array) -> Array:
 
 
 def keys_of(rows: list[Array], ids: list[Array]) -> list[Array]:
-    """Return a number for each (row, id) of each list; equal pairs get the same number in all lists."""
+    """Return an integer key for each (row, id) pair of each list; equal pairs get the same key in all lists."""
     values, codes = np.unique(np.concatenate(ids), return_inverse=True)
     keys = np.concatenate(rows) * max(len(values), 1) + codes.reshape(-1)
     return np.split(keys, np.cumsum([len(each) for each in ids])[:-1])

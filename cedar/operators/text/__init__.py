@@ -1,7 +1,7 @@
-"""Text transforms: normalize strings, tokenize them, cut lists of ids and add special tokens.
+"""Text transforms: normalize and tokenize strings, truncate lists of ids, and add special tokens.
 
 ``p.map(text.normalize(), "text").map(text.tokenize("tokenizer.json"), "text", into="ids").pack(2048, "ids")``. The ids
-are the same as the tokenizer's own; docs/text.md explains how cedar computes them faster.
+are those of the tokenizer; docs/text.md explains how cedar computes them faster.
 """
 
 # ruff: noqa: N813 - users call these classes as functions
@@ -17,7 +17,7 @@ from cedar.operators.text.tokenize import Tokenize as tokenize
 
 __all__ = ["byte_level", "normalize", "special_tokens", "tokenize", "truncate"]
 
-_RENAMED = ("normalize", "tokenize")  # their British spellings work until cedar 0.2
+_RENAMED = ("normalize", "tokenize")  # British spellings of these names work until cedar 0.2
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""byte_level: a tokenizer of bytes, which needs no vocabulary file."""
+"""byte_level: a tokenizer whose tokens are bytes; it does not need a vocabulary file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ByteLevel(Transform):
     In a column of bytes, invalid UTF-8 is allowed. Null strings stay null.
 
     Args:
-        specials: names of the special tokens, in the order of their ids.
+        specials: names of the special tokens, in the order of their ids, which start at 256.
         begin: name of the special token to put before each text.
         end: name of the special token to put after each text.
 
@@ -61,17 +61,17 @@ class ByteLevel(Transform):
 
     @property
     def digest(self) -> str:
-        """A string that is equal for tokenizers that give equal ids."""
+        """A string that is equal for tokenizers that return equal ids."""
         return repr(self)
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a special token by name, or of an ASCII character; None for others."""
+        """Return the id of a special token or of an ASCII character; None for other strings."""
         if token in self.specials:
             return _BYTES + self.specials.index(token)
         return ord(token) if len(token) == 1 and token.isascii() else None
 
     def decode(self, ids: Any, errors: str = "replace") -> str:
-        """Return the text of ids, without special tokens."""
+        """Convert ids to text; special tokens are left out."""
         return bytes(i for i in np.asarray(ids).tolist() if 0 <= i < _BYTES).decode("utf-8", errors)
 
     def result(self, *types: Any) -> ColumnType:

@@ -1,13 +1,13 @@
-"""Cuts: positions at which a text may be cut before tokenization without changing the ids.
+"""Find positions at which a text can be cut before tokenization without changing the ids.
 
-A tokenizer with a pre-tokenizer first splits the text, usually by a regular expression that matches repeatedly from
-left to right, and then encodes each piece separately. A position is a safe cut if a match always begins there, and the
-text before it always matches in the same way, whatever is on the other side. A *family* is a set of pairs of adjacent
-characters with a safe cut between them, derived from each alternative of its expression. Tests compare each table with
-the library on every short string over the classes.
+Most tokenizers first split the text, usually with a regular expression that matches repeatedly from left to right, and
+then encode each piece separately. A position is a safe cut if a match always begins there and the matches before it do
+not depend on the text after it. A *family* is a set of pairs of adjacent characters between which a cut is safe for a
+given regular expression. The pairs are derived from the expression's alternatives; tests compare each family with the
+library on every short string over the character classes.
 
-Only pairs of ASCII characters are used, and a space after a non-ASCII character that is not white space, since the
-class of other characters depends on the library's version of Unicode.
+Cuts are only made between ASCII characters, and between a non-ASCII character other than white space and a space. The
+class of other characters depends on the library's Unicode version.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cedar.operators.text.string_column import ASCII, Bytes, Mask
 
 Pairs: TypeAlias = frozenset[tuple[str, str]]
 
-# Classes of ASCII characters. Other control characters have no class, since normalizers drop them.
+# Classes of ASCII characters. Other control characters have no class, since normalizers may remove them.
 CLASSES: dict[str, str] = {
     "space": " ", "tab": "\t", "line": "\r\n", "quote": "'", "under": "_", "slash": "/",
     "letter": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", "digit": "0123456789",
@@ -46,14 +46,14 @@ _COMMON = (
     | _pairs(_PUNCTUATION, ("digit",))
 )
 FAMILIES: dict[str, Pairs] = {
-    # ' ?\p{L}+', ' ?\p{N}+', ' ?[^\s\p{L}\p{N}]+' match runs of one kind after a possible space; "'s" follows a letter.
+    # ' ?\p{L}+', ' ?\p{N}+' and ' ?[^\s\p{L}\p{N}]+' match an optional space and a run of one class; also matches "'s".
     "gpt2": _COMMON | _pairs(_PUNCTUATION, ("line",)) | {("letter", "quote")}
     | _pairs(("under", "slash", "mark"), ("letter",)),
     # In '[^\r\n\p{L}\p{N}]?\p{L}+' a sign may begin a word; in '[^\s\p{L}\p{N}]+[\r\n]*' line ends may follow signs.
     "cl100k": _COMMON | {("letter", "quote")},
-    # "(?i:'s|'t|...)?" may end a word.
+    # A word may end with "(?i:'s|'t|...)?".
     "o200k": _COMMON,
-    # Each sign is a piece; white space is dropped.
+    # Each punctuation character is a piece; white space is dropped.
     "bert": _pairs(_NOT_WHITE, _WHITE) | _pairs(("letter", "digit"), _PUNCTUATION) | _pairs(_PUNCTUATION, _NOT_WHITE),
     # Runs of word characters and runs of other characters are pieces; white space is dropped.
     "words": _pairs(_NOT_WHITE, _WHITE)
@@ -63,7 +63,7 @@ FAMILIES: dict[str, Pairs] = {
     "spaces": _pairs((*_NOT_WHITE, "tab", "line"), ("space",)),
 }  # fmt: skip
 
-# White space outside ASCII, and characters that may be dropped.
+# White space outside ASCII, and characters that normalizers may remove.
 _WIDE = frozenset(
     c for c in "\x85\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
     "\u2028\u2029\u202f\u205f\u2060\u3000\ufeff\ufffd"
@@ -72,7 +72,7 @@ _WIDE = frozenset(
 
 @cache
 def safe_pairs(family: str) -> Mask:
-    """Return bool[65536]: at 256 * a + b, whether a text may be cut between bytes a and b."""
+    """Return a table, bool[65536]: entry 256 * a + b is True if a text may be cut between bytes a and b."""
     safe = np.zeros((256, 256), dtype=np.bool_)
     for left, right in FAMILIES[family]:
         for a in CLASSES[left]:
@@ -83,18 +83,18 @@ def safe_pairs(family: str) -> Mask:
 
 @cache
 def _wide_white_space() -> Index:
-    """Return the characters of ``_WIDE`` as sorted integers of their two or three UTF-8 bytes."""
+    """Return the UTF-8 encodings of the characters in ``_WIDE`` as sorted integers."""
     return np.sort(np.array([int.from_bytes(c.encode()) for c in _WIDE], dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Cutter:
-    """Finds the positions at which strings may be cut, by the pairs of a family."""
+    """Finds the positions at which strings may be cut, for one family of regular expressions."""
 
     family: str
 
     def cuts(self, data: Bytes, start: int, stop: int) -> Mask:
-        """Return bool[stop - start]: whether ``data`` may be cut before each byte from ``start`` to ``stop``.
+        """Return a mask, bool[stop - start], of the bytes from ``start`` to ``stop`` before which ``data`` may be cut.
 
         The first byte of ``data`` is never a cut. Row boundaries are not considered.
         """
@@ -110,7 +110,7 @@ class Cutter:
 
 
 def _after_white_space(data: Bytes, indices: Index) -> Mask:
-    """Return whether the non-ASCII character before each index is white space or one that may be dropped."""
+    """Return a mask of the indices that follow a character in ``_WIDE``."""
     last_byte = data[indices - 1].astype(np.int64)
     second_last = data[np.maximum(indices - 2, 0)].astype(np.int64)
     third_last = data[np.maximum(indices - 3, 0)].astype(np.int64)

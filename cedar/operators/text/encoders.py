@@ -1,7 +1,7 @@
-"""Encoders: turn strings into ids with any supported tokenizer.
+"""Encoders convert strings to ids with any supported tokenizer.
 
-A *spec* is a plain value that is sent to workers and can be compared. It makes an *encoder*, of which each process has
-one, with a cache of the words it has seen.
+A *spec* describes a tokenizer as a plain value, which can be compared and sent to workers. In each process, it
+constructs one *encoder*, which caches the ids of words.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class UnfitIds(Exception):
 
 
 class Encoder(ABC):
-    """Turns strings into ids; constructed once per process."""
+    """Converts strings to ids; constructed once per process."""
 
     def __init__(self, traits: TokenizerTraits, special_ids: tuple[list[int], list[int]] | None = ([], [])) -> None:
         self.traits = traits
-        self.special_ids = special_ids  # the special ids before and after each text; None if unknown
+        self.special_ids = special_ids  # special ids to add before and after each text; None if unknown
 
     @cached_property
     def token_cache(self) -> TokenCache:
-        """The ids of the words that this process has seen."""
+        """The cache of the ids of words."""
         return TokenCache()
 
     @abstractmethod
@@ -59,16 +59,16 @@ class Encoder(ABC):
         """Return the concatenated ids of all strings, int32, and the number of ids of each string, int64.
 
         Raises:
-            UnfitIds: the tokenizer failed, or returned something else for some strings.
+            UnfitIds: for some strings, the tokenizer raised or did not return a list of ids.
         """
 
     def encode_pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
-        """Do the same as ``encode`` for pieces of strings, without special ids. Requires a cutter."""
+        """Encode pieces of strings like ``encode``, without special ids. Only for tokenizers with a cutter."""
         return self.encode(strings, False)
 
 
 class Spec(ABC):
-    """A tokenizer as a plain value that can be sent to workers."""
+    """A description of a tokenizer as a plain value that can be sent to workers."""
 
     digest: str
     pooled: ClassVar[bool] = False  # whether the library uses its own threads
@@ -79,10 +79,10 @@ class Spec(ABC):
 
     @abstractmethod
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a token by its name, or None if there is no such token."""
+        """Return the id of the token with a name, or None if there is no such token."""
 
     def encoder(self) -> Encoder:
-        """Return the encoder of this process; construct it at the first call."""
+        """Return this process's encoder; the first call constructs it."""
         with _encoders_lock:
             if self.digest not in _encoders:
                 while len(_encoders) >= _MAX_ENCODERS:
@@ -101,7 +101,7 @@ def flat_ids(lists: Iterable[Any]) -> tuple[Ids, Index]:
     id_lists = list(lists)
     try:
         counts = np.fromiter(map(len, id_lists), dtype=np.int64, count=len(id_lists))
-        flat = array("i", chain.from_iterable(id_lists))  # accepts only integers, and is as fast as NumPy
+        flat = array("i", chain.from_iterable(id_lists))  # rejects other types, unlike NumPy, and is as fast
         return np.frombuffer(flat, dtype=np.int32), counts
     except (TypeError, ValueError, OverflowError):
         unfit = {number: why for number, ids in enumerate(id_lists) if (why := _unfit_reason(ids))}
@@ -124,14 +124,14 @@ def _unfit_reason(ids: Any) -> str | None:
 
 @dataclass(frozen=True)
 class HuggingFace(Spec):
-    """A tokenizer of Hugging Face's ``tokenizers``, stored as the text of its tokenizer.json without padding."""
+    """A tokenizer of Hugging Face's ``tokenizers``: the text of its tokenizer.json, with padding disabled."""
 
     text: str = field(repr=False, compare=False)
     digest: str
 
     @staticmethod
     def of(text: str) -> HuggingFace:
-        """Make a spec from the text of a tokenizer.json.
+        """Create a spec from the text of a tokenizer.json.
 
         Raises:
             PipelineError: the text is not a tokenizer, or the tokenizer uses dropout.
@@ -184,7 +184,7 @@ def _encode_batch(tokenizer: Any, strings: Sequence[str], special: bool) -> tupl
 
 
 def _find_special_ids(tokenizer: Any) -> tuple[list[int], list[int]] | None:
-    """Return the special ids that a tokenizer puts before and after each text; None if it does anything else."""
+    """Return the special ids that a tokenizer adds before and after each text; None if it does not do just that."""
     special_ids = tokenizer.encode("").ids
     splits = set(range(len(special_ids) + 1))
     for probe in ("a", "b c", "The quick, brown 12"):
@@ -245,7 +245,7 @@ class _TiktokenEncoder(Encoder):
 
 @dataclass(frozen=True)
 class Function(Spec):
-    """A function, or a class of callables that is instantiated per worker; one thread uses an instance at a time."""
+    """A user's function, or a callable class that is instantiated per worker and used by one thread at a time."""
 
     fn: Callable[..., Any]
     batched: bool
@@ -253,14 +253,14 @@ class Function(Spec):
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """A string that is equal for functions with equal code and state, as far as that can be determined."""
+        """A string that is equal for functions with equal code and state, as far as cedar can determine both."""
         return _digest("function", digest_of(self.fn), str(self.batched))
 
     def make(self) -> Encoder:
         return _FunctionEncoder(self)
 
     def encoder(self) -> Encoder:
-        """Return a new encoder, since functions with equal digests may differ in their state."""
+        """Return a new encoder instead of a shared one, since functions with equal digests may differ in state."""
         return self.make()
 
     def token_to_id(self, token: str) -> int | None:
@@ -271,7 +271,7 @@ class Function(Spec):
 
     @contextmanager
     def borrow_function(self) -> Iterator[Callable[..., Any]]:
-        """Yield the function, or an instance of the class that no other thread uses meanwhile."""
+        """Yield the function, or an instance of the class that no other thread uses at the same time."""
         if not isinstance(self.fn, type):
             yield self.fn
             return
@@ -290,7 +290,7 @@ class _FunctionEncoder(Encoder):
                 return flat_ids(_call_each(fn, strings))
             try:
                 id_lists = list(fn(list(strings)))
-            except raised():  # call it for each string to find the ones that fail
+            except raised():  # call it string by string to find the strings that fail
                 return flat_ids(_call_each(lambda text: _single_result(fn([text])), strings))
         if len(id_lists) != len(strings):
             why = f"the tokenizer returned {len(id_lists)} lists for {len(strings)} strings"

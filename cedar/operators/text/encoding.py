@@ -1,4 +1,4 @@
-"""Encodes columns of text to ids: in cached words if the tokenizer allows it, otherwise row by row."""
+"""Encode columns of text to ids: word by word with a cache if the tokenizer allows it, otherwise row by row."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SPACE = ord(" ")
 
 
 def encode(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
-    """Return the concatenated ids of all rows, and the offsets of the rows, int64[rows + 1].
+    """Return the concatenated ids of all rows, and int64[rows + 1] offsets at which each row's ids begin.
 
     Args:
-        special: whether to add the special ids that the tokenizer puts around a text.
+        special: whether to add the special ids that the tokenizer adds before and after a text.
         longest: maximum number of bytes to pass to the tokenizer at once.
 
     Raises:
-        BadValues: rows have a longer part that cannot be cut, or the tokenizer returned no ids for them.
+        BadValues: rows contain a part of more than ``longest`` bytes that cannot be cut, or the tokenizer failed.
     """
     traits = encoder.traits
     if traits.cutter is None or (special and encoder.special_ids is None):
@@ -41,7 +41,7 @@ def encode(encoder: Encoder, strings: StringColumn, special: bool, longest: int)
 
 
 def _encode_unblocked(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
-    """Encode rows in pieces, except for rows that contain names of special tokens, which are encoded as a whole."""
+    """Encode rows in pieces. Rows that contain the name of a special token are encoded whole."""
     with_names = _rows_with_names(strings, encoder.traits.whole)
     if with_names is None:
         return _add_special_ids(encoder, *_encode_pieces(encoder, strings, longest), special)
@@ -59,7 +59,7 @@ def _rows(strings: StringColumn, rows: Index) -> StringColumn:
 
 @contextmanager
 def _renumber_bad_rows(rows: Index) -> Iterator[None]:
-    """Translate row numbers of BadValues, which count within ``rows``, to row numbers of the column."""
+    """Convert the row indices of BadValues from positions in ``rows`` to row indices of the column."""
     try:
         yield
     except BadValues as bad:
@@ -72,7 +72,7 @@ def _add_special_ids(encoder: Encoder, ids: Ids, offsets: Index, special: bool) 
 
 
 def _rows_with_names(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
-    """Return a mask of the rows in which one of the names occurs; None if there is no such row."""
+    """Return a mask of the rows that contain one of the names; None if no row does."""
     if not names or not len(strings.bytes):
         return None
     firsts = {name.encode()[0] for name in names if name}
@@ -90,7 +90,7 @@ def _rows_with_names(strings: StringColumn, names: tuple[str, ...]) -> Mask | No
 
 
 def _encode_rows(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
-    """Encode each row as a whole; equal rows are encoded once."""
+    """Encode each row whole; of equal rows, only one is encoded."""
     long = np.flatnonzero(strings.lengths > longest)
     if len(long):
         raise _too_long({int(row): int(strings.lengths[row]) for row in long}, longest, "as a whole")
@@ -116,7 +116,7 @@ def _encode_pieces(encoder: Encoder, strings: StringColumn, longest: int) -> tup
         strings = _add_space_prefix(strings)
     offsets = np.zeros(len(strings) + 1, dtype=np.int64)
     parts: list[Ids] = []
-    row, tokens = 0, 0  # the first row whose end is not reached yet
+    row, tokens = 0, 0  # the first unfinished row; the number of ids so far
     for bounds in _piece_bounds(cutter, strings):
         _check_piece_lengths(bounds, strings, longest)
         ids, counts = encoder.token_cache.ids(strings.data, bounds, encoder.encode_pieces)
@@ -129,10 +129,10 @@ def _encode_pieces(encoder: Encoder, strings: StringColumn, longest: int) -> tup
 
 
 def _piece_bounds(cutter: Cutter, strings: StringColumn) -> Iterator[Index]:
-    """Yield the bounds of consecutive pieces, some at a time. Row boundaries are always cuts."""
+    """Yield arrays of bounds between consecutive pieces. Row boundaries are always bounds."""
     data, offsets = strings.data, strings.offsets
     start, end = int(offsets[0]), int(offsets[-1])
-    piece_start = position = start  # start of the unfinished piece; start of the unscanned data
+    piece_start = position = start  # where the unfinished piece and the unscanned data begin
     while position < end:
         stop = min(position + _BYTES_PER_PASS, end)
         mask = cutter.cuts(data, position, stop)
@@ -163,7 +163,7 @@ def _too_long(rows: dict[int, int], longest: int, how: str) -> BadValues:
 
 
 def _add_space_prefix(strings: StringColumn) -> StringColumn:
-    """Put a space before each row that is not empty and does not begin with one."""
+    """Add a space at the start of each row that is not empty and does not begin with a space."""
     starts, nonempty = strings.offsets[:-1], strings.lengths > 0
     needs_space = nonempty.copy()
     needs_space[nonempty] = strings.data[starts[nonempty]] != _SPACE

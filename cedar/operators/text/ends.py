@@ -1,4 +1,4 @@
-"""truncate and special_tokens: limit the length of lists of ids, and add tokens around them."""
+"""truncate and special_tokens: limit the length of lists of ids, and add tokens at their ends."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SpecialTokens(Transform):
     Args:
         begin: one or several ids, or names of tokens, to put before each list.
         end: one or several ids, or names of tokens, to put after each list.
-        tokenizer: a tokenizer as for ``tokenize``; only needed for names.
+        tokenizer: a tokenizer as for ``tokenize``; only needed if tokens are given by name.
 
     Raises:
         PipelineError: the tokenizer does not know a name, the column does not hold lists of integers, or its integer
@@ -88,7 +88,7 @@ class SpecialTokens(Transform):
         spec = None if self.tokenizer is None else spec_of(self.tokenizer)
         object.__setattr__(self, "begin", _ids(self.begin, spec))
         object.__setattr__(self, "end", _ids(self.end, spec))
-        object.__setattr__(self, "tokenizer", None)  # not needed after the names are looked up
+        object.__setattr__(self, "tokenizer", None)  # not needed any more: the ids of names are known
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
@@ -101,7 +101,7 @@ class SpecialTokens(Transform):
         return kind
 
     def columns(self, *columns: Column) -> Column:
-        self.result(columns[0].type)  # check types here too, as direct calls skip ``result``
+        self.result(columns[0].type)  # direct calls skip ``result``, so check types here too
         lists = Lists.of(columns[0])
         items, offsets = surround_lists(lists.numbers("special_tokens"), lists.offsets, self.begin, self.end)
         return lists_from(items, offsets, lists.missing)

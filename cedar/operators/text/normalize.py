@@ -1,4 +1,4 @@
-"""normalize: convert strings to one form."""
+"""normalize: convert strings to a standard form."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _RUNS = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Normalize(Transform):
-    r"""Normalize strings: Unicode form, lower case, runs of white space, ends; in this order.
+    r"""Normalize strings: convert to a Unicode form and to lower case, collapse white space and strip, in this order.
 
     Results equal those of Python's ``unicodedata.normalize``, ``str.lower``, ``re.sub(r"\s+", " ", text)`` and
-    ``str.strip``, with the Unicode tables of the running Python. ASCII rows are processed as whole columns. Null
+    ``str.strip``, with the Unicode tables of the running Python. ASCII rows are processed together. Null
     strings stay null; a string may become empty.
 
     Args:
@@ -99,7 +99,7 @@ class Normalize(Transform):
             data = np.where(spaces, np.uint8(_SPACE), data)
             follows = spaces[1:] & spaces[:-1]
             edges = offsets[(offsets > 0) & (offsets < len(data))]
-            follows[edges - 1] = False  # the first byte of a row follows no other
+            follows[edges - 1] = False  # a row's first byte does not follow a space of the same row
             extra_spaces = np.flatnonzero(follows) + 1
             if len(extra_spaces):
                 data = np.delete(data, extra_spaces)

@@ -1,4 +1,4 @@
-"""Recognizes tokenizers for which strings may be cut into words before encoding."""
+"""Recognize tokenizers for which strings may be cut into words before encoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedar.operators.text.cuts import Cutter
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# The regular expressions of published tokenizers, each with the family of cuts that it allows.
+# Regular expressions of published tokenizers, and the family of safe cuts (see ``cuts``) of each expression.
 PATTERNS: dict[str, str] = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
@@ -27,22 +27,22 @@ PATTERNS: dict[str, str] = {
     rf"{_CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+": "o200k",
 }  # fmt: skip
 _GPT2 = next(iter(PATTERNS))
-_LOCAL_NORMALIZERS = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase"})  # no effect across ASCII characters
-_MATCHES_ARE_PIECES = {("Isolated", False), ("Removed", True)}  # (behavior, invert) with which matches are pieces
+_LOCAL_NORMALIZERS = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase"})  # these never combine ASCII characters
+_MATCHES_ARE_PIECES = {("Isolated", False), ("Removed", True)}  # (behavior, invert) for which pieces are matches
 _PER_PIECE = frozenset(
     "ByteLevel Digits Punctuation Split Whitespace WhitespaceSplit BertPreTokenizer CharDelimiterSplit".split()
-)  # pre-tokenizers whose result depends only on the piece
+)  # pre-tokenizers whose result depends only on the given piece
 
 
 @dataclass(frozen=True)
 class TokenizerTraits:
-    """How strings may be cut for a tokenizer.
+    """Whether and where strings may be cut before a tokenizer encodes them.
 
     Args:
         cutter: finds the positions at which strings may be cut; None if strings must not be cut.
-        why: why strings must not be cut.
-        prefix: whether the tokenizer puts a space before a text that does not begin with one.
-        whole: strings that contain one of these are not cut.
+        why: the reason if strings must not be cut.
+        prefix: whether the tokenizer adds a space before a text that does not begin with a space.
+        whole: names of special tokens; strings that contain one of them must not be cut.
     """
 
     cutter: Cutter | None
@@ -52,13 +52,13 @@ class TokenizerTraits:
 
 
 def traits_of_pattern(pattern: str) -> TokenizerTraits:
-    """Return the traits of a tokenizer that splits strings only by a regular expression."""
+    """Return the traits of a tokenizer whose only pre-tokenizer is a regular expression."""
     family = PATTERNS.get(pattern)
     return TokenizerTraits(Cutter(family)) if family else _not_cuttable("its regular expression is not a known one")
 
 
 def traits_of_tokenizer(text: str) -> TokenizerTraits:
-    """Return the traits of a Hugging Face tokenizer, from its JSON."""
+    """Return the traits of a Hugging Face tokenizer from the text of its tokenizer.json."""
     spec = json.loads(text)
     if spec.get("truncation"):
         return _not_cuttable("it truncates")
@@ -67,7 +67,7 @@ def traits_of_tokenizer(text: str) -> TokenizerTraits:
     splits = _flatten(spec.get("pre_tokenizer"), "pretokenizers")
     if normalizers and any(token.get("normalized") for token in added):
         return _not_cuttable("it looks for added tokens in the normalized text")
-    while len(splits) > 1 and splits[0]["type"] == "Digits":  # splits between adjacent characters, so any cut is safe
+    while len(splits) > 1 and splits[0]["type"] == "Digits":  # depends only on adjacent characters, so any cut is safe
         splits = splits[1:]
     if not splits:
         return _not_cuttable("it does not split text before its model")
@@ -98,17 +98,17 @@ def _flatten(part: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, An
 
 
 def _split_family(split: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """Return the family of a pre-tokenizer, and whether it adds a space before a text."""
+    """Return the family of a pre-tokenizer (None if unknown), and whether it adds a space before a text."""
     kind = split["type"]
     if kind == "ByteLevel" and split.get("use_regex", True):
         return PATTERNS[_GPT2], bool(split.get("add_prefix_space"))
     if kind == "Split" and (split.get("behavior"), bool(split.get("invert"))) in _MATCHES_ARE_PIECES:
         return PATTERNS.get(split["pattern"].get("Regex", "")), False
     if kind == "Metaspace" and split.get("split", True):
-        return "spaces", False  # pieces after a cut begin with a space, so none is added
+        return "spaces", False  # cuts are before spaces, so no space is added to pieces
     return {"BertPreTokenizer": "bert", "Whitespace": "words", "WhitespaceSplit": "white"}.get(kind), False
 
 
 def _ignores_position(split: Mapping[str, Any]) -> bool:
-    """Return whether this is a Metaspace that ignores the position of a piece in the text."""
+    """Return whether a pre-tokenizer is a Metaspace whose result does not depend on a piece's position in the text."""
     return bool(split["type"] == "Metaspace" and split.get("prepend_scheme", "always") != "first")

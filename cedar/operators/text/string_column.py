@@ -1,4 +1,4 @@
-"""Converts columns of text to flat bytes with offsets and back, for the transforms of this package."""
+"""Convert columns of text to flat bytes with offsets and back, for the transforms of this package."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Errors: TypeAlias = Literal["strict", "replace"]
 
-ASCII = 128  # bytes from 128 on belong to other characters
+ASCII = 128  # bytes of at least 128 belong to non-ASCII characters
 
 
 @dataclass(frozen=True)
 class StringColumn:
-    """A column of valid UTF-8.
+    """A column of valid UTF-8 strings.
 
     Args:
         data: the concatenated bytes of all rows.
-        offsets: int64[rows + 1]: start of each row in ``data``, and the end. It may start above 0; null rows are empty.
+        offsets: int64[rows + 1], the start of each row in ``data`` and the end; may start above 0. Null rows are empty.
         missing: a mask of null rows; None if no row is null.
     """
 
@@ -44,7 +44,7 @@ class StringColumn:
         column = _check_utf8(column, errors)
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         if missing is not None:
-            column = column.fill_null("")  # the value at a null is undefined
+            column = column.fill_null("")  # nulls may have arbitrary bytes
         _, offsets, data = column.buffers()
         if data is None or not len(column):
             return StringColumn(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64), missing)
@@ -61,11 +61,11 @@ class StringColumn:
 
     @property
     def bytes(self) -> Bytes:
-        """The bytes of the rows, without any before or after them in ``data``."""
+        """The part of ``data`` that belongs to the rows."""
         return self.data[int(self.offsets[0]) : int(self.offsets[-1])]
 
     def array(self) -> pa.Array:
-        """Return an Arrow column, with nulls as empty strings."""
+        """Return the strings as an Arrow column in which nulls are empty strings."""
         return strings(self.data, self.offsets)
 
     def non_ascii_rows(self) -> Mask | None:
@@ -80,7 +80,7 @@ class StringColumn:
 
 
 def strings(data: Bytes, offsets: Index, missing: Mask | None = None) -> pa.Array:
-    """Return a column of large strings from flat bytes, which must be valid UTF-8."""
+    """Create a column of large strings from flat bytes, which must be valid UTF-8."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(np.ascontiguousarray(data))]
     if missing is not None:
         buffers[0] = pa.array(~missing).buffers()[1]
@@ -114,7 +114,7 @@ def _utf8_fault(value: bytes) -> str | None:
 
 
 def take_lists(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:
-    """Return the lists at ``rows``, in that order."""
+    """Return the lists with the indices ``rows``, in that order."""
     starts = offsets[:-1][rows]
     lengths = offsets[1:][rows] - starts
     ends = np.cumsum(lengths)
@@ -129,7 +129,7 @@ def concatenate_lists(first: tuple[Any, Index], second: tuple[Any, Index]) -> tu
 
 
 def surround_lists(ids: Any, offsets: Index, begin: Any, end: Any) -> tuple[Any, Index]:
-    """Add the items ``begin`` before, and ``end`` after, every list."""
+    """Add the items ``begin`` at the start, and ``end`` at the end, of every list."""
     if not len(begin) and not len(end):
         return ids, offsets
     added = len(begin) + len(end)

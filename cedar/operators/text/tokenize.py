@@ -1,4 +1,4 @@
-"""tokenize: turn strings into lists of ids."""
+"""tokenize: convert strings to lists of ids."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from cedar.operators.transform import Transform
 
 @dataclass(frozen=True)
 class Tokenize(Transform):
-    """Tokenize strings to lists of int32 ids, the same ids that the tokenizer gives for each text.
+    """Tokenize strings to lists of int32 ids, which equal the ids that the tokenizer itself returns.
 
     Most tokenizers split a text into words first. If cedar recognizes such a tokenizer, each worker caches the ids of
-    words it has seen and calls the tokenizer only for new words: the ids are the same, in a small fraction of the time.
-    ``tokenize(...).how`` says whether words are cached, and if not, why. Null strings stay null.
+    words and calls the tokenizer only for new words, which is much faster. ``tokenize(...).how`` describes whether
+    words are cached, and if not, why. Null strings stay null.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer``, the path of its tokenizer.json or of the folder with it, a fast tokenizer
             of ``transformers``, an encoding of ``tiktoken``, or a function that returns the ids of a text. A class is
-            instantiated once per worker. The vocabulary is read immediately and is part of the pipeline. None gives one
-            id per byte, as ``byte_level()``.
-        special: whether to add the special ids that the tokenizer puts around each text, such as [CLS] and [SEP], if it
+            instantiated once per worker. The vocabulary is read immediately and becomes part of the pipeline. None
+            tokenizes to bytes, as ``byte_level()`` does.
+        special: whether to add the tokenizer's special ids, such as [CLS] and [SEP], before and after each text, if it
             has any.
-        batched: whether the function takes a list of strings and returns a list of lists.
+        batched: whether the function accepts a list of strings and returns a list of lists of ids.
         errors: for invalid UTF-8 in a column of bytes: "strict" fails the row, "replace" inserts U+FFFD.
-        longest: maximum amount of text to pass to the tokenizer at once, in bytes or as "4MiB". Rows with a longer part
-            that cannot be cut fail, since a tokenizer's memory and time are many times the length of a text.
+        longest: maximum amount of text to pass to the tokenizer in one piece, in bytes or as "4MiB". Rows with a longer
+            piece that cannot be cut fail, since a tokenizer needs much memory and time for a long text.
 
-    A tokenizer's own padding is disabled (use ``p.pad``), its own truncation applies. Names of special tokens inside a
-    text are encoded as plain text by tiktoken, and as the tokens they name by ``tokenizers``.
+    cedar disables a tokenizer's padding (use ``p.pad``) and keeps its truncation. If a text contains the name of a
+    special token, tiktoken encodes it as plain text, and ``tokenizers`` as the special token.
 
     Raises:
         PipelineError: the tokenizer is invalid or uses dropout, or its library is missing.
@@ -59,7 +59,7 @@ class Tokenize(Transform):
     batched: bool = False
     errors: Errors = "strict"
     longest: int | str = 4 << 20
-    waits: ClassVar[bool] = True  # a user's tokenizer may wait, for example for I/O
+    waits: ClassVar[bool] = True  # a user's function may wait, for example for I/O
 
     def __post_init__(self) -> None:
         if self.errors not in ("strict", "replace"):
@@ -74,7 +74,7 @@ class Tokenize(Transform):
 
     @property
     def how(self) -> str:
-        """How strings are tokenized: word by word with a cache, or text by text, and why."""
+        """A description of how strings are tokenized: word by word with a cache, or text by text, and why."""
         if isinstance(self.tokenizer, ByteLevel):
             return "byte by byte"
         encoder = self.tokenizer.encoder()
@@ -86,12 +86,12 @@ class Tokenize(Transform):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for transforms that give equal ids."""
+        """A string that is equal for transforms that return equal ids."""
         return f"{self.tokenizer.digest} {self.special} {self.errors}"
 
     @property
     def pooled(self) -> bool:
-        """Whether the library uses its own threads."""
+        """Whether the tokenizer's library uses its own threads."""
         if not isinstance(self.tokenizer, HuggingFace) or self.tokenizer.encoder().traits.cutter is not None:
             return False
         return os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in ("false", "f", "off", "no", "n", "0", "")
@@ -111,7 +111,7 @@ class Tokenize(Transform):
 
 
 def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
-    """Return the spec of a tokenizer that a user passed.
+    """Return the spec for the ``tokenizer`` argument.
 
     Raises:
         PipelineError: the value is not a tokenizer.
@@ -122,7 +122,7 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
         return tokenizer
     if isinstance(tokenizer, str | os.PathLike):
         return HuggingFace.of(_read(os.fspath(tokenizer)))
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)  # fast tokenizers of transformers have one
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)  # unwraps fast tokenizers of transformers
     library = type(backend).__module__.partition(".")[0]
     if library == "tokenizers" and hasattr(backend, "to_str"):
         return HuggingFace.of(backend.to_str())

@@ -1,4 +1,4 @@
-"""A cache of the ids of words (pieces of text), so that the tokenizer encodes each word only once."""
+"""A cache of the ids of words (pieces of text), so that a tokenizer encodes each word only once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Ids: TypeAlias = npt.NDArray[np.int32]
 Words64: TypeAlias = npt.NDArray[np.uint64]
 Encode: TypeAlias = "Callable[[Sequence[str]], tuple[Ids, Index]]"  # strings -> concatenated ids, counts per string
 
-_SLOT_BITS = 16  # bits of a slot index of the hash table
+_SLOT_BITS = 16  # bits of a slot's index in the hash table
 _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 _WIDTH = 8  # bytes per uint64
 _MASKS = np.array([(1 << 8 * n) - 1 for n in range(_WIDTH + 1)], dtype=np.uint64)
 _MAX_WORD_BYTES = 64  # maximum bytes of a cached word
-_MAX_WORDS, _MAX_IDS = 1 << 18, 1 << 21  # the cache is cleared at this size, about 60 MB
+_MAX_WORDS, _MAX_IDS = 1 << 18, 1 << 21  # limits, about 60 MB, at which the cache is cleared
 
 
 class TokenCache:
-    """The cached words of one tokenizer in one process, shared by its threads.
+    """The cached words of one tokenizer in one process; threads share the cache.
 
-    Words are only added, never changed, and become visible when they are complete, so that readers need no lock.
+    Words are added but never changed, and become visible only when they are complete, so readers do not need a lock.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class TokenCache:
         self._generation = Generation()
 
     def ids(self, data: Bytes, bounds: Index, encode: Encode) -> tuple[Ids, Index]:
-        """Return the concatenated ids of the (nonempty) pieces of ``data`` between ``bounds``, and each one's count."""
+        """Return the concatenated ids of the (nonempty) pieces of ``data`` between ``bounds``, and their id counts."""
         generation = self._generation
         codes = generation.codes(data, bounds)
         uncached = np.flatnonzero(codes < 0)
@@ -54,7 +54,7 @@ class TokenCache:
             return generation.gather(codes)
         new = [words[i] for i in unknown.tolist()]
         ids, counts = encode([word.decode() for word in new])
-        word_codes[unknown] = -1 - np.arange(len(new))  # negative codes are local to this call
+        word_codes[unknown] = -1 - np.arange(len(new))  # negative codes refer to ids of this call
         codes[uncached] = word_codes[numbers(encoded.indices)]
         self._add_words(generation, new, ids, counts)
         return generation.gather(codes, ids, counts)
@@ -68,7 +68,7 @@ class TokenCache:
 
 
 class Generation:
-    """The words of a cache until it is full; then a new generation replaces it."""
+    """The words in a cache. When a generation is full, the cache replaces it by a new, empty one."""
 
     def __init__(self) -> None:
         self._codes: dict[bytes, int] = {}
@@ -86,7 +86,7 @@ class Generation:
         return self._codes.get(word, -1)
 
     def codes(self, data: Bytes, bounds: Index) -> Index:
-        """Return the code of each piece, or -1 if it is not in a slot."""
+        """Return the code (word index) of each piece, or -1 if its word is not in a slot."""
         keys = PieceKeys.of(data, bounds)
         codes = self._short.find(keys.low, None)
         codes[keys.lengths > _WIDTH] = -1
@@ -102,7 +102,7 @@ class Generation:
         return codes
 
     def gather(self, codes: Index, ids: Ids | None = None, counts: Index | None = None) -> tuple[Ids, Index]:
-        """Return concatenated ids of words and each one's count. Codes -1, -2, ... refer to ``ids`` and ``counts``."""
+        """Return the concatenated ids and the id counts of words; codes -1, -2, ... refer to ``ids`` and ``counts``."""
         if ids is None or counts is None:
             lengths = self._counts.take(codes)
             return self._ids.take(_concatenated_ranges(self._starts.take(codes), lengths)), lengths
@@ -129,12 +129,12 @@ class Generation:
         self._counts = _append(self._counts, size, taken)
         self._ids = _append(self._ids, self._used, chosen)
         self._used += len(chosen)
-        for code, i in enumerate(kept, size):  # readers see the words from here on
+        for code, i in enumerate(kept, size):  # from here on, readers can find the words
             self._codes[words[i]] = code
         self._fill_slots([words[i] for i in kept], size)
 
     def _fill_slots(self, words: Sequence[bytes], first: int) -> None:
-        """Put words of at most 16 bytes into slots."""
+        """Store words of at most 16 bytes in slots."""
         joined = np.frombuffer(b"".join(words), dtype=np.uint8)
         keys = PieceKeys.of(joined, np.concatenate([[0], np.cumsum([len(word) for word in words])]).astype(np.int64))
         fits = keys.lengths <= 2 * _WIDTH
@@ -148,19 +148,19 @@ class Generation:
 
 @dataclass(frozen=True)
 class PieceKeys:
-    """The first 16 bytes of each piece as two uint64, padded with zeros.
+    """The keys of pieces: their first 16 bytes as two uint64, padded with zeros.
 
     Args:
-        low: uint64: the first 8 bytes of each piece.
-        lengths: int64: the length of each piece in bytes.
-        zeros: indices of pieces that contain a zero byte and so have no key; None if there are none.
+        low: the first 8 bytes of each piece, uint64.
+        lengths: the length of each piece in bytes, int64.
+        zeros: indices of pieces with a zero byte, whose keys are ambiguous; None if there are none.
     """
 
     low: Words64
     lengths: Index
     zeros: Index | None
     _starts: Index
-    _windows: Words64  # the 8 bytes that start at each byte
+    _windows: Words64  # for each byte, the 8 bytes from there on
 
     @staticmethod
     def of(data: Bytes, bounds: Index) -> PieceKeys:
@@ -178,14 +178,14 @@ class PieceKeys:
         return PieceKeys(low, lengths, zeros, starts, windows)
 
     def high(self, which: Index) -> Words64:
-        """Return the second 8 bytes of the pieces at the indices ``which``."""
+        """Return the second 8 bytes of the pieces with the indices ``which``, uint64."""
         more = np.clip(self.lengths.take(which) - _WIDTH, 0, _WIDTH)
         windows: Words64 = self._windows.take(self._starts.take(which) + _WIDTH) & _MASKS.take(more)
         return windows
 
 
 class SlotTable:
-    """A hash table from keys to codes. Each key has one possible slot, and a slot never changes once it is filled."""
+    """A hash table from keys to codes. A key can only be in one slot, and filled slots never change."""
 
     def __init__(self) -> None:
         self._low = np.zeros(1 << _SLOT_BITS, dtype=np.uint64)
@@ -193,7 +193,7 @@ class SlotTable:
         self._codes = np.full(1 << _SLOT_BITS, -1, dtype=np.int64)
 
     def find(self, low: Words64, high: Words64 | None) -> Index:
-        """Return the code of each key, or -1 if its slot is empty or holds another key."""
+        """Return the code of each key, or -1 if the key's slot is empty or has another key."""
         slots = _slot_of(low, high)
         codes: Index = self._codes.take(slots)
         codes[self._low.take(slots) != low] = -1
@@ -202,14 +202,14 @@ class SlotTable:
         return codes
 
     def put(self, low: Words64, high: Words64 | None, codes: Index) -> Index:
-        """Put keys into their slots if these are empty; return the indices of the keys that were stored."""
+        """Store keys whose slots are empty; return the indices of the stored keys."""
         slots, indices = np.unique(_slot_of(low, high), return_index=True)
         free = self._codes[slots] < 0
         slots, indices = slots[free], indices[free]
         self._low[slots] = low[indices]
         if high is not None:
             self._high[slots] = high[indices]
-        self._codes[slots] = codes[indices]  # last, so that a reader that sees the code also sees the key
+        self._codes[slots] = codes[indices]  # write codes last: a reader that sees a code also sees its key
         return indices
 
 
@@ -223,14 +223,14 @@ def _slot_of(low: Words64, high: Words64 | None) -> Index:
 
 
 def _take_pieces(data: Bytes, bounds: Index, which: Index) -> pa.Array:
-    """Return the pieces at the indices ``which`` as an Arrow array."""
+    """Return the pieces with the indices ``which`` as an Arrow array."""
     offsets = pa.py_buffer(np.ascontiguousarray(bounds))
     every = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
     return every if len(which) == len(bounds) - 1 else every.take(from_numbers(which))
 
 
 def _concatenated_ranges(starts: Index, lengths: Index) -> Index:
-    """Return the concatenated ranges start .. start + length - 1."""
+    """Return the integers of all ranges start .. start + length - 1, concatenated."""
     ends = np.cumsum(lengths)
     indices = np.repeat(starts - (ends - lengths), lengths)
     indices += np.arange(len(indices), dtype=np.int64)
@@ -238,7 +238,7 @@ def _concatenated_ranges(starts: Index, lengths: Index) -> Index:
 
 
 def _append(array: npt.NDArray, used: int, more: npt.NDArray) -> npt.NDArray:  # type: ignore[type-arg]
-    """Return ``array`` with ``more`` after its first ``used`` entries, in a new array if there is no room."""
+    """Write ``more`` after the first ``used`` entries of ``array``; return it, or a larger copy if it is too small."""
     if used + len(more) > len(array):
         larger = np.zeros(2 * (used + len(more)), dtype=array.dtype)
         larger[:used] = array[:used]

@@ -1,6 +1,6 @@
 """Video transforms: decode files to frames.
 
-``p.map(video.decode(frames=16, fps=8), "bytes", into="frames")`` gives uint8 arrays (frames, height, width, 3). This
+``p.map(video.decode(frames=16, fps=8), "bytes", into="frames")`` yields uint8 arrays (frames, height, width, 3). This
 module needs the extra ``cedar-data[video]``.
 """
 

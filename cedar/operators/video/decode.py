@@ -1,4 +1,4 @@
-"""decode: turn the bytes of video files into frames with PyAV, whose wheels include FFmpeg."""
+"""decode: convert the bytes of video files to frames with PyAV, whose wheels include FFmpeg."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cedar.operators.audio.clips import BadClip, ClipTransform
 from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.spatial import pair
 
-# Only demuxers of self-contained files are allowed: others (playlists, lists of files) would open other files and URLs.
+# Allow only demuxers of self-contained files, since those of playlists and file lists would open other files and URLs.
 _DEMUXERS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
 
 
@@ -32,13 +32,13 @@ _DEMUXERS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
 class Decode(ClipTransform):
     """Decode a video file (MP4, MOV, MKV, WebM, AVI, MPEG, ...) to frames: uint8 (frames, height, width, 3), RGB.
 
-    For each requested time, the result has the frame that is shown at that time: the last one that is not later. A
+    For each requested time, the result has the frame shown at that time: the last frame that starts by then. A
     rotation in the file's header is not applied. Without ``frames`` and ``fps``, all frames are decoded.
 
     Args:
-        frames: number of frames; if the file has fewer, frames are repeated. Without ``fps``, the video is divided into
-            this many equal parts, and the middle frame of each part is taken.
-        fps: number of frames per second to take, from the first frame on.
+        frames: number of frames; if the file has fewer, frames are repeated. Without ``fps``, the file's frames are
+            divided into this many equal parts, and the result has the middle frame of each part.
+        fps: frames per second in the result, starting with the first frame.
         size: (height, width), or one number for both; FFmpeg resizes frames with a bilinear filter. With both
             ``frames`` and ``size``, the column is one array; otherwise it holds one array per row.
 
@@ -47,7 +47,7 @@ class Decode(ClipTransform):
 
     A row fails if its file is empty, truncated or damaged, has no video, or has frames of more than
     ``CEDAR_MAX_PIXELS`` pixels. Damage that FFmpeg conceals is not reported. Truncated files of formats without a
-    length in their header (MKV, MPEG) give the frames up to the cut.
+    length in their header (MKV, MPEG) yield the frames that are complete.
 
     Examples:
         >>> Decode(frames=8, fps=4, size=(112, 112)).makes()
@@ -104,13 +104,13 @@ class Decode(ClipTransform):
         return result
 
     def _count_frames(self, times: Sequence[int], unit: Fraction) -> int:
-        """Return the number of frames of the result. ``times`` are the file's frame times, ascending, in ``unit``."""
+        """Return how many frames the result has; ``times`` are the file's frame times in ``unit``, ascending."""
         if self.frames is not None:
             return int(self.frames)
         return len(times) if self.fps is None else math.floor((times[-1] - times[0]) * unit * Fraction(self.fps)) + 1
 
     def _frame_times(self, times: Sequence[int], unit: Fraction, count: int) -> Sequence[int]:
-        """Return the times, in ``unit``, at which to take frames."""
+        """Return the times, in ``unit``, for which the result has frames."""
         if self.fps is not None:
             step = 1 / (Fraction(self.fps) * unit)
             return [times[0] + math.floor(k * step) for k in range(count)]
@@ -135,14 +135,14 @@ def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
             if stream.width * stream.height > max_pixels():
                 why = f"frames of {stream.width} x {stream.height} pixels"
                 raise BadClip(why, f"set CEDAR_MAX_PIXELS to allow more than {max_pixels():,}")
-            stream.codec_context.thread_count = 1  # several rows are already decoded in parallel
+            stream.codec_context.thread_count = 1  # cedar already decodes several rows in parallel
             yield file, stream
     except av.FFmpegError as error:
         raise BadClip(f"FFmpeg cannot read it: {error.strerror}") from error
 
 
 def _write_frames(target: npt.NDArray[np.uint8], wanted: Sequence[int], frames: Iterator[Any]) -> None:
-    """Write the frame that is shown at each of the ``wanted`` times (ascending) to ``target``.
+    """Write to ``target`` the frame shown at each of the ``wanted`` times, which are ascending.
 
     Raises:
         BadClip: no frame can be decoded, or a frame has no time.
