@@ -1,8 +1,8 @@
-"""Compiled Fourier transform of many frames at once: one frame per lane of the processor's vector registers.
+"""Compiled Fourier transform of many frames together: one frame per lane of the processor's vector registers.
 
-No product and sum are fused into one instruction, so that ``mel_plain`` gives identical bits. Arrays are
-float32[2, n * lanes]: real and imaginary parts; element ``i`` of lane ``l`` is at ``i * lanes + l``. Importing this
-module imports numba.
+The code uses no fused multiply-add, so that ``mel_plain`` gives bit-identical results. Arrays are float32[2, n * lanes]
+with the real and the imaginary parts; element ``i`` of lane ``l`` is at index ``i * lanes + l``. Importing this module
+imports numba.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _radix5(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
 
 @kernel("void(float32[:, ::1], float32[:, ::1], int64, int64, int64, float32[::1])")
 def _radix_any(x: Any, y: Any, radix: int, m: int, s: int, tw: Any) -> None:
-    """One stage of any prime radix, computed term by term and summed in float64."""
+    """Compute a stage with any prime radix, term by term, with sums in float64."""
     for p in range(m):
         for u in range(radix):
             wr, wi = np.float32(1), ZERO
@@ -145,7 +145,7 @@ def _radix_any(x: Any, y: Any, radix: int, m: int, s: int, tw: Any) -> None:
 
 @kernel("float32[:, ::1](float32[:, ::1], float32[:, ::1], int64, int64, int64[::1], float32[::1], int64[::1])")
 def transform(x: Any, y: Any, n: int, lanes: int, radices: Any, twiddles: Any, starts: Any) -> Any:
-    """Transform all lanes of ``x``; return ``x`` or ``y``, whichever holds the result. Both are overwritten."""
+    """Transform all lanes of ``x``; return the array with the result, ``x`` or ``y``. Both are overwritten."""
     s, rest = lanes, n
     for stage in range(len(radices)):
         radix = radices[stage]

@@ -1,6 +1,6 @@
-"""Plans of Fourier transforms of a given length: Stockham's algorithm with radices 4, 2, 3, 5 and any prime.
+"""Plans for Fourier transforms of a given length by Stockham's algorithm, with radices 4, 2, 3, 5 and any prime.
 
-Van Loan, Computational Frameworks for the Fast Fourier Transform, 1992. float32, with twiddles rounded from float64.
+Van Loan, Computational Frameworks for the Fast Fourier Transform, 1992. Twiddle factors are float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decodes FLAC with dr_flac, part of the library miniaudio: 1.7 times as fast as libFLAC, with identical samples.
+"""Decode FLAC with dr_flac from the library miniaudio, which is 1.7 times as fast as libFLAC; samples are identical.
 
 dr_flac reads the bytes in place, releases the GIL, and detects frames with a wrong checksum.
 """
@@ -16,16 +16,16 @@ from cedar.core.libraries import library
 from cedar.operators.audio.clips import BadClip, Clip
 from cedar.operators.audio.opened import AudioFile
 
-_MAX_FRAME_SAMPLES = 65535  # maximum number of samples per frame; a frame takes more than eight bytes
+_MAX_FRAME_SAMPLES = 65535  # maximum samples in a frame; frames have more than eight bytes
 
 
 @dataclass(frozen=True)
 class Flac(AudioFile):
-    """A FLAC file; ``frames`` is the number of samples per channel that the header claims."""
+    """A FLAC file; ``frames`` is the number of samples per channel in the header."""
 
     data: memoryview
 
-    exact_parts = False  # damage is only detected in the part that is decoded
+    exact_parts = False  # reading a part does not detect damage elsewhere in the file
     stores_integers = True
 
     def read(self, start: int, stop: int) -> Clip:
@@ -46,7 +46,7 @@ def open_flac(data: memoryview) -> Flac | None:
     """Open a FLAC file; return None if its header does not state the length.
 
     Raises:
-        BadClip: the data is not a FLAC file, or the header claims more samples than the file can hold.
+        BadClip: the data is not a FLAC file, or the header has more samples than a file of this size can contain.
     """
     with _stream(data) as stream:
         frames, rate, channels = int(stream.totalPCMFrameCount), int(stream.sampleRate), int(stream.channels)

@@ -1,4 +1,4 @@
-"""Checks for the libraries of the extra ``audio``, which are imported when first used."""
+"""Check for the libraries of the extra ``audio``, which are imported at first use."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ from cedar.operators.audio.libraries import require_libraries
 class LogMel(ClipTransform):
     """Compute the logarithmic mel spectrogram of a clip: float32 (n_mels, frames) or (channels, n_mels, frames).
 
-    Equals ``torchaudio.transforms.MelSpectrogram`` followed by ``AmplitudeToDB`` for log="db" or log(x + floor) for
-    log="ln": frames under a periodic Hann window, their Fourier transform, its magnitude to ``power``, summed under
-    triangles on the mel scale. Accurate to about 1e-5 of a band's value, as float32 allows. Clips of equal length, for
-    example after ``pad``, give one array of (rows, n_mels, frames).
+    Equals ``torchaudio.transforms.MelSpectrogram``, followed by ``AmplitudeToDB`` for log="db" or log(x + floor) for
+    log="ln". Frames are multiplied by a periodic Hann window and Fourier transformed; magnitudes to the power of
+    ``power`` are summed with triangular weights on the mel scale. The relative error is about 1e-5, due to float32.
+    Clips of equal length, for example after ``pad``, give one array of (rows, n_mels, frames).
 
     Args:
         rate: sampling rate of the clips in Hz.
@@ -43,17 +43,17 @@ class LogMel(ClipTransform):
         win_length: length of the window in samples, centered in the frame; by default ``n_fft``.
         n_mels: number of mel bands.
         f_min, f_max: frequency range of the bands in Hz; by default from 0 to half the rate.
-        power: 2 for powers, 1 for magnitudes.
-        log: "db" for 10 log10 of powers or 20 log10 of magnitudes, "ln" for the natural logarithm, None for linear.
-        floor: for "db" the minimum (``amin``), by default 1e-10; for "ln" the amount added, by default 1e-6.
-        top_db: for "db", raise values to at least the clip's maximum minus ``top_db``; None sets no such bound.
+        power: exponent of the magnitudes: 2 or 1.
+        log: "db" for 10 log10 of powers or 20 log10 of magnitudes, "ln" for the natural logarithm, None for none.
+        floor: for "db", the minimum (``amin``), by default 1e-10; for "ln", the number to add first, by default 1e-6.
+        top_db: for "db", clamp values to at least the clip's maximum minus ``top_db``; None disables this.
         mel_scale: "htk" (torchaudio's default) or "slaney" (librosa's default).
         norm: None, or "slaney" for triangles of area 1 (librosa's default).
-        center: True centers frames on samples 0, hop, 2 hop, ..., reflecting the clip at its ends: 1 + samples // hop
-            frames for even n_fft. False takes only frames within the clip: 1 + (samples - n_fft) // hop.
+        center: True centers frames on samples 0, hop, 2 hop, ... and reflects the clip at its ends; an even n_fft gives
+            1 + samples // hop frames. False uses only frames within the clip, 1 + (samples - n_fft) // hop.
 
-    Silence gives the floor. Clips with NaN or infinity fail, and so do clips shorter than a frame or, with ``center``,
-    of at most n_fft // 2 samples, which are too short to reflect.
+    Silent clips give the logarithm of ``floor``. Clips with NaN or infinity fail, and so do clips that are shorter than
+    a frame or, with ``center``, have at most n_fft // 2 samples and are too short to reflect.
 
     Examples:
         >>> clip = np.sin(np.arange(16000, dtype=np.float32) * 0.4)
@@ -115,7 +115,7 @@ class LogMel(ClipTransform):
         return max(1, self.window_length // 2) if self.hop_length is None else self.hop_length
 
     def frames(self, samples: int) -> int:
-        """Return the number of frames of a clip of ``samples`` samples; 0 if it is too short."""
+        """Return how many frames a clip of ``samples`` samples has; 0 if the clip is too short."""
         if self.center:
             return 1 + (samples - self.n_fft % 2) // self.hop if samples > self.n_fft // 2 else 0
         return 1 + (samples - self.n_fft) // self.hop if samples >= self.n_fft else 0
@@ -182,7 +182,7 @@ def _window(n: int, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[n
 
 
 def hann(length: int) -> npt.NDArray[np.float64]:
-    """Return the periodic Hann window of a length."""
+    """Return the periodic Hann window of ``length`` samples."""
     return np.asarray(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length))
 
 
@@ -192,9 +192,9 @@ def hann(length: int) -> npt.NDArray[np.float64]:
 Scale = Literal["htk", "slaney"]
 Floats = npt.NDArray[np.float64]
 
-_STEP = 200.0 / 3  # Hz per mel of Slaney's scale below the corner frequency
+_STEP = 200.0 / 3  # Hz per mel on Slaney's scale below the corner frequency
 _CORNER = 1000.0
-_LOG_STEP = np.log(6.4) / 27.0  # natural logarithm of the frequency ratio per mel, above the corner
+_LOG_STEP = np.log(6.4) / 27.0  # above the corner: logarithm of the frequency ratio per mel
 
 
 def to_mel(hertz: Any, scale: Scale) -> Floats:
@@ -233,9 +233,9 @@ def to_hertz(mel: Any, scale: Scale) -> Floats:
 def mel_filters(
     n_fft: int, rate: float, n_mels: int, f_min: float, f_max: float, scale: Scale, norm: Literal["slaney"] | None
 ) -> Floats:
-    """Return the mel filters, float64[n_mels, n_fft // 2 + 1]: triangles of height 1 with corners equidistant in mel.
+    """Return mel filters, float64[n_mels, n_fft // 2 + 1]: triangles of height 1 with corners equidistant in mel.
 
-    With norm "slaney" each triangle is divided by half its width in Hz, so that its area is 1.
+    With norm "slaney", each triangle is divided by half its width in Hz, so that its area is 1.
 
     Examples:
         >>> mel_filters(8, 8, 2, 0, 4, "htk", None).round(2)
@@ -255,11 +255,11 @@ def mel_filters(
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """The mel filters, indexed by frequency bin. A bin lies between two corners, so it belongs to at most two bands.
+    """The mel filters by frequency bin. A bin is between two adjacent corners, so it contributes to at most two bands.
 
     Args:
-        low: the first bin with a weight above 0; ``high`` is one past the last such bin.
-        rows: int64[bins]: the first band of each bin, counted from 1.
+        low, high: the range of bins with a weight above 0: the first, and one past the last.
+        rows: int64[bins]: the first of the two bands of each bin, counted from 1.
         weights: float32[bins, 2]: the bin's weight in that band and in the next one.
     """
 
@@ -273,7 +273,7 @@ class Bands:
 def bands(
     n_fft: int, rate: float, n_mels: int, f_min: float, f_max: float, scale: Scale, norm: Literal["slaney"] | None
 ) -> Bands:
-    """Return the filters of ``mel_filters``, indexed by bin."""
+    """Return the filters of ``mel_filters`` by frequency bin."""
     filters = mel_filters(n_fft, rate, n_mels, f_min, f_max, scale, norm)
     rows = np.zeros(filters.shape[1], dtype=np.int64)
     weights = np.zeros((filters.shape[1], 2), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Change the loudness of clips: gain, random gain, normalize."""
+"""Change the loudness of clips: fixed gain, random gain, normalization."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cedar.operators.audio.clips import (
 )
 from cedar.operators.draws import Draws
 
-_MAX_GAIN_DB = 200.0  # dB; a larger gain is surely a mistake
+_MAX_GAIN_DB = 200.0  # larger gains are rejected as mistakes
 
 
 class _SameShape(ClipTransform):
@@ -36,7 +36,7 @@ class _SameShape(ClipTransform):
 @pointwise
 @dataclass(frozen=True)
 class Gain(_SameShape):
-    """Multiply a clip by 10^(db / 20) in float32, without clipping.
+    """Multiply a clip by 10^(db / 20) in float32. Results are not clipped.
 
     Args:
         db: the gain in dB, from -200 to 200; negative values make the clip softer.
@@ -58,7 +58,7 @@ class Gain(_SameShape):
 @pointwise
 @dataclass(frozen=True)
 class RandomGain(_SameShape):
-    """Change the loudness of a clip by a gain drawn uniformly from ``low`` to ``high`` dB, without clipping.
+    """Apply a gain drawn uniformly from ``low`` to ``high`` dB to each clip. Results are not clipped.
 
     Args:
         low: the minimum gain in dB, at least -200; negative values make the clip softer.
@@ -99,14 +99,14 @@ def apply_gain(clip: Clip, db: float, out: Clip | None) -> Clip:
 
 @dataclass(frozen=True)
 class Normalize(_SameShape):
-    """Scale each clip separately to a common level.
+    """Scale each clip separately, to a peak of 1 or to mean 0 and standard deviation 1.
 
     Args:
-        to: "peak" scales the largest magnitude to 1. "standard" gives all samples together mean 0 and standard
-            deviation 1, computed in float64.
+        to: "peak" scales the largest magnitude to 1. "standard" scales to mean 0 and standard deviation 1, computed in
+            float64 over all samples and channels.
 
-    Silence becomes zeros, and so does, with "standard", a clip whose samples are all equal. An empty clip stays empty.
-    Clips with NaN or infinity fail.
+    Silent clips become zeros; with "standard", so do clips whose samples are all equal. Empty clips stay empty. Clips
+    with NaN or infinity fail.
 
     Examples:
         >>> Normalize()(np.float32([0.25, -0.5]))

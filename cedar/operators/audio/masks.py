@@ -1,4 +1,4 @@
-"""SpecAugment: time and frequency masks on spectrograms (Park et al., Interspeech 2019, arXiv 1904.08779)."""
+"""SpecAugment: mask times and frequencies of spectrograms (Park et al., Interspeech 2019, arXiv 1904.08779)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.operators.draws import Draws
 
 
 class _Mask(ClipTransform):
-    """Sets random ranges along one axis of a spectrogram to a constant value."""
+    """Base class: sets random ranges along one axis of a spectrogram to a constant value."""
 
     random: ClassVar[bool] = True
     axis: ClassVar[int]
@@ -60,12 +60,12 @@ class _Mask(ClipTransform):
 class TimeMask(_Mask):
     """Mask random ranges of frames of a spectrogram (..., bands, frames).
 
-    The width of each mask is drawn uniformly from 0 to ``width`` frames, and then its position. Masks may overlap.
+    The width of each mask is drawn uniformly from 0 to ``width`` frames, then the position. Masks may overlap.
 
     Args:
         width: maximum number of frames per mask.
         count: number of masks.
-        share: maximum fraction of all frames that one mask may cover.
+        share: maximum width of a mask as a fraction of all frames.
         value: the value written into masked frames.
 
     Examples:
@@ -93,7 +93,7 @@ class TimeMask(_Mask):
 class FrequencyMask(_Mask):
     """Mask random ranges of bands of a spectrogram (..., bands, frames).
 
-    The width of each mask is drawn uniformly from 0 to ``width`` bands, and then its position. Masks may overlap.
+    The width of each mask is drawn uniformly from 0 to ``width`` bands, then the position. Masks may overlap.
 
     Args:
         width: maximum number of bands per mask.

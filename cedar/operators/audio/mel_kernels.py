@@ -1,7 +1,7 @@
-"""Compiled mel spectrograms: frames, window, Fourier transform, power and mel bands of one clip in one pass.
+"""Compiled mel spectrograms: one pass over a clip computes windowed frames, Fourier transforms, powers and mel bands.
 
-A frame of even length is transformed as half as many complex values: its even samples are the real parts, its odd ones
-the imaginary parts. The result of a frame therefore depends on no other frame. Intermediate values stay in the
+A frame of even length is transformed as half as many complex values: even samples are the real parts, odd samples the
+imaginary parts. The result of a frame therefore does not depend on other frames. Intermediate values stay in the
 processor's cache until the mel bands are computed. Importing this module imports numba.
 """
 
@@ -21,7 +21,7 @@ LANES = 32
 
 @kernel("void(float32[:, ::1], float32[::1], int64, float32[::1], int64, int64)")
 def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> None:
-    """Write a windowed frame into a lane. Clips are reflected at both ends without repeating the end samples."""
+    """Write a windowed frame to a lane. Clips are reflected at both ends; the end samples are not repeated."""
     n, last = len(window), len(clip) - 1
     even, odd = x[0], x[1]
     half = n // 2
@@ -52,7 +52,7 @@ def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> 
 
 @kernel("void(float32[:, ::1], int64, int64, float32[:, ::1], int64[::1], float32[:, ::1], boolean, float32[:, ::1])")
 def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any, root: bool, mel: Any) -> None:
-    """Add the power of each bin to its mel bands: at most two, which are adjacent.
+    """Add the power of each bin to its mel bands; a bin has at most two bands, which are adjacent.
 
     Bins k and n / 2 - k come from the same two values: X[k] = E + T and X[n / 2 - k] = conj(E - T), where E is the
     transform of the even samples, and T is the transform of the odd samples times the factor in ``turns``.
@@ -86,7 +86,7 @@ def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any,
 
 @kernel("void(float32[:, ::1], int64, int64, int64[::1], float32[:, ::1], boolean, float32[:, ::1])")
 def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, mel: Any) -> None:
-    """Do the same as ``_bands_even`` for frames of odd length, which were transformed with imaginary parts of zero."""
+    """Add powers as ``_bands_even`` does, for frames of odd length, which were transformed without pairing samples."""
     for k in range(n // 2 + 1):
         w0, w1 = weights[k, 0], weights[k, 1]
         first, second = mel[rows[k]], mel[rows[k] + 1]
@@ -101,7 +101,7 @@ def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, 
 
 @kernel("int64(float32[::1], int64, int64, int64, int64)")
 def _count_frames(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
-    """Return the number of frames up to the last nonzero one. Trailing zero frames (padding) need no transform."""
+    """Return the number of frames up to the last nonzero frame; frames of zeros after it are not transformed."""
     samples = len(clip)
     end = samples
     while end > 0 and clip[end - 1] == ZERO:
@@ -109,7 +109,7 @@ def _count_frames(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     frame = frames
     while frame > 0:
         first = begin + (frame - 1) * hop
-        beyond = first + n - samples  # number of reflected samples
+        beyond = first + n - samples  # how far the frame exceeds the clip
         if first < end or (beyond > 0 and samples - 1 - beyond < end):
             break
         frame -= 1
@@ -140,11 +140,11 @@ def mel_spectrogram(  # noqa: PLR0913 - compiled functions take plain arrays and
         clip: float32[samples], contiguous.
         begin: first sample of the first frame; negative for centered frames.
         hop: samples between the starts of consecutive frames.
-        radices, twiddles, starts: the plan of a transform of n = len(window) values if n is odd, else of n / 2 values.
+        radices, twiddles, starts: the plan for transforms of n values if n = len(window) is odd, else of n / 2 values.
         turns: float32[n // 2 + 1, 2]: the real and imaginary parts of exp(-2 pi i k / n).
         rows: int64[bins]: the first band of each bin, counted from 1; 0 is the position before the lowest band.
         weights: float32[bins, 2]: the bin's weight in that band and in the next one.
-        root: sum magnitudes instead of powers.
+        root: whether to sum magnitudes instead of powers.
     """
     bands, frames = out.shape
     n = len(window)

@@ -1,4 +1,4 @@
-"""Mel spectrograms in NumPy, used while the compiled kernels are being built; both give identical bits."""
+"""Mel spectrograms in NumPy, used while the kernels are being compiled; both give bit-identical results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.operators.background_kernels import slow_path_lock
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]  # real and imaginary parts
 
-_FRAMES_PER_PASS = 256  # frames per array operation, about 400 kB
+_FRAMES_PER_PASS = 256  # frames per array operation (about 400 kB)
 
 
 def mel_spectrogram(  # noqa: PLR0913 - the same arguments as the compiled function
@@ -61,7 +61,7 @@ def _count_frames(clip: Floats, begin: int, hop: int, n: int, frames: int) -> in
 
 
 def _windowed_frames(clip: Floats, starting: npt.NDArray[np.int64], window: Floats) -> Floats:
-    """Return windowed frames, (samples, frames). The clip is reflected at its ends."""
+    """Return windowed frames, shape (samples, frames). The clip is reflected at its ends."""
     last = len(clip) - 1
     positions = np.abs(starting + np.arange(len(window))[:, None])
     frames: Floats = clip[np.where(positions > last, 2 * last - positions, positions)] * window[:, None]
@@ -69,9 +69,9 @@ def _windowed_frames(clip: Floats, starting: npt.NDArray[np.int64], window: Floa
 
 
 def _even_powers(z: Pair, n: int, turns: Floats, weights: Floats) -> Iterator[tuple[int, Floats, bool]]:
-    """Yield each bin, its powers and whether to count them, in the order in which the compiled kernel adds them.
+    """Yield (bin, its power in each frame, whether to add it), in the order in which the compiled kernel adds powers.
 
-    This is for frames of even length, which were transformed as half as many complex values.
+    For frames of even length, which were transformed as half as many complex values.
     """
     half = n // 2
     for k in range(half // 2 + 1):
@@ -107,7 +107,7 @@ def transform(x: Pair, radices: npt.NDArray[np.int64], twiddles: Floats, starts:
         turns = twiddles[start : start + 2 * (radix - 1) * m].reshape(m, radix - 1, 2)
         y = np.empty((2, m, radix, s), np.float32)
         for u, (real, imaginary) in enumerate(_STAGES.get(radix, _radix_any)(*inputs)):
-            if u or radix not in _STAGES:  # for primes, the kernel multiplies the first value by 1 too
+            if u or radix not in _STAGES:  # for other primes, the kernel multiplies the first value by 1
                 turn = turns[:, u - 1, None] if u else np.array([1, 0], np.float32)
                 real, imaginary = _complex_product((real, imaginary), turn[..., 0], turn[..., 1])
             y[0, :, u], y[1, :, u] = real, imaginary
@@ -160,7 +160,7 @@ def _radix5(a: Pair, b: Pair, c: Pair, d: Pair, e: Pair) -> Iterator[Pair]:
 
 
 def _radix_any(*inputs: Pair) -> Iterator[Pair]:
-    """Compute one stage of any prime radix, term by term and summed in float64."""
+    """Compute a stage with any prime radix, term by term, with sums in float64."""
     radix = len(inputs)
     for u in range(radix):
         sr, si = np.zeros(inputs[0][0].shape), np.zeros(inputs[0][0].shape)

@@ -1,4 +1,4 @@
-"""Audio files whose header has been read, and the limit on the number of samples to decode."""
+"""The base class for audio files whose header has been read, and the limit on samples per file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VARIABLE = "CEDAR_MAX_SAMPLES"
 
 @dataclass(frozen=True)
 class AudioFile(ABC):
-    """A file whose header has been read.
+    """An audio file whose header has been read.
 
     Args:
         frames: number of samples per channel.
@@ -29,16 +29,16 @@ class AudioFile(ABC):
     @property
     @abstractmethod
     def exact_parts(self) -> bool:
-        """Whether reading a part gives the same result and errors as reading the whole file and cutting it."""
+        """Whether reading a part has the same result and errors as reading the whole file and then cutting it."""
 
     @property
     def stores_integers(self) -> bool:
-        """Whether samples are stored as integers, so that none can be NaN."""
+        """Whether samples are stored as integers, so that they cannot be NaN."""
         return False
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Clip:
-        """Decode the frames from ``start`` to ``stop``, which lie within the file: float32[stop - start, channels].
+        """Decode frames ``start`` to ``stop``, which must be within the file, to float32[stop - start, channels].
 
         Raises:
             BadClip: the frames cannot be decoded.
@@ -60,10 +60,10 @@ def max_samples() -> int:
 
 
 def check_sample_limit(frames: int, channels: int, limit: int) -> None:
-    """Check that ``frames`` of ``channels`` channels have at most ``limit`` samples.
+    """Check that ``frames`` frames of ``channels`` channels have at most ``limit`` samples.
 
     Raises:
-        BadClip: they exceed the limit.
+        BadClip: there are more samples.
     """
     if frames * channels > limit:
         raise BadClip(

@@ -1,4 +1,4 @@
-"""Resampling with soxr, the library that librosa uses."""
+"""Resample clips with soxr, the library that librosa uses."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ QUALITIES = ("QQ", "LQ", "MQ", "HQ", "VHQ")
 class Resample(ClipTransform):
     """Resample clips to another sampling rate by soxr's band-limited interpolation.
 
-    Without ``source``, each clip's rate is read from a second column. The result is an object column, since lengths
-    change.
+    Without ``source``, a second column has the rate of each clip. The result is an object column, since lengths may
+    differ.
 
     Args:
         rate: sampling rate of the result in Hz.
         source: sampling rate of all clips in Hz; None to read it from the second column.
         quality: soxr's quality: "VHQ" (28 bits), "HQ" (20, librosa's default), "MQ" (16), "LQ", or "QQ" (cubic).
-        most: maximum number of samples of the result, over all channels, as for ``decode``.
+        most: maximum number of samples of a resampled clip, over all channels, as for ``decode``.
 
-    The new length is samples x rate / source, rounded. An empty clip stays empty.
+    The new length is samples * rate / source, rounded. An empty clip stays empty.
 
     Examples:
         >>> clip = np.sin(np.arange(48000, dtype=np.float32) / 100)
@@ -76,10 +76,10 @@ class Resample(ClipTransform):
 
 
 def resample_clip(clip: Clip, source: int, rate: int, quality: str, most: int) -> Clip:
-    """Return the clip resampled; the same clip if the rates are equal.
+    """Resample a clip; return it unchanged if the rates are equal.
 
     Raises:
-        BadClip: the result would exceed ``most`` samples, for example if a damaged header claims 1 Hz.
+        BadClip: the result would exceed ``most`` samples, for example if a damaged header has a rate of 1 Hz.
     """
     if source == rate or not len(clip):
         return clip

@@ -1,4 +1,4 @@
-"""Change the length of clips: crop, random crop, trim, pad to a length."""
+"""Change the length of clips: crop, random crop, trim, and pad."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from cedar.operators.draws import Draws
 @spatial
 @dataclass(frozen=True)
 class Crop(ClipTransform):
-    """Keep ``length`` samples from ``start`` on; a shorter clip keeps the samples it has.
+    """Keep ``length`` samples from ``start`` on, or fewer if the clip ends earlier.
 
-    Directly after ``decode``, only these samples of an integer WAV file are read. Crop before ``resample`` to save
-    work; samples near the cut then differ slightly, since the resampling filter cannot see past the cut.
+    Directly after ``decode``, only these samples of an integer WAV file are read. Cropping before ``resample`` is
+    faster, but changes samples near the cut slightly, since the resampling filter lacks the samples past the cut.
 
     Args:
-        length: number of samples: seconds times the rate.
-        start: index of the first sample.
+        length: number of samples to keep (seconds times the rate).
+        start: index of the first sample to keep.
 
     Examples:
         >>> Crop(2, start=1)(np.float32([1, 2, 3, 4]))
@@ -73,13 +73,13 @@ class Crop(ClipTransform):
 @spatial
 @dataclass(frozen=True)
 class RandomCrop(ClipTransform):
-    """Keep ``length`` samples at a position drawn uniformly; a shorter clip stays whole.
+    """Keep ``length`` samples from a position that is drawn uniformly; shorter clips stay unchanged.
 
     Directly after ``decode``, only these samples of an integer WAV file are read. For parts of long FLAC files
     see ``decode_random``.
 
     Args:
-        length: number of samples: seconds times the rate.
+        length: number of samples to keep (seconds times the rate).
 
     Examples:
         >>> from cedar.operators.draws import Draws
@@ -119,12 +119,12 @@ class RandomCrop(ClipTransform):
 
 @dataclass(frozen=True)
 class Pad(ClipTransform):
-    """Pad clips at the end with zeros to exactly ``length`` samples. The column becomes an array (rows, length).
+    """Pad clips with zeros at the end to exactly ``length`` samples. The column becomes an array (rows, length).
 
     Args:
         length: number of samples.
         longer: "fail" rejects longer clips; "crop" keeps their first ``length`` samples.
-        channels: number of channels of all clips, for an array (rows, length, channels); None for clips of (samples,).
+        channels: number of channels of the clips, which makes the result (rows, length, channels); None for (samples,).
 
     Examples:
         >>> Pad(4)(np.float32([1, 2]))
@@ -171,16 +171,16 @@ class Pad(ClipTransform):
 
 @dataclass(frozen=True)
 class Trim(ClipTransform):
-    """Remove silence at the start and end of a clip. Single-channel results equal ``librosa.effects.trim``.
+    """Remove silence at the start and end of clips. Single-channel results equal ``librosa.effects.trim``.
 
     The power of a frame is the mean square of its samples over all channels. Frames are centered, and zeros continue
     the clip. The result spans the first to the last frame that is less than ``below`` dB softer than the loudest frame.
     Empty and all-zero clips become empty.
 
     Args:
-        below: frames at least this many dB below the loudest frame are silence.
+        below: frames that are at least this many dB softer than the loudest frame count as silence.
         frame: length of a frame in samples.
-        hop: samples between consecutive frames; clips are cut at multiples of it.
+        hop: samples between the centers of consecutive frames; clips are cut at multiples of this.
 
     Examples:
         >>> clip = np.concatenate([np.zeros(4096), np.ones(1000), np.zeros(4096)]).astype(np.float32)

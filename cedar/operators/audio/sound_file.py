@@ -1,6 +1,6 @@
-"""Decodes all other formats with libsndfile: Ogg Vorbis and Opus, MP3, AIFF, CAF, AU, compressed WAV.
+"""Decode Ogg Vorbis and Opus, MP3, AIFF, CAF, AU and compressed WAV with libsndfile.
 
-It also decodes FLAC if miniaudio is missing or the header does not state the length.
+libsndfile also decodes FLAC if miniaudio is not installed or the header does not have the length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cedar.operators.audio.opened import AudioFile
 _BLOCK = 1 << 16  # frames
 _FORMATS = frozenset(
     {"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "MPEG", "AIFF", "CAF", "AU"}
-)  # libsndfile knows more, which cedar does not accept
+)  # cedar does not accept the other formats of libsndfile
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SoundFile(AudioFile):
 
     Args:
         format: libsndfile's name of the format: "OGG", "MP3", ...
-        exact_seek: whether decoding may start in the middle of the file and give identical samples (lossless formats).
+        exact_seek: whether decoding from the middle of the file gives identical samples, as with lossless formats.
     """
 
     data: memoryview
@@ -47,7 +47,7 @@ class SoundFile(AudioFile):
             return self._read_blocks(file, 0, stop)[start:]
 
     def _read_blocks(self, file: Any, start: int, stop: int) -> Clip:
-        """Read frames in blocks, so that a header that claims too many frames does not cause a huge allocation."""
+        """Read frames in blocks, so that an incorrect length in the header does not cause a huge allocation."""
         blocks, remaining = [], stop - start
         while remaining:
             block = file.read(min(remaining, _BLOCK), dtype="float32", always_2d=True)
@@ -55,7 +55,7 @@ class SoundFile(AudioFile):
                 break
             blocks.append(block)
             remaining -= len(block)
-        if remaining and self.format != "MP3":  # the length of an MP3 file is an estimate
+        if remaining and self.format != "MP3":  # the length of MP3 files is an estimate
             raise BadClip(f"{self.format}: truncated or damaged after {stop - remaining:,} of {self.frames:,} samples")
         return np.concatenate(blocks) if blocks else np.zeros((0, self.channels), np.float32)
 
@@ -78,7 +78,7 @@ def open_file(data: memoryview) -> SoundFile:
 
 
 class _ClampedBytes(io.BytesIO):
-    """Bytes as a file. Offsets from damaged headers are clamped, as exceptions cannot pass libsndfile's callback."""
+    """A file in memory that clamps offsets from damaged headers, since libsndfile's callbacks must not raise."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell()}.get(whence, self.getbuffer().nbytes)

@@ -32,13 +32,13 @@ Spectrum = npt.NDArray[np.complex64]
 
 @dataclass(frozen=True)
 class TimeStretch(ClipTransform):
-    """Play a clip ``speed`` times as fast at the same pitch. The result has samples / speed samples, rounded.
+    """Make a clip ``speed`` times as fast at the same pitch. The new length is samples / speed, rounded.
 
-    This is the phase vocoder of ``librosa.effects.time_stretch``: it interpolates the magnitudes of two adjacent frames
-    and advances the phase by the difference between their phases. At speed 1 the clip is returned unchanged.
+    Uses the phase vocoder of ``librosa.effects.time_stretch``, which interpolates the magnitudes of two adjacent frames
+    and advances the phase by the difference of their phases. At speed 1, the clip stays unchanged.
 
     Args:
-        speed: factor from 0.01 to 100; above 1 is faster.
+        speed: factor from 0.01 to 100; above 1, the clip becomes shorter.
         n_fft: length of a frame in samples.
         hop_length: samples between consecutive frames; by default a quarter of ``n_fft``.
 
@@ -67,7 +67,7 @@ class TimeStretch(ClipTransform):
 
 @dataclass(frozen=True)
 class RandomTimeStretch(ClipTransform):
-    """Change the speed of a clip by a factor drawn uniformly from ``low`` to ``high``, at the same pitch.
+    """Change the speed of each clip by a factor drawn uniformly from ``low`` to ``high``, at the same pitch.
 
     Args:
         low, high: range of the factor, within 0.01 to 100; see ``speed`` of ``time_stretch``.
@@ -122,7 +122,7 @@ def _check_frames(name: str, transform: TimeStretch | RandomTimeStretch) -> None
 
 
 def stretch_clip(clip: Clip, speed: float, n_fft: int, hop_length: int | None) -> Clip:
-    """Return the clip ``speed`` times as fast.
+    """Return a clip that is ``speed`` times as fast.
 
     Raises:
         BadClip: the clip holds NaN or infinity.
@@ -138,7 +138,7 @@ def stretch_clip(clip: Clip, speed: float, n_fft: int, hop_length: int | None) -
 
 
 def analysis(clip: Clip, n_fft: int, hop: int) -> Spectrum:
-    """Return the spectra of frames centered on samples 0, hop, ...: complex64[frames, bins]. Zeros pad the clip."""
+    """Return the spectra of frames centered on samples 0, hop, ... of a zero-padded clip: complex64[frames, bins]."""
     padded = np.zeros(len(clip) + n_fft, np.float32)
     padded[n_fft // 2 : n_fft // 2 + len(clip)] = clip
     frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft)[::hop]
@@ -146,7 +146,7 @@ def analysis(clip: Clip, n_fft: int, hop: int) -> Spectrum:
 
 
 def vocoder(spectrum: Spectrum, speed: float, hop: int) -> Spectrum:
-    """Interpolate spectra at frame positions 0, speed, 2 speed, ... ."""
+    """Return spectra interpolated at the frame positions 0, speed, 2 * speed, ..."""
     positions = np.arange(0, len(spectrum), speed)
     lower = positions.astype(np.int64)
     fraction = (positions - lower).astype(np.float32)[:, None]
@@ -164,7 +164,7 @@ def vocoder(spectrum: Spectrum, speed: float, hop: int) -> Spectrum:
 
 
 def synthesis(spectrum: Spectrum, n_fft: int, hop: int, length: int) -> Clip:
-    """Return the clip of these spectra: overlap-add, divided by the sum of the squared windows."""
+    """Convert spectra to a clip: overlap-add, then division by the sum of the squared windows."""
     window = hann(n_fft)
     frames = np.fft.irfft(spectrum, n_fft).astype(np.float64) * window
     total = np.zeros(hop * (len(frames) - 1) + n_fft)

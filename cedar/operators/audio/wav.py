@@ -1,4 +1,4 @@
-"""Reads uncompressed WAV files in place, without copying the file.
+"""Read uncompressed WAV files from memory without copying the file.
 
 Format: Microsoft and IBM, Multimedia Programming Interface and Data Specifications 1.0 (1991), with
 WAVE_FORMAT_EXTENSIBLE.
@@ -15,8 +15,8 @@ from cedar.operators.audio.clips import BadClip, Clip
 from cedar.operators.audio.opened import AudioFile
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # the rest of a subformat's GUID, after the format number
-_UNKNOWN_SIZE = 0xFFFFFFFF  # size field of a streamed file, whose writer could not fill it in afterwards
+_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # a subformat's GUID after the format number
+_UNKNOWN_SIZE = 0xFFFFFFFF  # size in files whose writer streamed them and did not know it
 _SAMPLE_TYPES = {(_PCM, 8): "u1", (_PCM, 16): "<i2", (_PCM, 24): "i3", (_PCM, 32): "<i4"} | {
     (_FLOAT, 32): "<f4", (_FLOAT, 64): "<f8",
 }  # fmt: skip
@@ -31,7 +31,7 @@ class Wav(AudioFile):
 
     @property
     def exact_parts(self) -> bool:
-        """True for integers: after the header, only NaN or infinite float samples reveal damage."""
+        """True for integers, since only NaN and infinite samples can reveal damage after the header."""
         return self.stores_integers
 
     @property
@@ -46,7 +46,7 @@ class Wav(AudioFile):
 
 
 def open_wav(data: memoryview) -> Wav | None:
-    """Open a WAV file; return None if its samples are compressed.
+    """Parse the headers of a WAV file; return None if its samples are compressed.
 
     Raises:
         BadClip: the file is truncated or damaged.
@@ -109,4 +109,4 @@ def _to_float32(raw: memoryview, kind: str) -> Clip:
         return widened.view("<i4")[:, 0].astype(np.float32) * np.float32(2**-31)
     if kind == "<i4":
         return np.frombuffer(raw, kind).astype(np.float32) * np.float32(2**-31)
-    return np.frombuffer(raw, kind).astype(np.float32)  # doubles beyond float32 become inf; the caller rejects inf
+    return np.frombuffer(raw, kind).astype(np.float32)  # large doubles become inf, which the caller rejects
