@@ -173,9 +173,9 @@ class Pad(ClipTransform):
 class Trim(ClipTransform):
     """Remove silence at the start and end of clips. Single-channel results equal ``librosa.effects.trim``.
 
-    The power of a frame is the mean square of its samples over all channels. Frames are centered, and zeros continue
-    the clip. The result spans the first to the last frame that is less than ``below`` dB softer than the loudest frame.
-    Empty and all-zero clips become empty.
+    The power of a frame is the mean square of its samples over all channels. Frames are centered, with zeros beyond the
+    clip's ends. The result extends from the first to the last frame that is less than ``below`` dB softer than the
+    loudest frame. Empty and all-zero clips become empty.
 
     Args:
         below: frames that are at least this many dB softer than the loudest frame count as silence.

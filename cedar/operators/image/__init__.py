@@ -1,8 +1,8 @@
-"""Image operators: decode, crop, resize, flip, change colors, with the semantics of torchvision.transforms.v2.
+"""Image operators that decode, crop, resize, flip and change colors, as torchvision.transforms.v2 does.
 
 ``p.map(image.decode(), "bytes", into="image").map(image.random_resized_crop(224), "image")``. Images are uint8 arrays
-of shape (height, width, channels) until ``to_float``. Spatial operators also accept a column of boxes, which they
-move along with the images: ``p.map(image.horizontal_flip(), "image", "boxes")``.
+of shape (height, width, channels) until ``to_float``. Spatial operators also accept a column of bounding boxes, which
+they transform with the images: ``p.map(image.horizontal_flip(), "image", "boxes")``.
 """
 
 # ruff: noqa: N813 - lower case is what users write: image.decode(...)
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Raise an error that suggests the operator to use instead, for names of torchvision's classes and functions."""
+    """Raise an error that suggests the operator to use instead of a class or function of torchvision."""
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).strip("_")
     known = {"to_tensor": "to_float(), then image.channels_first", "mix_up": "mixup", "cut_mix": "cutmix"}
     known |= {f"random_{each}": each for each in __all__} | {each: each for each in __all__ if each != name}

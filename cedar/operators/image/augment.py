@@ -1,4 +1,4 @@
-"""rand_augment and trivial_augment: for each image, operators drawn at random from a list that both share."""
+"""rand_augment and trivial_augment: apply operators that are drawn for each image from a common list."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cedar.operators.image.pixels_steps import (
 from cedar.operators.image.spatial import require_draws
 from cedar.operators.image.warp import Fill, Warp, WarpInterpolation, check_warp, matrices, warp_steps
 
-# The order is torchvision's.
+# In torchvision's order, since operators are drawn by index.
 OPERATORS = (
     "identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "color", "contrast",
     "sharpness", "posterize", "solarize", "autocontrast", "equalize",
@@ -41,24 +41,24 @@ _HAS_SIGN = np.array([0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
 
 
 class _MaxAmounts(NamedTuple):
-    """The amount by which each kind of operator changes an image at the maximum magnitude."""
+    """The amounts by which operators change an image at the maximum magnitude."""
 
     shear: float
-    shift: float  # in pixels; values up to 1 are fractions of the side
+    shift: float  # in pixels if above 1, else as a fraction of the side
     angle: float
     factor: float
     bits: int
 
 
 class _Augment(Warp):
-    """Base class: applies randomly chosen operators to each image."""
+    """Base class: applies randomly drawn operators to each image."""
 
     takes: ClassVar[tuple[int, ...]] = (1, 3)
     max_amounts: ClassVar[_MaxAmounts]
     num_magnitude_bins: int
 
     def choose_operators(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return each row's operators in order, and each one's fraction (-1 .. 1) of its maximum magnitude."""
+        """Return each row's operator indices in order, and magnitudes as fractions (-1 .. 1) of the maximum."""
         raise NotImplementedError
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
@@ -74,7 +74,7 @@ class _Augment(Warp):
         return [{"operators": [(OPERATORS[i], share) for i, share in zip(*row, strict=True)]} for row in rows]
 
     def _operator_steps(self, sizes: Sizes, operators: npt.NDArray[np.int64], share: npt.NDArray[np.float64]) -> Steps:
-        """Return the steps of one operator per row."""
+        """Return the steps of all rows, given the index of one operator per row."""
         max_amounts, codes = self.max_amounts, _CODES[operators]
         amount = np.where(codes == SOLARIZE, 255 * (1 - share), 1 + max_amounts.factor * share)
         amount[codes == POSTERIZE] = 2 ** np.rint(max_amounts.bits * share[codes == POSTERIZE])
@@ -83,9 +83,9 @@ class _Augment(Warp):
         transforms = matrices(
             sizes,
             -max_amounts.angle * axes[:, 5],
-            shifts=np.trunc(np.round(max_amounts.shift * axes[:, 3:5] * sides, 6)),  # 2.9999999 counts as 3
+            shifts=np.trunc(np.round(max_amounts.shift * axes[:, 3:5] * sides, 6)),  # truncate 2.9999999 to 3
             tangents=max_amounts.shear * axes[:, 1:3],
-            center=np.where((operators < 3)[:, None], 0, sizes[:, ::-1] / 2),  # shears keep the corner fixed
+            center=np.where((operators < 3)[:, None], 0, sizes[:, ::-1] / 2),  # shears leave the corner in place
         )
         steps = warp_steps(transforms, self.interpolation, self.fill, codes == WARP)
         others = codes != WARP
@@ -95,20 +95,20 @@ class _Augment(Warp):
 
 @dataclass(frozen=True)
 class RandAugment(_Augment):
-    """Apply ``num_ops`` operators drawn from fourteen, all of one magnitude: torchvision.transforms.v2.RandAugment.
+    """Apply ``num_ops`` of fourteen operators with a fixed magnitude: torchvision.transforms.v2.RandAugment.
 
-    Takes uint8 images (height, width, 1 or 3). ``OPERATORS`` lists the fourteen, named as in this module, with
-    torchvision's maximum magnitudes. Each row draws its operators and their directions.
+    Takes uint8 images (height, width, 1 or 3). ``OPERATORS`` lists the names of the fourteen operators; maximum
+    magnitudes are torchvision's. Operators and their directions are drawn for each row.
 
     Args:
         num_ops: number of operators to apply, one after the other.
         magnitude: from 0 to num_magnitude_bins - 1.
         num_magnitude_bins: number of magnitudes, at least 2.
         interpolation: "nearest" or "bilinear", for operators that move pixels.
-        fill: value of pixels from outside the image: one number, one per channel, or None for black.
+        fill: value for pixels that come from outside the image: one number, one per channel, or None for black.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold such images.
+        PipelineError: an argument is invalid, or the column does not contain such images.
 
     Examples:
         >>> image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -138,17 +138,17 @@ class RandAugment(_Augment):
 
 @dataclass(frozen=True)
 class TrivialAugment(_Augment):
-    """Apply one operator drawn from fourteen, of a random magnitude: torchvision.transforms.v2.TrivialAugmentWide.
+    """Apply one of fourteen operators with a random magnitude: torchvision.transforms.v2.TrivialAugmentWide.
 
     Takes uint8 images (height, width, 1 or 3). Uses the operators of ``rand_augment`` with larger maximum magnitudes.
 
     Args:
         num_magnitude_bins: number of magnitudes, at least 2.
         interpolation: "nearest" or "bilinear", for operators that move pixels.
-        fill: value of pixels from outside the image: one number, one per channel, or None for black.
+        fill: value for pixels that come from outside the image: one number, one per channel, or None for black.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold such images.
+        PipelineError: an argument is invalid, or the column does not contain such images.
 
     Examples:
         >>> image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)

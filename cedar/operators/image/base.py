@@ -1,4 +1,4 @@
-"""Base class of all image operators, and the chain that runs several of them together."""
+"""The base class of all image operators, and the chain that runs several operators together."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cedar.operators.transform import Transform
 
 
 class ImageChain:
-    """Decodes, crops, resizes and flips each image without intermediate copies, then changes all pixels in one pass."""
+    """Runs consecutive image operators: crops, resizes and flips without copies, then changes pixels in one pass."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
-        """Return whether ``above`` continues with the same image column, with or without boxes and labels."""
+        """Return whether ``above`` reads and writes the same image column, so that it can join the chain ``below``."""
         from cedar.operators.image.decode import Decode
 
         return not isinstance(above.transform, Decode) and above.reads[0] == below[-1].writes[0] == above.writes[0]
@@ -32,7 +32,7 @@ IMAGES = ImageChain()
 
 
 class ImageTransform(Transform):
-    """An operator on an image column, which may also read and write columns of boxes and labels."""
+    """Base class of operators on an image column; they may also read and write columns of boxes and labels."""
 
     per_row: ClassVar[bool] = True
     chain: ClassVar[Chain | None] = IMAGES

@@ -18,7 +18,7 @@ from cedar.operators.image.pixels_steps import BLUR, NONE, Steps, Weights
 from cedar.operators.image.spatial import check_probability, require_draws
 from cedar.operators.image.spatial import pair as whole_pair
 
-_MIN_WEIGHT = 2.0**-25  # smaller weights are left out: added to 1 in float32, they change nothing
+_MIN_WEIGHT = 2.0**-25  # smaller weights are left out, since adding them to 1 in float32 has no effect
 
 
 @resampling
@@ -27,12 +27,12 @@ class GaussianBlur(PixelTransform):
     """Blur with a Gaussian kernel: torchvision.transforms.v2.GaussianBlur.
 
     Takes uint8 images (height, width, channels) with any number of channels. Weights exp(-x^2 / (2 sigma^2)) are
-    normalized in float64 and rounded to float32; weights below 2^-25 are left out. Columns are summed first, then rows,
-    in float32 with fused multiply-add; results are rounded to uint8 once, halves to even. Borders are mirrored without
-    repeating the border pixel, repeatedly if the image is small.
+    normalized in float64 and rounded to float32; weights below 2^-25 are left out. Sums use float32 fused multiply-add,
+    along columns first and then along rows. Results are rounded once to uint8, halves to even. Images are mirrored at
+    their borders, without repeating the border pixel, as often as the kernel requires.
 
-    torchvision sums both directions at once, so a few values that are almost halfway between two integers round
-    differently.
+    torchvision computes one sum over both directions, so a few values that are almost halfway between two integers are
+    rounded differently.
 
     Args:
         kernel_size: odd size for both sides, or (width, height).
@@ -88,7 +88,7 @@ class GaussianBlur(PixelTransform):
         return Steps(codes, numbers, tables)
 
     def _draw_sigmas(self, rows: int, draws: Draws | None) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-        """Return which rows to blur, and the sigma of each row."""
+        """Return a mask of the rows to blur, and the sigma of each row."""
         low, high = pair("gaussian_blur", "sigma", self.sigma)
         if self.p == 1 and low == high:
             return np.ones(rows, dtype=bool), np.full(rows, low)
@@ -103,7 +103,7 @@ class GaussianBlur(PixelTransform):
 
 
 def weights(size: int, sigmas: Sequence[float] | npt.NDArray[np.float64]) -> list[Weights]:
-    """Return the weights of a Gaussian kernel for each sigma: float32, an odd number, without negligible ones.
+    """Return the weights of a Gaussian kernel for each sigma: float32, odd in number, without negligible weights.
 
     Examples:
         >>> [found.round(3).tolist() for found in weights(3, [1.0, 0.1])]

@@ -15,7 +15,7 @@ _TOP = np.float32(255)
 
 @kernel()
 def mirror_index(index: Any, size: Any) -> Any:
-    """Mirror an index into 0 .. size - 1, as often as needed, without repeating the border index."""
+    """Map an index to 0 .. size - 1 by mirroring at the borders as often as needed, without repeating border pixels."""
     if 0 <= index < size:
         return index
     if size == 1:
@@ -27,18 +27,18 @@ def mirror_index(index: Any, size: Any) -> Any:
 
 @kernel("void(uint8[:, ::1], float32[::1], float32[::1])")
 def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - numba compiles it as one function
-    """Blur a channel in place. ``across`` and ``down`` are the weights along rows and columns, each an odd number."""
+    """Blur a channel in place; ``across`` and ``down`` are the weights along rows and columns, odd in number."""
     height, width = plane.shape
     reach, rise = len(across) // 2, len(down) // 2
     chunks = (width + LANES - 1) // LANES
     row_length = chunks * LANES
     slots = 2 * rise + ROWS
     ring = np.zeros((slots, row_length), np.float32)
-    wide = np.zeros((ROWS, row_length + 2 * reach), np.float32)  # rows and their mirrored borders
+    wide = np.zeros((ROWS, row_length + 2 * reach), np.float32)  # rows, extended by their mirrored borders
     done = np.empty((ROWS, row_length), np.float32)
     offsets = np.empty(slots, np.int64)
-    weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # padded with 0 for lines that a row does not use
-    for k in range(len(down)):  # a slice assignment would take numba seconds to compile
+    weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # zeros for the lines that a row does not use
+    for k in range(len(down)):  # numba would need seconds to compile a slice assignment
         weights[ROWS - 1 + k] = down[k]
     before, behind = np.empty(reach, np.int64), np.empty(reach, np.int64)
     for k in range(reach):

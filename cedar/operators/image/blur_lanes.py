@@ -1,4 +1,4 @@
-"""The inner loops of blurring in LLVM vector instructions: weighted sums of float32 lines, several lines at once."""
+"""The inner loops of blurring in LLVM vector instructions: weighted sums of several float32 lines together."""
 
 # ruff: noqa: ARG001 - numba passes these arguments to every intrinsic
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 from cedar.operators.jit import numba, part
 
-LANES = 32  # values of a line that are summed together, so that their sums stay in registers
+LANES = 32  # values per line that are summed together, so that the sums stay in registers
 ROWS = 4  # lines that are summed together
 _REGISTER = 8  # values per register; longer loads would cross cache lines more often
 
@@ -34,7 +34,7 @@ def _splat(builder: Any, address: Any) -> Any:
 
 
 def _generate_sums(builder: Any, rows: int, count: Any, target: Any, pitch: Any, chunks: Any, load_step: Any) -> None:
-    """Generate code that sums lines. ``load_step(chunk, k)`` returns each row's weights and parts of lines."""
+    """Generate code that sums lines; ``load_step(chunk, k)`` returns the weights and the parts of lines to add."""
     fma = _cgutils.get_or_insert_function(
         builder.module, _ir.FunctionType(_LINE, [_LINE] * 3), f"llvm.fma.v{_REGISTER}f32"
     )
@@ -64,7 +64,7 @@ def _parts(builder: Any, begin: Any) -> list[Any]:
 def sum_down(
     typing: Any, source: Any, offsets: Any, weights: Any, count: Any, target: Any, pitch: Any, chunks: Any
 ) -> Any:
-    """Write ROWS lines of ``chunks`` times LANES float32 to ``target``, ``pitch`` bytes between them.
+    """Write ROWS lines, each of ``chunks`` times LANES float32, to ``target`` at distances of ``pitch`` bytes.
 
     Line i is the sum over k < ``count`` of ``weights[k - i]`` times the line at ``source`` + ``offsets[k]`` bytes, by
     fused multiply-add in ascending k. The array arguments are addresses: ``offsets`` of int64, the others of float32.
@@ -92,7 +92,7 @@ def sum_down(
 def sum_across(
     typing: Any, source: Any, stride: Any, weights: Any, count: Any, target: Any, pitch: Any, chunks: Any
 ) -> Any:
-    """Write two lines of ``chunks`` times LANES float32 to ``target``, ``pitch`` bytes between them.
+    """Write two lines, each of ``chunks`` times LANES float32, to ``target`` at a distance of ``pitch`` bytes.
 
     Value x is the sum over k < ``count`` of ``weights[k]`` times value x + k of the same line of ``source``, by fused
     multiply-add in ascending k. ``stride`` is the number of bytes between lines of ``source``.

@@ -1,7 +1,7 @@
-"""Converts columns of boxes, and of entries per box such as labels, to one array per row and back.
+"""Convert columns of boxes, and of lists with one entry per box (such as labels), to one array per row and back.
 
-A box is four numbers in pixels: (left, top, right, bottom). A column of boxes holds arrays of shape (boxes, 4) as
-objects, or Arrow lists of lists of four numbers.
+A box has four coordinates in pixels: (left, top, right, bottom). A column of boxes is an object column of arrays of
+shape (boxes, 4), or an Arrow column of lists of lists of four numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def check_boxes(transform: Transform, kinds: Sequence[ColumnType]) -> None:
-    """Check that the first column holds boxes and the others hold lists with one entry per box.
+    """Check the types of columns: the first must have boxes, the others lists with one entry per box.
 
     Raises:
         PipelineError: a column has another type; the error names the first such column.
@@ -53,12 +53,12 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def type_after_removal(kind: ColumnType) -> ColumnType:
-    """Return the type of a column after some boxes, or entries of boxes, are removed."""
+    """Return the type of a column of boxes or of entries per box after some boxes are removed."""
     return OBJECT if isinstance(kind, TensorType) else kind
 
 
 def parse_boxes(column: Column) -> tuple[list[Boxes], dict[int, str]]:
-    """Return the boxes of each row, float32 (boxes, 4), and for each unreadable row the reason."""
+    """Return the boxes of each row, float32 (boxes, 4), and the reasons of rows whose boxes are invalid."""
     values = column.to_pylist() if isinstance(column, pa.Array) else column
     rows, bad = [], {}
     for i, value in enumerate(values):
@@ -85,7 +85,7 @@ def _parse_row(value: Any) -> tuple[Boxes, str]:
 
 
 def boxes_to_column(rows: Sequence[Boxes], like: ColumnType) -> Column:
-    """Return boxes as a column of the type ``like``."""
+    """Convert boxes to a column of the type ``like``."""
     if isinstance(like, TensorType):
         return np.stack(rows).astype(like.dtype) if len(rows) else np.zeros((0, *like.shape), dtype=like.dtype)
     if not isinstance(like, pa.DataType):
@@ -106,10 +106,10 @@ def _offsets(counts: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def keep_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, dict[int, str]]:
-    """Remove the entries of dropped boxes from a column; also return the rows whose entries do not match their boxes.
+    """Remove the entries of dropped boxes from a column; also return the rows with other numbers of entries than boxes.
 
     Args:
-        kept: a mask per row of the boxes that stay; None keeps all.
+        kept: for each row, a mask of the boxes to keep; None keeps all boxes.
     """
     lists = _keep_list_entries(column, kept)
     if lists is not None:
@@ -130,7 +130,7 @@ def keep_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, d
 
 
 def _keep_list_entries(column: Column, kept: Sequence[Mask | None]) -> pa.Array | None:
-    """Do the same for a whole column of Arrow lists; return None for other types, or if a row does not match."""
+    """Remove entries from a column of Arrow lists; return None for other types, or if a row's length does not match."""
     if not (isinstance(column, pa.Array) and pa.types.is_large_list(column.type)) or column.null_count:
         return None
     ends = numbers(column.offsets) if len(column) else np.zeros(1, dtype=np.int64)

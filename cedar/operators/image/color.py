@@ -1,4 +1,4 @@
-"""Base class of pixel operators, which describe the steps for each row that one kernel then runs; and grayscale."""
+"""Grayscale, and the base class of pixel operators, which return the steps that a common kernel runs for each row."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cedar.operators.image.spatial import check_probability, require_draws
 
 
 class PixelTransform(ImageTransform):
-    """An operator that changes pixels but not the size of images: colors, blur, conversion to floats.
+    """Base class of operators that keep the size of images: color changes, blur, conversion to floats.
 
     Attributes:
-        takes: accepted numbers of channels; empty for any.
+        takes: accepted numbers of channels; empty accepts any number.
         dtypes: accepted dtypes of images.
     """
 
@@ -33,7 +33,7 @@ class PixelTransform(ImageTransform):
 
     @abstractmethod
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        """Return the steps of each row.
+        """Return the steps to run on the image of each row.
 
         Args:
             sizes: int64 (rows, 2): height and width of each image.
@@ -41,7 +41,7 @@ class PixelTransform(ImageTransform):
         """
 
     def output_channels(self, channels: int) -> int:
-        """Return the number of channels of the result."""
+        """Return how many channels the result has."""
         return channels
 
     def result(self, *types: Any) -> ColumnType:
@@ -72,22 +72,22 @@ class PixelTransform(ImageTransform):
 
 
 def rows_applied(draws: Draws | None, p: float) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the rows that an operator changes, from each row's first draw; None for all rows."""
+    """Return a mask of the rows that an operator changes, based on each row's first draw; None for all rows."""
     return None if p >= 1 else require_draws(draws).uniform(1)[:, 0] < p
 
 
 def set_random(transform: Any, random: bool) -> None:
-    """Set whether this instance is random: with p=1, some operators are not."""
+    """Set whether this instance is random; some operators are not random with p=1."""
     object.__setattr__(transform, "random", random)
 
 
 def set_pointwise(transform: Any) -> None:
-    """Mark this instance as pointwise, if other instances of its class are not."""
+    """Mark this instance as pointwise, for classes of which only some instances are."""
     mark(transform, "pointwise")
 
 
 def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
-    """Return two numbers; a single number stands for both.
+    """Return a pair of numbers; a single number is used twice.
 
     Raises:
         PipelineError: the value is neither; the error names the user's line.
@@ -107,8 +107,8 @@ def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
 class Grayscale(PixelTransform):
     """Convert to gray: torchvision.transforms.v2's Grayscale and RandomGrayscale.
 
-    Gray is 0.2989 red + 0.587 green + 0.114 blue, rounded to float32 after each addition as in torch, then rounded
-    down. Takes uint8 images (height, width, 1 or 3); images of one channel stay unchanged.
+    Gray is 0.2989 red + 0.587 green + 0.114 blue, rounded to float32 after each addition as in torch, and finally
+    rounded down. Takes uint8 images (height, width, 1 or 3); with one channel, pixels stay unchanged.
 
     Args:
         num_output_channels: 1 or 3 (three equal channels). By default 1, or the image's own number if ``p`` < 1.

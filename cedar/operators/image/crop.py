@@ -1,4 +1,4 @@
-"""crop and center_crop: cut out a part of each image at a fixed position."""
+"""crop and center_crop: cut a part at a fixed position out of each image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fill = float | tuple[float, ...] | None
 
 @dataclass(frozen=True)
 class Crop(Spatial):
-    """Cut out a part of each image; boxes are shifted and clamped to it: torchvision's functional.crop.
+    """Cut a part out of each image; boxes are shifted and clamped to the part: torchvision's functional.crop.
 
     Args:
         top: first row of the part; may be negative with ``fill``.
@@ -71,7 +71,7 @@ class Crop(Spatial):
 
 @dataclass(frozen=True)
 class CenterCrop(Spatial):
-    """Cut out the center of each image; boxes are shifted and clamped to it: torchvision.transforms.v2.CenterCrop.
+    """Keep the center of each image; boxes are shifted and clamped to it: torchvision.transforms.v2.CenterCrop.
 
     Args:
         size: (height, width), or one number for both.
@@ -105,7 +105,7 @@ class CenterCrop(Spatial):
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
         size = np.array(self.size, dtype=np.int64)
-        # As in torchvision, half of the missing pixels is rounded down, half of the surplus is rounded to even.
+        # As in torchvision, round half of the missing pixels down, and half of the surplus pixels to even.
         pad_before = np.maximum(size - sizes, 0) // 2
         surplus = np.maximum(sizes, size) - size
         corner = np.rint(surplus / 2).astype(np.int64) - pad_before
@@ -113,7 +113,7 @@ class CenterCrop(Spatial):
 
 
 def _prepare_fill(crop: Any, name: str) -> None:
-    """Mark crops without fill as spatial. With fill they do not commute: brighten(crop(x)) != crop(brighten(x))."""
+    """Mark crops without fill as spatial. With fill, brighten(crop(x)) would differ from crop(brighten(x))."""
     if crop.fill is None:
         mark_spatial(crop)
     else:
@@ -121,7 +121,7 @@ def _prepare_fill(crop: Any, name: str) -> None:
 
 
 def cut_or_pad(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) -> RowMoves:
-    """Return moves that cut parts of equal size from a corner (top, left), and pad where a part exceeds its image."""
+    """Return moves that cut parts of equal size, with corners (top, left), and pad parts that exceed their image."""
     corner = np.broadcast_to(corner, sizes.shape)
     start = np.clip(corner, 0, sizes)
     stop = np.maximum(np.clip(corner + np.array(size, dtype=np.int64), 0, sizes), start)

@@ -1,4 +1,4 @@
-"""decode: turn the bytes of image files into images."""
+"""decode: convert the bytes of image files to images."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Decode(ImageTransform):
     """Decode image files: the result is a column of uint8 arrays (height, width, channels) of differing sizes.
 
     JPEG is decoded by libjpeg-turbo, PNG by libpng, WebP by libwebp; Pillow decodes the first frame of GIF, BMP and
-    TIFF. docs/image_files.md tabulates the treatment of CMYK, palettes, transparency, 16 bits and animations.
+    TIFF. docs/image_files.md has a table of how CMYK, palettes, transparency, 16 bits and animations are treated.
 
-    If a crop follows, rows of a JPEG file below the crop are not decoded; the pixels are identical. If images then
-    shrink by 2 or more, a run with ``exact=False`` decodes them at 1/2, 1/4 or 1/8 size; pixels differ slightly.
+    If a crop follows, rows of a JPEG file below the crop are not decoded; pixels are identical. If a resize to half the
+    size or less follows, runs with ``exact=False`` decode at 1/2, 1/4 or 1/8 of the size; pixels differ slightly.
 
     Args:
         mode: "RGB" drops transparency; "GRAY" gives 1 channel (the luma of JPEG files, otherwise ITU-R 601 luma as in
             Pillow); "UNCHANGED" keeps the file's 1 to 4 channels, except that CMYK and palettes become RGB.
-        exif: rotate and mirror the image as its EXIF orientation says.
-        strict: fail on any damage to a JPEG file that the decoder reports. By default, as in Pillow and torchvision,
-            truncated files fail, but other damage that the decoder can recover from does not.
+        exif: whether to rotate and mirror the image according to its EXIF orientation.
+        strict: whether to fail for any damage to a JPEG file that the decoder reports. By default, as in Pillow and
+            torchvision, truncated files fail, but not files with other damage from which the decoder can recover.
 
     Raises:
         PipelineError: the mode is invalid, the column does not hold bytes, or the extra ``images`` is missing.
 
-    A row fails if it is null, of an unknown format, truncated or damaged, or if its header has more pixels than
-    ``CEDAR_MAX_PIXELS`` (134 million).
+    A row fails if it is null, of an unknown format, truncated or damaged, or if its header specifies more pixels than
+    ``CEDAR_MAX_PIXELS`` (by default 134 million).
 
     Examples:
         >>> import io

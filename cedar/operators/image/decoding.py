@@ -1,4 +1,4 @@
-"""Decodes one image file with the fastest library for its format."""
+"""Decode an image file with the fastest library for its format."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cedar.operators.image.layout import Allocator, Image, new_image
 
 Mode = Literal["RGB", "GRAY", "UNCHANGED"]
 
-_LUMA = (19595, 38470, 7471)  # ITU-R 601 in 16 bits, as Pillow's convert("L")
+_LUMA = (19595, 38470, 7471)  # ITU-R 601 weights in 16 bits, as in Pillow's convert("L")
 _END = b"\xff\xd9"
-_WARNINGS = (  # libjpeg's messages for damage after which it continues decoding
+_WARNINGS = (  # libjpeg's messages about damage that does not stop decoding
     "Corrupt JPEG data", "Inconsistent progression", "Invalid SOS parameters", "Premature end of JPEG",
     "Unknown Adobe color", "Warning:",
 )  # fmt: skip
@@ -26,14 +26,13 @@ def decode_image(
     data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None, shrink: int = 1,
     allocate: Allocator = new_image,
 ) -> Image:  # fmt: skip
-    """Decode a file to uint8 (height, width, channels), oriented as ``header.orientation`` says.
+    """Decode a file to uint8 (height, width, channels), rotated and mirrored according to ``header.orientation``.
 
     Args:
-        strict: fail on any damage that the JPEG decoder reports, even if it could continue.
-        rows: number of rows needed from the top; the result may have more.
-        shrink: 1, 2, 4 or 8: the factor by which a JPEG image may be reduced while decoding. ``rows`` still counts rows
-            at full size.
-        allocate: allocates memory for pixels; used by decoders that can write into a given buffer.
+        strict: whether to fail for any damage that the JPEG decoder reports, even if it could continue.
+        rows: number of rows needed from the top, at full size; the result may have more rows.
+        shrink: the factor by which the decoder may reduce a JPEG image: 1, 2, 4 or 8.
+        allocate: a function that allocates memory for pixels; only some decoders use it.
 
     Raises:
         BadImage: the file is damaged.
@@ -50,7 +49,7 @@ def decode_image(
 
 
 def apply_orientation(image: Image, orientation: int) -> Image:
-    """Return the image rotated and mirrored as the EXIF orientation (2 .. 8) asks."""
+    """Return the image rotated and mirrored according to the EXIF orientation, 2 .. 8."""
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
     down, right = orientation_flips(orientation)
@@ -58,7 +57,7 @@ def apply_orientation(image: Image, orientation: int) -> Image:
 
 
 def orientation_flips(orientation: int) -> tuple[bool, bool]:
-    """Return whether ``apply_orientation`` flips an image top to bottom, and whether it flips it left to right."""
+    """Return whether ``apply_orientation`` flips images top to bottom, and whether it flips them left to right."""
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
@@ -73,7 +72,7 @@ def _decode_jpeg(
     gray = mode == "GRAY" or (mode == "UNCHANGED" and header.jpeg.components == 1)
     complete = data.rfind(_END, header.jpeg.scan) > 0
     stream, height = data, header.height
-    if not complete:  # completes the file if only the end marker is missing
+    if not complete:  # if only the end marker is missing, append it
         stream = data + _END
     elif rows is not None and not strict:
         stream, height = first_rows(data, header, rows)
@@ -93,9 +92,9 @@ def _decode_jpeg(
 
 
 def _warns_in_header(jpeg: Any, data: bytes) -> bool:
-    """Return whether libjpeg warns about the header, where simplejpeg stops before decoding any pixels.
+    """Return whether libjpeg warns about the header; simplejpeg then raises before it decodes any pixels.
 
-    After a later warning, simplejpeg raises its error only after the last row, so that the image is complete.
+    For later warnings, simplejpeg raises only after it has decoded the last row, so that the image is complete.
     """
     try:
         jpeg.decode_jpeg_header(data, strict=True)
@@ -114,10 +113,10 @@ def _check_size(image: Image, header: Header) -> Image:
 
 
 def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
-    """Return a JPEG file that decodes to at least the first ``rows`` rows, with identical pixels, and its height.
+    """Change a JPEG file so that decoding stops after ``rows`` rows or a few more; return the file and its height.
 
-    Rows are coded from the top and depend only on earlier data, so a smaller height in the frame header makes the
-    decoder stop early. One extra row of MCUs is kept, since half-resolution colors are interpolated with the row below.
+    The height in the frame header is reduced. Pixels of the remaining rows are identical, since rows are coded from the
+    top. One more row of MCUs is kept, because half-resolution colors are interpolated with the row below.
     """
     jpeg = header.jpeg
     assert jpeg is not None
@@ -135,7 +134,7 @@ def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
 
 @lru_cache
 def _codecs() -> Any:
-    logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # silence its warnings about color profiles
+    logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # hide warnings about color profiles
     return library("imagecodecs", "images", "decode")
 
 
@@ -149,7 +148,7 @@ def _decode_natively(data: bytes, header: Header) -> Image:
         raise BadImage(f"the {header.format} data is damaged or cut off: {error}") from None
     pixels: Image = image[..., None] if image.ndim == 2 else image
     if pixels.dtype == np.uint16:
-        pixels = (pixels >> 8).astype(np.uint8)  # the high byte
+        pixels = (pixels >> 8).astype(np.uint8)  # keep the high byte
     return pixels
 
 
@@ -158,7 +157,7 @@ def _decode_with_pillow(data: bytes, mode: Mode) -> Image:
     with open_with_pillow(data) as image:
         try:
             if mode == "GRAY":
-                image.draft("L", None)  # for a JPEG file, take its luma directly
+                image.draft("L", None)  # decodes only the luma of JPEG files
             image.load()
             if image.mode.startswith("I;16"):
                 return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[..., None]
@@ -176,7 +175,7 @@ def _decode_with_pillow(data: bytes, mode: Mode) -> Image:
 
 
 def _convert_mode(image: Image, mode: Mode) -> Image:
-    """Convert an image to a mode: drop transparency, repeat gray three times, or reduce colors to ITU-R 601 luma."""
+    """Convert pixels to ``mode``: drop transparency, repeat gray three times, or compute ITU-R 601 luma."""
     if mode == "UNCHANGED":
         return image
     if image.shape[2] in (2, 4):

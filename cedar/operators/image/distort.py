@@ -22,16 +22,16 @@ _ORDERS = np.array([sum(place << 2 * c for c, place in enumerate(order)) for ord
 class PhotometricDistort(PixelTransform):
     """Distort colors as SSD does (Liu et al., 2016, arXiv 1512.02325): torchvision's v2.RandomPhotometricDistort.
 
-    Changes brightness, contrast, saturation and hue, then permutes the channels, each with probability ``p``. Contrast
-    comes second or, with probability 1/2, fourth. The changes are those of ``color_jitter``.
+    Changes brightness, contrast, saturation and hue as ``color_jitter`` does, then permutes the channels; each of the
+    five changes has probability ``p``. With probability 1/2, contrast is changed after hue.
 
     Takes uint8 images (height, width, 1 or 3). With one channel, only brightness and contrast change.
 
     Args:
-        brightness: (min, max) of the factor, drawn uniformly; min is at least 0.
+        brightness: (min, max) of the factor, which is drawn uniformly; min is at least 0.
         contrast: (min, max) of the factor, as for brightness.
         saturation: (min, max) of the factor, as for brightness.
-        hue: (min, max) of the shift, drawn uniformly, as fractions of the color circle: -0.5 .. 0.5.
+        hue: (min, max) of the shift, which is drawn uniformly, in fractions of the color circle, -0.5 .. 0.5.
         p: probability of each of the five changes.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Runs one image operator or a chain: it computes what each row needs first, and then processes each image once.
+"""Run one image operator or a chain: first compute the moves of all rows, then process each image once.
 
-Consecutive spatial operators become moves: numbers computed from the image sizes, which are read from file headers. So
-an image is decoded only down to the last row that is needed, and the needed part is resampled once, directly into the
-result. Consecutive pixel operators run on all images of the block in one kernel.
+Consecutive spatial operators become moves, which are numbers such as the position of a crop. They are computed from
+image sizes, which are read from file headers. An image is then decoded only down to the last row that is needed, and
+resampled once, directly into the result. Consecutive pixel operators run on all images of the block in one kernel.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _MIXED_FIX = "convert images to one number of channels and one dtype first, for 
 
 
 def run_one(transform: Transform, columns: Sequence[Column], draws: Draws | None) -> Any:
-    """Run one operator on columns; return its column, or a tuple of several columns.
+    """Run one operator on columns; return its output column, or a tuple if it has several.
 
     Raises:
-        BadValues: some rows have no result.
+        BadValues: the operator fails for some rows.
     """
     names = tuple(str(i) for i in range(len(columns)))
     done, faults = run([Link(transform, names, names)], dict(zip(names, columns, strict=True)), [draws])
@@ -66,14 +66,14 @@ def run(
         while end < len(links) and _runner(links[end]) is _runner(links[begin]):
             end += 1
         if _runner(links[begin]) is _pixels and end < len(links) and isinstance(links[end].transform, ChannelsFirst):
-            end += 1  # the pass over pixels writes its results with channels first
+            end += 1  # the pass over the pixels also moves channels to the front
         _runner(links[begin])(job, begin, end)
         begin = end
     return job.results(), {row: ChainFault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
 
 
 def _run_order(links: Sequence[Link]) -> list[int]:
-    """Return the order to run links in: crops and flips move before pointwise operators, where they cost nothing."""
+    """Return the order in which to run links: crops and flips run before pointwise operators, which saves work."""
     order: list[int] = []
     files = isinstance(links[0].transform, Decode) and links[0].transform.channels is not None
     for i, link in enumerate(links):
@@ -86,11 +86,11 @@ def _run_order(links: Sequence[Link]) -> list[int]:
 
 
 class _BlockState:
-    """The state of one block while a chain processes it."""
+    """The state of one block during a run of a chain."""
 
     def __init__(self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]) -> None:
         self.links, self.draws = links, draws
-        self.other_columns = dict(columns)  # boxes and labels
+        self.other_columns = dict(columns)  # columns of boxes and labels
         first = self.other_columns.pop(links[0].reads[0])
         self.n = len(first)
         self.faults: dict[int, ChainFault] = {}
@@ -101,12 +101,12 @@ class _BlockState:
         for row, bad in self.source.bad.items():
             self.faults[row] = ChainFault(0, bad.why, bad.fix)
         self.kind: ColumnType = self.source.kind
-        self.layouts: list[Layout | None] = []  # each row's layout, if the column's type does not determine it
-        self.type_by_layout: dict[Layout, ColumnType] = {}  # the current type of images, by original layout
+        self.layouts: list[Layout | None] = []  # each row's original layout, if it is not part of the column's type
+        self.type_by_layout: dict[Layout, ColumnType] = {}  # original layout -> current type
         self.track_layouts()
 
     def record_fault(self, row: int, link: int, why: str, fix: str) -> None:
-        """Record that a row failed at a link, unless it failed at an earlier link."""
+        """Record that a row failed at a link; ignore it if the row has already failed at an earlier link."""
         if row not in self.faults or self.faults[row].link > link:
             self.faults[row] = ChainFault(link, why, fix)
 
@@ -115,7 +115,7 @@ class _BlockState:
         return [row for row in range(self.n) if row not in self.faults] if self.faults else list(range(self.n))
 
     def track_layouts(self) -> None:
-        """Track the layout of each image separately if the column's type does not determine it."""
+        """If the column's type does not include the layout, determine the layout of each image."""
         if isinstance(self.source, Arrays) and not self.source.tensor and getattr(self.kind, "channels", None) is None:
             self.layouts = [None if row in self.faults else layout_of(self.source.images[row]) for row in range(self.n)]
             self.type_by_layout = {
@@ -123,7 +123,7 @@ class _BlockState:
             }
 
     def update_type(self, link: int) -> None:
-        """Update the type of the images after a link; rows whose images the link does not accept fail.
+        """Update the type of the images to that after a link; rows whose images the link does not accept fail.
 
         Raises:
             PipelineError: the link does not accept columns of this type.
@@ -131,7 +131,7 @@ class _BlockState:
         current_link = self.links[link]
         other_types = [type_of(self.other_columns[name]) for name in current_link.reads[1:]]
         result = _result_type(current_link, self.kind, other_types)
-        if result is UNKNOWN:  # an array of objects: assume the most frequent layout
+        if result is UNKNOWN:  # in a column of objects, use the most frequent layout
             often = Counter(
                 image_layout for image_layout in self.layouts if image_layout in self.type_by_layout
             ).most_common(1)
@@ -173,15 +173,15 @@ def _describe_images(kind: TensorType) -> str:
 
 
 def _decode(job: _BlockState, begin: int, end: int) -> None:
-    """Decode all images, unless spatial operators follow and will decode them. Headers have been read already."""
+    """Decode all images, whose headers have been read, unless following spatial operators will decode them."""
     del begin
     if not _decodes_later(job, end):
         _compute_pixels(job, [])
 
 
 def _decodes_later(job: _BlockState, link: int) -> bool:
-    """Return whether the next link, not counting pixel operators on uint8, is spatial and takes images one by one."""
-    same_layout = getattr(job.kind, "channels", None) is not None  # otherwise the layouts must be determined first
+    """Return whether the next link, apart from pixel operators on uint8, is spatial and processes images one by one."""
+    same_layout = getattr(job.kind, "channels", None) is not None  # if not, layouts must be determined first
     while same_layout and link < len(job.links) and _changes_bytes(job.links[link]):
         link += 1
     return link < len(job.links) and _runner(job.links[link]) is _spatial
@@ -206,7 +206,7 @@ def _spatial(job: _BlockState, begin: int, end: int) -> None:
 
 
 def _compute_moves(job: _BlockState, link: int, sizes: Sizes) -> RowMoves:
-    """Return how a link moves the images, and update the columns of boxes and labels."""
+    """Return the moves of a link, and update the columns of boxes and labels."""
     spatial_link = job.links[link]
     assert isinstance(spatial_link.transform, Spatial)
     boxes = None
@@ -245,7 +245,7 @@ def _move_boxes(
 
 
 def _compute_pixels(job: _BlockState, plan: Sequence[RowMoves]) -> None:
-    """Compute the pixels of all images after the planned moves."""
+    """Apply the planned moves to all images."""
     kind, source = job.kind, job.source
     tensor = isinstance(kind, TensorType)
     images: Any = [None] * job.n
@@ -253,7 +253,7 @@ def _compute_pixels(job: _BlockState, plan: Sequence[RowMoves]) -> None:
     if isinstance(kind, TensorType):
         limits.take(job.n * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize, f"{job.n:,} images")
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
-        source.reuse()  # each image is copied into the tensor before the next is decoded
+        source.reuse()  # an image is copied into the tensor before the next one is decoded
     at_once = (
         isinstance(source, Arrays) and source.tensor and resample_all(source.images, plan, job.good_rows(), images)
     )
@@ -286,7 +286,7 @@ def _pixels(job: _BlockState, begin: int, end: int) -> None:
     source = job.source
     for link in range(begin, end):
         job.update_type(link)
-    if isinstance(source, Arrays) and not source.tensor and not job.good_rows():  # there is no image to process
+    if isinstance(source, Arrays) and not source.tensor and not job.good_rows():  # no images to process
         job.source = Arrays([None] * job.n, job.kind)
         return
     first = isinstance(job.links[end - 1].transform, ChannelsFirst)
@@ -339,11 +339,11 @@ def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], o
 
     Args:
         images: (rows, height, width, channels).
-        rows: the rows to process.
+        rows: indices of the rows to process.
         out: uint8 (rows, height, width, channels), contiguous: receives the results.
 
     Returns:
-        True if the results were written; False if the moves do more, or the kernel is still being compiled.
+        True if the results were written; False if there are other moves, or the kernel is still being compiled.
     """
     resampling = _one_resampling(plan, np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2)))
     if resampling is None or resampling[2].interpolation != "bilinear" or images.dtype != np.uint8:
@@ -365,9 +365,9 @@ def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], o
 
 
 def _one_resampling(plan: Sequence[RowMoves], sizes: Sizes) -> tuple[Sizes, Mask, Filter] | None:
-    """Return each image's part (top, left, height, width), whether the result is mirrored, and the resampling filter.
+    """Return each image's part (top, left, height, width), whether results are mirrored, and the resampling filter.
 
-    None if the moves include anything but one resampling with cuts before it and left-right flips after it.
+    Return None unless the moves are one resampling with cuts before it and left-right flips after it.
     """
     parts, mirrored, how = whole_images(sizes), np.zeros(len(sizes), dtype=np.bool_), None
     for moves in plan:

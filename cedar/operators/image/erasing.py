@@ -1,4 +1,4 @@
-"""erasing: overwrite a random part of some images with one color."""
+"""erasing: overwrite a random part of an image with one color."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cedar.operators.image.spatial import Spatial, check_probability, check_rang
 class Erasing(Spatial):
     """Erase a random part of an image, with probability ``p``: torchvision.transforms.v2.RandomErasing.
 
-    Takes uint8 images, or float32 images after ``normalize``, where the value 0 is the mean color. Boxes stay
-    unchanged. An image stays unchanged if none of ten drawn parts is smaller than it on both sides.
+    Takes uint8 images, or float32 images; after ``normalize``, the value 0 is the mean color. Boxes stay unchanged. An
+    image stays unchanged if none of ten random parts is smaller than the image on both sides.
 
     Args:
         p: probability that an image is changed, 0 .. 1.
         scale: (min, max) fraction of the image's area.
-        ratio: (min, max) of the part's height / width; its logarithm is drawn uniformly.
+        ratio: (min, max) of the part's height / width; the logarithm of the ratio is drawn uniformly.
         value: value of erased pixels: one number, or one per channel.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reads the headers of image files (format, size, orientation) without decoding them."""
+"""Read the format, size and orientation of image files from their headers, without decoding the files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cedar.core.libraries import library
 
 Format = Literal["JPEG", "PNG", "WebP", "other"]
 
-# Only these Pillow plugins are allowed: others may be unsafe, such as the one for EPS, which starts Ghostscript.
+# Allow only these Pillow plugins, since others may be unsafe: the plugin for EPS, for example, starts Ghostscript.
 _STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"\xff\xd8": "JPEG"}
 
 MAX_PIXELS = 1 << 27
 """Pixels that one image may have: 134 million, 400 MB in RGB. ``CEDAR_MAX_PIXELS`` sets another limit."""
 
-_EXIF = (b"Exif", b"eXIf", b"EXIF", b"exif", b"tiff:Orientation")  # a file with an orientation contains one of these
+_EXIF = (b"Exif", b"eXIf", b"EXIF", b"exif", b"tiff:Orientation")  # files with an orientation contain one of these
 _FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
-_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
+_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))  # JPEG markers without a length
 
 
 class BadImage(Exception):
-    """Raised if a file has no usable image; carries the reason (``why``) and a suggestion (``fix``)."""
+    """Raised if a file does not contain a usable image, with the reason (``why``) and a suggestion (``fix``)."""
 
     def __init__(self, why: str, fix: str = "repair or leave out the file, or give on_error=cedar.Skip(...)") -> None:
         super().__init__(why)
@@ -40,8 +40,8 @@ class Jpeg:
         frame: offset of the frame header's marker.
         scan: offset of the first scan's marker.
         components: 1 (gray), 3 (color) or 4 (CMYK).
-        rows: rows of pixels per MCU, the unit of coding.
-        sequential: whether one scan codes all rows in order, so that the first rows can be decoded without the others.
+        rows: rows of pixels per MCU (minimum coded unit).
+        sequential: whether one scan has all rows in order, so that the first rows can be decoded without the others.
     """
 
     frame: int
@@ -53,14 +53,14 @@ class Jpeg:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An image file's format, its size in pixels before reorientation, and its orientation."""
+    """The format of an image file, its size in pixels before the orientation is applied, and its orientation."""
 
     format: Format
     height: int
     width: int
     jpeg: Jpeg | None = None
-    native: bool = True  # whether the format's own decoder reads the file; otherwise Pillow does
-    orientation: int = 1  # EXIF orientation, 1 .. 8; from 5 on, height and width are swapped
+    native: bool = True  # whether a specialized decoder reads the file instead of Pillow
+    orientation: int = 1  # EXIF orientation, 1 .. 8; 5 to 8 swap height and width
 
 
 def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
@@ -68,10 +68,10 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
 
     Args:
         limit: maximum number of pixels.
-        exif: orient the image as EXIF says; otherwise keep it as stored.
+        exif: whether to read the EXIF orientation; if not, the image stays as stored.
 
     Raises:
-        BadImage: the header is damaged, or claims more pixels than the limit.
+        BadImage: the header is damaged, or specifies more pixels than the limit.
     """
     if data[:2] == b"\xff\xd8":
         header = _jpeg_header(data)
@@ -88,7 +88,7 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
             f"the header says {header.width:,} x {header.height:,} pixels, more than the limit of {limit:,}",
             f"if you trust the file, set CEDAR_MAX_PIXELS={header.height * header.width} before the run",
         )
-    upright = header.format == "other" and data[:2] in (b"II", b"MM")  # Pillow applies the orientation of TIFF itself
+    upright = header.format == "other" and data[:2] in (b"II", b"MM")  # Pillow applies the orientation of TIFF files
     if exif == upright or (exif and not any(mark in data for mark in _EXIF)):
         return header
     turned = _orientation(data)
@@ -96,7 +96,7 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
 
 
 def max_pixels() -> int:
-    """Return the maximum number of pixels per image: the environment variable ``CEDAR_MAX_PIXELS`` or ``MAX_PIXELS``.
+    """Return the maximum pixels per image: the environment variable ``CEDAR_MAX_PIXELS``, or ``MAX_PIXELS`` if not set.
 
     Raises:
         PipelineError: the variable is not an integer above 0.
@@ -138,7 +138,7 @@ def _jpeg_header(data: bytes) -> Header:
     components = data[frame + 9]
     rows = 8 * max((data[frame + 11 + 3 * i] & 15 for i in range(components)), default=0)
     once = offset + 4 < end and data[frame + 1] in (0xC0, 0xC1) and data[offset + 4] == components
-    once = once and rows > 0 and not restarts  # restart markers let a decoder resynchronize further down
+    once = once and rows > 0 and not restarts  # after damage, restart markers let a decoder continue further down
     return Header("JPEG", height, width, Jpeg(frame, offset, components, rows, once), components in (1, 3))
 
 
@@ -171,7 +171,7 @@ def _pillow_header(data: bytes) -> Header:
 
 
 def open_with_pillow(data: bytes) -> Any:
-    """Open a file with Pillow's plugin for GIF, BMP, TIFF, JPEG, PNG or WebP; no other plugin is tried.
+    """Open a file with Pillow, using only the plugins for GIF, BMP, TIFF, JPEG, PNG and WebP.
 
     Raises:
         BadImage: the file is damaged or of another format.
