@@ -81,7 +81,7 @@ def _decode_jpeg(
     min_size = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
         jpeg.decode_jpeg(stream, "GRAY" if gray else "RGB", buffer=image, **min_size)
-    except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for unusual color spaces
+    except Exception as error:  # noqa: BLE001 - ValueError; KeyError for unusual color spaces
         why = str(error)
         if strict or not complete or not why.startswith(_WARNINGS):
             cut = "" if complete else "; the file is cut off"
@@ -144,7 +144,7 @@ def _decode_natively(data: bytes, header: Header) -> Image:
         image = codecs.png_decode(data) if header.format == "PNG" else codecs.webp_decode(data)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - the library's own errors, ValueError and RuntimeError
+    except Exception as error:  # noqa: BLE001 - imagecodecs' own errors, ValueError, RuntimeError
         raise BadImage(f"the {header.format} data is damaged or cut off: {error}") from None
     pixels: Image = image[..., None] if image.ndim == 2 else image
     if pixels.dtype == np.uint16:
@@ -153,7 +153,7 @@ def _decode_natively(data: bytes, header: Header) -> Image:
 
 
 def _decode_with_pillow(data: bytes, mode: Mode) -> Image:
-    """Decode the first frame with Pillow. CMYK and palettes become RGB; of 16 bits the highest 8 are kept."""
+    """Decode the first frame with Pillow. CMYK and palettes become RGB; 16-bit values keep their high 8 bits."""
     with open_with_pillow(data) as image:
         try:
             if mode == "GRAY":

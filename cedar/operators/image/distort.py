@@ -59,7 +59,7 @@ class PhotometricDistort(PixelTransform):
         object.__setattr__(self, "hue", check_shifts("photometric_distort", hue))
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        # Draws per row: whether and how much for four changes, whether contrast is early, whether and how to permute.
+        # Draws per row: for four changes whether and how much, whether contrast is early, whether and how to permute.
         uniform = require_draws(draws).uniform(11)
         ranges = [self.brightness, self.contrast, self.saturation, self.hue]
         low, high = np.array(ranges).T

@@ -335,7 +335,7 @@ def _runner(link: Link) -> Any:
 
 
 def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], out: Image) -> bool:
-    """Apply moves to rows of a tensor in one kernel call, if they amount to one bilinear resampling of a part.
+    """Apply moves to rows of a tensor in one kernel call, if the moves are one bilinear resampling of image parts.
 
     Args:
         images: (rows, height, width, channels).

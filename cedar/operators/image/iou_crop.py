@@ -1,4 +1,4 @@
-"""iou_crop and sanitize_boxes: random crops that overlap some box enough, and the removal of tiny boxes."""
+"""iou_crop: random crops with a minimum overlap with some box. sanitize_boxes: removal of tiny boxes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cedar.operators.image.moves import RowMoves, whole_images
 from cedar.operators.image.spatial import Spatial, check_range, require_draws, tuple_of
 from cedar.operators.transform import BadValues, Transform
 
-ROUNDS = 50  # maximum number of times to draw an overlap, so that the search always ends
+ROUNDS = 50  # maximum number of overlaps to draw per image, so that the search ends
 _ROWS_PER_CALL = 1024  # rows per call of the kernel
 
 
@@ -46,8 +46,8 @@ class IouCrop(Spatial):
         max_scale: maximum side of the part, as a fraction of the image's side.
         min_aspect_ratio: minimum width / height of a part.
         max_aspect_ratio: maximum width / height of a part.
-        overlaps: the overlaps to draw from; None means 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
-        trials: number of parts to try before another overlap is drawn.
+        overlaps: the minimum overlaps to draw from; None means 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
+        trials: number of parts to draw before another overlap is drawn.
 
     Raises:
         PipelineError: an argument is invalid, or a column has the wrong type.
@@ -103,7 +103,7 @@ class IouCrop(Spatial):
     def _draw(
         self, rows: Index, sizes: Sizes, boxes: Sequence[Boxes], draws: Draws, cut: Sizes, kept: list[Mask | None]
     ) -> None:
-        """Draw parts for some rows in rounds; write them to ``cut``, and masks of the boxes to keep to ``kept``."""
+        """Draw parts for some rows; write them to ``cut``, and the masks of the boxes to keep to ``kept``."""
         try_parts = (compiled("iou") or iou_plain).try_parts
         overlaps = np.array(self.overlaps, dtype=np.float64)
         draws_per_round = 1 + 4 * self.trials
@@ -113,7 +113,7 @@ class IouCrop(Spatial):
         for round_number in range(ROUNDS):
             numbers = draws.take(rows).uniform(draws_per_round, first=round_number * draws_per_round)
             min_overlaps = overlaps[(numbers[:, 0] * len(overlaps)).astype(np.int64)]
-            crops = min_overlaps < 1  # other images stay unchanged
+            crops = min_overlaps < 1  # images of other rows stay unchanged
             rows, numbers, min_overlaps = rows[crops], numbers[crops], min_overlaps[crops]
             if not len(rows):
                 return

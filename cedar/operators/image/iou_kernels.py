@@ -1,4 +1,4 @@
-"""The compiled trials of iou_crop: each row stops at its first valid part, usually after a few trials."""
+"""The compiled search of iou_crop, which stops at the first valid part of each row, usually after a few trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.operators.jit import kernel
 
 @kernel("boolean(int64, int64, int64, int64, float32[:, ::1], float32, boolean[::1])")
 def overlaps_enough(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, min_overlap: Any, inside: Any) -> Any:
-    """Return whether a box centered in the part has an IoU of at least ``min_overlap``; set ``inside`` for each box."""
+    """Return whether some box with its center in the part has an IoU of at least ``min_overlap``; write ``inside``."""
     bottom, right = top + tall, left + wide
     enough = False
     for i in range(len(boxes)):
@@ -50,8 +50,8 @@ def try_parts(
         sizes: (rows, 2): height and width of each image.
         numbers: (rows, 4 * trials): uniform random numbers from 0 to 1.
         min_overlaps: (rows,): minimum intersection over union with some box.
-        boxes: (boxes, 4): left, top, right, bottom of the boxes of all rows.
-        starts: (rows + 1,): index of each row's first box, and the total.
+        boxes: (boxes, 4): left, top, right, bottom of all boxes, row by row.
+        starts: (rows + 1,): index of each row's first box, and the total number of boxes.
         limits: minimum scale, maximum minus minimum scale, minimum and maximum width / height.
         parts: output, (rows, 4): top, left, height, width.
         succeeded: output, (rows,): whether a part was found.

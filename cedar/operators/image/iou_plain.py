@@ -1,4 +1,4 @@
-"""The trials of iou_crop in Python, used while the kernels are being compiled; both find the same parts."""
+"""The search of iou_crop in Python, used while the kernels are being compiled; both find the same parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def try_parts(
 def _overlaps(
     part: tuple[int, int, int, int], boxes: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return the IoU of the part with each box centered in it, and a mask of these boxes."""
+    """Return the IoU of the part with each box whose center is in the part, and a mask of these boxes."""
     top, left, tall, wide = part
     centers = (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
     low, high = np.array([left, top]), np.array([left + wide, top + tall])

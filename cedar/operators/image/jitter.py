@@ -23,24 +23,24 @@ CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
 class ColorJitter(PixelTransform):
     """Change brightness, contrast, saturation and hue in random order: torchvision.transforms.v2.ColorJitter.
 
-    Takes uint8 images (height, width, 1 or 3). With one channel, saturation and hue do not change. Each change clamps
-    to 0 .. 255 and rounds down:
+    Takes uint8 images (height, width, 1 or 3). With one channel, saturation and hue do not change. The result of each
+    change is clamped to 0 .. 255 and rounded down:
 
     - brightness: value * factor;
-    - contrast: value * factor + mean * (1 - factor), with the image's mean gray from an exact sum;
-    - saturation: value * factor + gray * (1 - factor), with the pixel's gray (see ``grayscale``);
-    - hue: added to the hue in HSV, in float32 (Smith, Color Gamut Transform Pairs, 1978).
+    - contrast: value * factor + mean * (1 - factor), where mean is the image's mean gray, from an exact sum;
+    - saturation: value * factor + gray * (1 - factor), where gray is the pixel's gray value (see ``grayscale``);
+    - hue: the shift is added to the hue in HSV, in float32 (Smith, Color Gamut Transform Pairs, 1978).
 
     Sums of two products use fused multiply-add, as torch does on processors that have the instruction.
 
     Args:
-        brightness: x draws factors uniformly from max(0, 1 - x) to 1 + x; (min, max) from that range, min at least 0.
-        contrast: factors, as for brightness.
-        saturation: factors, as for brightness.
-        hue: x draws shifts uniformly from -x to x; (min, max) from that range; fractions of the circle, -0.5 .. 0.5.
+        brightness: range of the factor: (min, max) with min at least 0, or x for max(0, 1 - x) to 1 + x.
+        contrast: range of the factor, as for brightness.
+        saturation: range of the factor, as for brightness.
+        hue: range of the shift in fractions of the color circle, -0.5 .. 0.5: (min, max), or x for -x to x.
         p: probability that a row is changed, as in RandomApply([ColorJitter(...)], p).
 
-    Without contrast, the operator is pointwise: the optimizer may move crops before it.
+    Without contrast, the operator changes each pixel independently, and the optimizer may move crops before it.
 
     Raises:
         PipelineError: an argument is invalid, or the column does not hold such images.
@@ -101,7 +101,7 @@ def _factor_range(name: str, amount: Any) -> tuple[float, float] | None:
 
 
 def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[float, float]:
-    """Return a range of factors after checking it.
+    """Check a range of factors and return it.
 
     Raises:
         PipelineError: the range is invalid; the error names the user's line.
@@ -114,7 +114,7 @@ def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[
 
 
 def _shift_range(operator: str, amount: Any) -> tuple[float, float] | None:
-    """Return the range of the hue's shift; None if it is always 0."""
+    """Return the range of the hue shift; None if it is always 0."""
     if amount is None:
         return None
     ends = pair(operator, "hue", amount)
@@ -124,7 +124,7 @@ def _shift_range(operator: str, amount: Any) -> tuple[float, float] | None:
 
 
 def check_shifts(operator: str, ends: tuple[float, float]) -> tuple[float, float]:
-    """Return a range of hue shifts after checking it.
+    """Check a range of hue shifts and return it.
 
     Raises:
         PipelineError: the range is invalid; the error names the user's line.

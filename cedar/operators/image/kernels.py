@@ -1,4 +1,4 @@
-"""The compiled image kernels, loaded by module when first needed; see ``cedar.operators.background_kernels``."""
+"""Load the modules of compiled image kernels at first use; see ``cedar.operators.background_kernels``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMES = {"resample": ("resize", "resize_all"), "pixels": ("apply",), "iou": ("t
 
 
 def compiled(name: str) -> Any:
-    """Return the kernels of ``resample``, ``pixels`` or ``iou``; None (use NumPy) while they are being compiled.
+    """Return the kernels of ``resample``, ``pixels`` or ``iou``; None while they are being compiled (then use NumPy).
 
     Raises:
         PipelineError: numba is not installed.

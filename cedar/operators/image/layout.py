@@ -1,7 +1,7 @@
 """Types of image columns, and checks of single images.
 
-An image is an ndarray of shape (height, width, channels), uint8 until ``to_float``. Images of one size form a tensor
-column (rows, height, width, channels); images of differing sizes form an object column.
+An image is an ndarray of shape (height, width, channels), uint8 until ``to_float``. Images of equal size form a tensor
+column (rows, height, width, channels); images of different sizes form an object column.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ImageType(ObjectType):
 
 @dataclass(frozen=True)
 class PlanarType(ObjectType):
-    """The type of an object column of images (channels, height, width), the result of ``channels_first``."""
+    """The type of an object column of images (channels, height, width), as ``channels_first`` returns them."""
 
     def __str__(self) -> str:
         return "image[channels, height, width]"
@@ -48,10 +48,10 @@ class PlanarType(ObjectType):
 def check_images(
     transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DTYPES
 ) -> tuple[int | None, str | None]:
-    """Return the channels and dtype of a column of images; None for those that differ or are known only per row.
+    """Return the channels and the dtype of a column of images; each is None if rows differ or may differ in it.
 
     Raises:
-        PipelineError: the column does not hold images of these dtypes.
+        PipelineError: the column does not contain images of these dtypes.
     """
     wants = f"images, (height, width, channels) of {' or '.join(dtypes)}"
     if isinstance(kind, TensorType):
@@ -98,18 +98,18 @@ def most_frequent_type(images: Sequence[Any]) -> ImageType | None:
 # ---- memory for intermediate images ----------------------------------------------------------------------------------
 
 
-Allocator: TypeAlias = Callable[[tuple[int, ...]], Image]  # returns a uint8 image of a given shape to write to
+Allocator: TypeAlias = Callable[[tuple[int, ...]], Image]  # shape -> a uint8 image to write to
 
 
 def new_image(shape: tuple[int, ...]) -> Image:
-    """Return an uninitialized image in newly allocated memory."""
+    """Allocate an uninitialized image."""
     return np.empty(shape, dtype=np.uint8)
 
 
 class ReusedImage:
-    """Allocates memory for one image at a time; each image overwrites the previous one.
+    """Provides memory for one image at a time, and reuses it for the next image.
 
-    The operating system clears each newly allocated page, which can take as long as decoding an image into it.
+    Newly allocated pages are cleared by the operating system, which can take as long as decoding an image.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""mixup and cutmix: mix each image of a batch, and its label, with the previous one."""
+"""mixup and cutmix: mix each image of a batch and its label with the previous image and label."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _DTYPES = ("uint8", "float32", "float64")
 
 
 class _Mixing(Transform):
-    """Base class: mixes each row's image and label with those of the previous row (the last row, for the first).
-    The random numbers of a batch depend on the key of its first row.
+    """Base class: mixes each row's image and label with those of the previous row; the first row uses the last one.
+    The random numbers of a batch are seeded by the key of its first row.
     """
 
     arity: ClassVar[int | None] = 2
@@ -46,7 +46,7 @@ class _Mixing(Transform):
 
     @abstractmethod
     def mix_images(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
-        """Mix images, keeping ``share`` of each; return them and the share that was actually kept."""
+        """Mix images, keeping ``share`` of each image; return the results and the share that was actually kept."""
 
     def result(self, *types: Any) -> tuple[ColumnType, ...]:
         images, labels = types
@@ -91,7 +91,7 @@ class _Mixing(Transform):
         return [{"share": self.mix_images(columns[0], share, rng)[1] if mixes else 1.0}] * len(draws)
 
     def _dense_labels(self, labels: Any) -> Array:
-        """Return labels as floats (rows, classes).
+        """Convert labels to floats (rows, classes).
 
         Raises:
             BadValues: a class id is null or out of range.
@@ -110,17 +110,17 @@ class _Mixing(Transform):
 
 @dataclass(frozen=True)
 class Mixup(_Mixing):
-    """Blend each image and label of a batch with the previous one: torchvision.transforms.v2.MixUp.
+    """Blend each image and label of a batch with the previous row's: torchvision.transforms.v2.MixUp.
 
-    ``p.batch(64).map(image.mixup(num_classes=10), "image", "label")``. Images of a batch have one size, channels last
-    or first, uint8 (results are rounded) or floats. Labels are integer class ids (rows,) or numbers (rows, classes).
-    Labels become float32 (rows, classes), or keep their float type. Each batch draws the share of the image itself
-    from Beta(alpha, alpha).
+    ``p.batch(64).map(image.mixup(num_classes=10), "image", "label")``. Images of a batch must have one size, channels
+    last or first, as uint8 (results are rounded) or floats. Labels are integer class ids (rows,), which become float32
+    (rows, classes), or numbers (rows, classes), which keep a float type. The share of the image itself is drawn for
+    each batch from Beta(alpha, alpha).
 
     Args:
         num_classes: number of classes; required if labels are class ids.
         alpha: parameter of the Beta distribution, above 0.
-        p: probability that a batch is mixed; labels become dense in either case.
+        p: probability that a batch is mixed; class ids become dense labels in any case.
 
     Raises:
         PipelineError: an argument or column is invalid, or the rows are not batched.
@@ -147,13 +147,13 @@ class Mixup(_Mixing):
 class Cutmix(_Mixing):
     """Paste a part of the previous image into each image of a batch: torchvision.transforms.v2.CutMix.
 
-    Takes the same columns as ``mixup``. The pasted part has sqrt(1 - share) of both sides, is centered at a random
-    position and cut off at the border. Labels are mixed in proportion to the areas.
+    Takes the same columns as ``mixup``. The sides of the pasted part are sqrt(1 - share) of the image's sides. The part
+    is centered at a random position and cut off at the border. Labels are mixed in proportion to the areas.
 
     Args:
         num_classes: number of classes; required if labels are class ids.
         alpha: parameter of the Beta distribution, above 0.
-        p: probability that a batch is mixed; labels become dense in either case.
+        p: probability that a batch is mixed; class ids become dense labels in any case.
 
     Raises:
         PipelineError: an argument or column is invalid, or the rows are not batched.
@@ -173,7 +173,7 @@ class Cutmix(_Mixing):
 
     def mix_images(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
         result = images.copy()
-        channels_last = images.shape[3] <= 4  # whether channels are last; otherwise they are first
+        channels_last = images.shape[3] <= 4  # if not, channels are first
         before, painted = (
             (images, result) if channels_last else (images.transpose(0, 2, 3, 1), result.transpose(0, 2, 3, 1))
         )

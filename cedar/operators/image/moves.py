@@ -1,6 +1,6 @@
-"""Moves: numbers that describe what a spatial operator does to each image of a block, known before any decoding.
+"""Moves describe what a spatial operator does to each image of a block; they are computed before decoding.
 
-The decoder, the pixel code and the boxes all use the same moves.
+The same moves are applied to images and boxes, and decoders use them to skip pixels that are not needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 
 
 class Move(NamedTuple):
-    """The moves of one row as plain numbers; None or False where the row has no such move."""
+    """The moves of one row as plain numbers; None or False for moves that the row does not have."""
 
     cut: list[int] | None
     flip: bool
@@ -39,23 +39,23 @@ _NO_MOVE = Move(None, False, False, None, None, None)
 
 @dataclass(frozen=True)
 class RowMoves:
-    """The moves of all rows, in this order: cut, flip, resample, pad, erase. None if no row has such a move.
+    """The moves of all rows, applied in this order: cut, flip, resample, pad, erase. None if no row has such a move.
 
     Args:
         cut: int64 (rows, 4): top, left, height and width of the part to keep, inside the image.
         flip: bool (rows,): mirror left to right.
         flip_vertical: bool (rows,): mirror top to bottom.
-        size: int64 (rows, 2): height and width to resample to; nothing happens if the image has this size.
-        filter: how to resample.
-        pad: int64 (rows, 4): numbers of pixels to add at the top, left, bottom and right.
+        size: int64 (rows, 2): height and width to resample to; an image that has this size is not resampled.
+        filter: the filter for resampling.
+        pad: int64 (rows, 4): how many pixels to add at the top, left, bottom and right.
         erase: int64 (rows, 4): top, left, height and width of a part to overwrite with ``fill``.
         fill: value of added or erased pixels, one per channel or one for all.
-        mode: how to choose the added pixels, as in ``numpy.pad``.
-        bad: the reason for each row that cannot be moved.
-        fix: what a user can do about ``bad`` rows.
-        kept: for each row a mask of the boxes that stay; None if the row's boxes stay unchanged.
-        corner: int64 (rows, 2): position of the result's top left in the image, if ``cut`` and ``pad`` do not
-            determine it. Boxes are shifted by it.
+        mode: the padding mode, as in ``numpy.pad``.
+        bad: the rows for which the operator fails, with the reasons.
+        fix: the advice for errors of ``bad`` rows.
+        kept: for each row, a mask of the boxes to keep; None if the row's boxes stay unchanged.
+        corner: int64 (rows, 2): position of the result's top left corner in the image, by which boxes are shifted;
+            None if it follows from ``cut`` and ``pad``.
     """
 
     cut: Sizes | None = None
@@ -73,7 +73,7 @@ class RowMoves:
     corner: Sizes | None = None
 
     def sizes(self, before: Sizes) -> Sizes:
-        """Return heights and widths after the moves."""
+        """Return the heights and widths of images after the moves."""
         after = before
         if self.cut is not None:
             after = self.cut[:, 2:]
@@ -124,13 +124,13 @@ class RowMoves:
 
 @dataclass(frozen=True)
 class Steps:
-    """The moves of one row of consecutive spatial operators, ready to be applied to its image."""
+    """The moves of consecutive spatial operators for one row, to be applied to the row's image."""
 
     moves: Sequence[RowMoves]
     row: int
 
     def rows_needed(self, height: int) -> int:
-        """Return how many rows of pixels, from the top, the result depends on."""
+        """Return the number of pixel rows, from the top, that are needed to compute the result."""
         top, tall = 0, height
         for _, move in self._row_moves():
             if move.cut is not None:
@@ -140,7 +140,7 @@ class Steps:
         return top + tall
 
     def part_needed(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return top, left, height and width of the part of the image that the result depends on."""
+        """Return top, left, height and width of the part of the image that is needed to compute the result."""
         top, left, tall, wide, mirrored = 0, 0, height, width, False
         for m, (cut, flip, flip_vertical, size, pad, _) in self._row_moves():
             if cut is not None:
@@ -151,7 +151,7 @@ class Steps:
                 break
             if pad is not None:
                 if m.mode != "constant":
-                    break  # added pixels may come from anywhere in the part
+                    break  # added pixels may be copies of any pixel in the part
                 above, before, below, after = pad
                 top, left = top - above, left - (after if mirrored else before)
                 tall, wide = tall + above + below, wide + before + after
@@ -160,10 +160,10 @@ class Steps:
         return top, left, bottom - top, right - left
 
     def apply(self, image: Image, out: Image | None = None, allocate: Allocator = new_image) -> Image:
-        """Return the moved image, a view of the given one if possible; it is written to ``out`` if that is given.
+        """Return the image after the moves, as a view if possible; if ``out`` is given, write the result to it.
 
         Args:
-            allocate: allocates memory for a padded image. Without ``out``, the result may be in this memory.
+            allocate: allocates memory for padded images; without ``out``, the result may use this memory.
         """
         cut_before = False
         for i, (m, move) in enumerate(self._row_moves()):
@@ -182,9 +182,9 @@ class Steps:
             cut_before = False
             if move.pad is not None:
                 after = self.moves[i + 1] if i + 1 < len(self.moves) else None
-                part = None if after is None else after.row(self.row).cut  # only this part of the canvas is filled
+                part = None if after is None else after.row(self.row).cut  # fill only this part of the padded image
                 image, cut_before = pad_image(image, move.pad, m.fill, m.mode, part, allocate), part is not None
-                allocate = new_image  # the next padding reads this canvas, so it needs another
+                allocate = new_image  # the next padding reads this memory, so it needs its own
             if move.erase is not None:
                 top, left, tall, wide = move.erase
                 image = image.copy()
@@ -195,21 +195,21 @@ class Steps:
         return out
 
     def flips_after(self, index: int) -> bool | None:
-        """Return whether the image is mirrored after the resampling of a move; None if other moves follow."""
+        """Return whether only a left-right flip follows the resampling of a move; None if other moves follow."""
         move, later_moves = self.moves[index].row(self.row), self.moves[index + 1 :]
         if move.pad is not None or move.erase is not None or not all(later.flips_only for later in later_moves):
             return None
         return sum(later.row(self.row).flip for later in later_moves) % 2 == 1
 
     def moves_after(self, index: int) -> Steps:
-        """Return the moves that follow the resampling of a move."""
+        """Return the moves after the resampling of a move."""
         first = replace(self.moves[index], cut=None, flip=None, flip_vertical=None, size=None)
         return Steps((first, *self.moves[index + 1 :]), self.row)
 
     def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
         """Return the first move that resamples, its part (top, left, height, width), and whether that is mirrored.
 
-        None if no move resamples, or if an earlier move pads, erases or flips top to bottom.
+        Return None if no move resamples, or if an earlier move pads, erases or flips top to bottom.
         """
         part, mirrored = (0, 0, height, width), False
         for i, (_, move) in enumerate(self._row_moves()):
@@ -250,7 +250,7 @@ def pad_image(
     canvas = allocate(shape) if image.dtype == np.uint8 else np.empty(shape, dtype=image.dtype)
     line = np.empty((wide, channels), dtype=image.dtype)
     line[:] = np.array(fill, dtype=np.float64).astype(image.dtype)
-    # Rows y0 to y1 and columns x0 to x1 of the part come from the image.
+    # Rows y0 to y1 and columns x0 to x1 of the part are copied from the image.
     y0, y1 = (min(max(edge - top, 0), tall) for edge in (above, above + height))
     x0, x1 = (min(max(edge - left, 0), wide) for edge in (before, before + width))
     canvas[:y0], canvas[y1:] = line, line
@@ -262,7 +262,7 @@ def pad_image(
 
 
 def move_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: Container[int] = ()) -> list[Boxes]:
-    """Return each row's boxes (left, top, right, bottom), in pixels, after its moves; failed rows keep their boxes.
+    """Return each row's boxes (left, top, right, bottom) in pixels after the moves; failed rows keep their boxes.
 
     As in torchvision, crops and padding clamp boxes to the image; flips and resizing do not.
 
@@ -284,7 +284,7 @@ def move_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: Co
 
 
 def _move_all_boxes(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
-    """Return the boxes of all rows after the moves. ``row`` has each box's row; ``boxes`` may be overwritten."""
+    """Return all boxes after the moves; ``row`` has the row index of each box. ``boxes`` may be overwritten."""
     size = sizes[row]
     if moves.corner is not None:
         assert moves.cut is not None
@@ -315,7 +315,7 @@ def _move_all_boxes(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> 
 
 
 def _shift_and_clamp(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
-    """Move boxes down and right, and clamp them to images of the given heights and widths."""
+    """Shift boxes down and to the right, and clamp them to images of the given heights and widths."""
     boxes = boxes + np.tile(by[:, ::-1].astype(np.float32), 2)
     height, width = sizes.astype(np.float32).T[:, :, None]
     np.clip(boxes[:, 0::2], 0, width, out=boxes[:, 0::2])
@@ -324,5 +324,5 @@ def _shift_and_clamp(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
 
 
 def whole_images(sizes: Sizes) -> Sizes:
-    """Return cuts that keep whole images: int64 (rows, 4)."""
+    """Return cuts of whole images: int64 (rows, 4)."""
     return np.concatenate([np.zeros_like(sizes), sizes], axis=1)
