@@ -35,11 +35,11 @@ _ROWS_PER_CALL = 1024  # rows per call of the kernel
 class IouCrop(Spatial):
     """Crop each image at random so that it overlaps some box enough: torchvision's RandomIoUCrop, the crop of SSD.
 
-    Reads images, boxes, and optionally columns of lists with one entry per box (labels). Each image draws a minimum
-    overlap; with 1 or more, it stays unchanged. Otherwise parts with random sides are drawn until one contains the
-    center of a box with which its intersection over union is at least the overlap. After ``trials`` parts, another
-    overlap is drawn. Boxes centered outside the part are dropped with their labels (torchvision keeps them, empty,
-    until SanitizeBoundingBoxes); the others are clamped to the part. An image without boxes stays unchanged.
+    Reads images, boxes, and optionally columns of lists with one entry per box (labels). For each image, a minimum
+    overlap is drawn. If it is 1 or more, the image stays unchanged. Otherwise, random parts are drawn until one has at
+    least this intersection over union with a box and contains its center. After ``trials`` parts, another overlap is
+    drawn. Boxes with centers outside the part are dropped with their labels (torchvision makes them empty and drops
+    them in SanitizeBoundingBoxes); other boxes are clamped to the part. Images without boxes stay unchanged.
 
     Args:
         min_scale: minimum side of the part, as a fraction of the image's side.

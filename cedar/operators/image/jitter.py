@@ -75,7 +75,7 @@ class ColorJitter(PixelTransform):
         codes = np.full((rows, 4), NONE, dtype=np.int64)
         numbers = np.zeros((rows, 4, 2))
         if any(amount is not None for amount in amounts):
-            # Draws per row: whether to change it, four amounts, and four numbers whose ranks order the changes.
+            # Draws per row: whether to change the image, four amounts, and four numbers that determine the order.
             uniform = require_draws(draws).uniform(9)
             positions = np.argsort(np.argsort(uniform[:, 5:], axis=1, kind="stable"), axis=1)
             every = np.arange(rows)

@@ -28,7 +28,7 @@ DTYPES = ("uint8", "float32")
 
 @dataclass(frozen=True)
 class ImageType(ObjectType):
-    """The type of an object column of images of differing sizes; ``channels`` is None if it differs, too."""
+    """The type of an object column of images of different sizes; ``channels`` is None if it differs between images."""
 
     channels: int | None = 3
     dtype: str = "uint8"

@@ -195,7 +195,7 @@ class Steps:
         return out
 
     def flips_after(self, index: int) -> bool | None:
-        """Return whether only a left-right flip follows the resampling of a move; None if other moves follow."""
+        """Return whether later moves mirror the resampled image left to right; None if they do anything else."""
         move, later_moves = self.moves[index].row(self.row), self.moves[index + 1 :]
         if move.pad is not None or move.erase is not None or not all(later.flips_only for later in later_moves):
             return None
@@ -207,7 +207,7 @@ class Steps:
         return Steps((first, *self.moves[index + 1 :]), self.row)
 
     def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
-        """Return the first move that resamples, its part (top, left, height, width), and whether that is mirrored.
+        """Return the index of the first move that resamples, the image part it resamples, and whether that is mirrored.
 
         Return None if no move resamples, or if an earlier move pads, erases or flips top to bottom.
         """
@@ -239,7 +239,7 @@ def pad_image(
     part: Sequence[int] | None,
     allocate: Allocator,
 ) -> Image:
-    """Pad an image at the top, left, bottom and right; return only ``part`` (top, left, height, width) if given."""
+    """Pad an image at the top, left, bottom and right; ``part`` (top, left, height, width) limits the result."""
     above, before, below, after = pad
     height, width, channels = image.shape
     top, left, tall, wide = part or (0, 0, height + above + below, width + before + after)

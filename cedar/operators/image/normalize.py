@@ -22,13 +22,13 @@ from cedar.operators.image.pixels_steps import NONE, Steps, one_step
 @pointwise
 @dataclass(frozen=True)
 class Normalize(PixelTransform):
-    """Compute (value - mean) / std per channel in float32: torchvision.transforms.v2.Normalize.
+    """Standardize each channel to (value - mean) / std in float32: torchvision.transforms.v2.Normalize.
 
     Takes float32 images (height, width, channels), so use it after ``to_float``.
 
     Args:
-        mean: one number per channel, or one for all.
-        std: one nonzero number per channel, or one for all.
+        mean: one number per channel, or one for all channels.
+        std: one nonzero number per channel, or one for all channels.
 
     Raises:
         PipelineError: a std is 0, the lengths do not match, or the column does not hold float32 images.
@@ -67,12 +67,12 @@ class Normalize(PixelTransform):
 
     @property
     def channels(self) -> int | None:
-        """The number of channels that images must have; None for any."""
+        """The number of channels that images must have; None if any number is accepted."""
         lengths = {len(self._values("mean")), len(self._values("std"))} - {1}
         return max(lengths) if lengths else None
 
     def per_channel(self, channels: int) -> npt.NDArray[np.float32]:
-        """Return means and standard deviations, float32 (2, channels)."""
+        """Return the means and standard deviations of all channels, float32 (2, channels)."""
         wide = [values * channels if len(values) == 1 else values for values in map(self._values, ("mean", "std"))]
         return np.array(wide, dtype=np.float32)
 
@@ -118,10 +118,10 @@ class ToFloat(PixelTransform):
 
 @dataclass(frozen=True)
 class ChannelsFirst(ImageTransform):
-    """Transpose images to (channels, height, width), as torch models expect. It must be the last image operator, since
-    the others expect (height, width, channels).
+    """Transpose images to (channels, height, width), as torch models expect. Use this as the last image operator, since
+    other image operators expect (height, width, channels).
 
-    The result is a view without a copy; torch calls this memory format ``channels_last``.
+    The result is a view and no data is copied; torch calls this memory format ``channels_last``.
 
     Raises:
         PipelineError: the column does not hold images.

@@ -16,8 +16,8 @@ from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import PadMode, RowMoves
 from cedar.operators.image.spatial import Spatial, check_probability, check_range, require_draws, tuple_of
 
-# Neither operator is marked spatial: added pixels do not come from the image, so brighten(pad(x)) differs from
-# pad(brighten(x)).
+# These operators are not marked spatial, since added pixels do not come from the image: brighten(pad(x)) differs
+# from pad(brighten(x)).
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Pad(Spatial):
     """Add pixels around each image, and shift its boxes: torchvision.transforms.v2.Pad.
 
     Args:
-        padding: for all sides, (left and right, top and bottom), or (left, top, right, bottom). Not negative.
+        padding: number of pixels for all sides, (left and right, top and bottom), or (left, top, right, bottom).
         fill: value of added pixels, or one per channel.
         mode: "constant" adds ``fill``; "edge" repeats the outermost pixels; "reflect" mirrors without repeating the
             outermost pixels, "symmetric" mirrors and repeats them.
@@ -78,9 +78,9 @@ class Pad(Spatial):
 
 @dataclass(frozen=True)
 class Expand(Spatial):
-    """Place an image at random on a larger canvas with probability ``p``: torchvision's RandomZoomOut, from SSD.
+    """With probability ``p``, put an image at a random place on a larger canvas: torchvision's RandomZoomOut, from SSD.
 
-    Both sides grow by one factor drawn uniformly from ``side_range``; boxes are shifted.
+    Both sides are enlarged by the same factor, drawn uniformly from ``side_range``; boxes are shifted.
 
     Args:
         fill: value of added pixels, or one per channel.
@@ -126,7 +126,7 @@ class Expand(Spatial):
 
 
 def fill_values(name: str, fill: float | Sequence[float], parameter: str = "fill") -> tuple[float, ...]:
-    """Return the fill value of all channels, or of each channel, as a tuple.
+    """Return fill values as a tuple of one value for all channels, or of one value per channel.
 
     Raises:
         PipelineError: the value is not a number or 1 to 4 numbers.

@@ -1,4 +1,4 @@
-"""Combines consecutive pixel operators into one pass: ``compile_pixels``."""
+"""Combine consecutive pixel operators into one pass over the image; see ``compile_pixels``."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 class PixelProgram:
     """Consecutive pixel operators, run as one pass over each image.
 
-    Results are bit for bit those of running the operators one by one, with uint8 images until ``to_float``.
+    Results are bit-identical to running the operators one by one, with uint8 images until ``to_float``.
     """
 
-    colors: tuple[PixelTransform, ...]  # on uint8
+    colors: tuple[PixelTransform, ...]  # operators on uint8 images
     to_float: bool
     norms: tuple[Normalize, ...]
     channels_first: bool = False
@@ -41,12 +41,12 @@ class PixelProgram:
     def run(
         self, images: Image | Sequence[Image], draws: Sequence[Draws | None], out: Image | Sequence[Image] | None = None
     ) -> Any:
-        """Return the images after all operators. The given images are not modified.
+        """Return the images after all operators; ``images`` is not modified.
 
         Args:
             images: (rows, height, width, channels), or an array (height, width, channels) per row; any strides.
-            draws: for each operator the draws of the rows; None for operators that are not random.
-            out: contiguous arrays of the results' shapes and dtype to write to.
+            draws: for each operator, the draws of the rows; None for operators that are not random.
+            out: contiguous arrays to write results to.
 
         Returns:
             ``out`` if given; otherwise one array if ``images`` is one array, else a list of arrays.
@@ -77,14 +77,14 @@ class PixelProgram:
         return (channels, height, width) if self.channels_first else (height, width, channels)
 
     def prepare(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
-        """Return the pass for images of the given heights and widths (rows, 2), with all random draws made."""
+        """Evaluate the random draws for images of the given heights and widths (rows, 2), and return the pass."""
         color_draws = draws[: len(self.colors)]
         steps = [color.steps(sizes, color_draw) for color, color_draw in zip(self.colors, color_draws, strict=True)]
         return PreparedPass(self, *concatenate_steps(steps, len(sizes)))
 
 
 class PreparedPass:
-    """A pass over images whose random draws are made. It can process all images together or one at a time.
+    """A pass over images with all random draws evaluated. It can process all images together, or one at a time.
 
     Args:
         program: the operators to run.
@@ -101,13 +101,13 @@ class PreparedPass:
 
     @cached_property
     def _changed(self) -> list[bool]:
-        """Whether each row has any step."""
+        """A mask of the rows with any step."""
         changed: list[bool] = (self._codes != NONE).any(axis=1).tolist()
         return changed
 
     @cached_property
     def _needs_whole_image(self) -> list[bool]:
-        """Whether each row has a step that needs the whole image."""
+        """A mask of the rows with a step that needs the whole image."""
         looks: list[bool] = np.any(self._codes >= WHOLE, axis=1).tolist()
         return looks
 
@@ -137,7 +137,7 @@ class PreparedPass:
         """Process the image of one row; write the result to ``out``.
 
         Args:
-            part: the part of the result that is needed; the rest of ``out`` is undefined.
+            part: the needed part of the result; pixels of ``out`` outside this part are undefined.
         """
         self._check(out, image.shape)
         kernels = compiled("pixels")
@@ -157,7 +157,7 @@ class PreparedPass:
         self._run(kernels, addresses, layouts, np.array([part], dtype=np.int64), slice(row, row + 1), targets)
 
     def _run_in_numpy(self, row: int, image: Image, out: Image) -> None:
-        """Do the work of the kernels in NumPy."""
+        """Run the pass in NumPy instead of the kernels."""
         tables = [table[:length] for table, length in zip(self._weights, self._lengths.tolist(), strict=True)]
         codes, numbers = self._codes[row], self._numbers[row]
         with slow_path_lock:
@@ -179,7 +179,7 @@ class PreparedPass:
             writes = pixels_steps.FLOAT_PLANES if program.channels_first else pixels_steps.FLOATS
         if any(self._needs_whole_image[rows]):
             largest = max(height * width for height, width, *_ in layouts.tolist())
-            if self._work.shape[1] < largest:  # reusing memory is cheaper than allocating it again
+            if self._work.shape[1] < largest:  # reuse memory, since allocation is slow
                 self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
         kernels.apply(
             addresses, layouts, parts, self._codes[rows], self._numbers[rows], self._weights, self._lengths,
@@ -188,7 +188,7 @@ class PreparedPass:
 
 
 def sizes_of(images: Image | Sequence[Image]) -> Sizes:
-    """Return heights and widths, int64 (rows, 2)."""
+    """Return the heights and widths of images, int64 (rows, 2)."""
     if isinstance(images, np.ndarray):
         return np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2))
     return np.array([image.shape[:2] for image in images], dtype=np.int64)
@@ -196,7 +196,7 @@ def sizes_of(images: Image | Sequence[Image]) -> Sizes:
 
 def _addresses_of(images: Any) -> tuple[Any, Addresses, Addresses]:
     """Return images with contiguous rows, their addresses, and (height, width, channels, values from row to row, 0).
-    Images with other strides are copied, so the returned images must live as long as the addresses are used.
+    Images with other strides are copied, so callers must keep the returned images while they use the addresses.
     """
     if isinstance(images, np.ndarray) and images.dtype != object:
         height, width, channels = images.shape[1:]

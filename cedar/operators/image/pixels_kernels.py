@@ -1,7 +1,7 @@
-"""The compiled pass over an image. It interprets a short list of steps, so no pipeline needs compilation of its own.
+"""The compiled pass over an image. It interprets a list of steps, so that new pipelines do not need compilation.
 
-An image is processed in chunks of pixels that fit the L1 cache; all steps run on one chunk before the next is read. A
-step that needs the whole image (contrast, blur, warp) ends a sweep, which then stores the channels as uint8 planes.
+All steps run on a chunk of pixels, which fits the L1 cache, before the next chunk is read. A step that needs the whole
+image (contrast, blur, warp) ends a sweep: channels are stored as uint8 planes, from which the next sweep continues.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _GRAY, _GRAY_ONE, _SPREAD = _codes.GRAY, _codes.GRAY_ONE, _codes.SPREAD
 _SOLARIZE, _POSTERIZE, _PERMUTE = _codes.SOLARIZE, _codes.POSTERIZE, _codes.PERMUTE
 _BLEND, _STRETCH, _TABLE = _codes.BLEND, _codes.STRETCH, _codes.TABLE
 _WHOLE, _CONTRAST, _AUTOCONTRAST, _EQUALIZE = _codes.WHOLE, _codes.CONTRAST, _codes.AUTOCONTRAST, _codes.EQUALIZE
-_BLUR, _SHARPEN, _WARP = _codes.BLUR, _codes.SHARPEN, _codes.WARP  # these work in place on the stored planes
+_BLUR, _SHARPEN, _WARP = _codes.BLUR, _codes.SHARPEN, _codes.WARP  # steps that change the stored planes in place
 _carray = numba().carray
 
 
@@ -57,7 +57,7 @@ _carray = numba().carray
 def step(  # noqa: C901, PLR0912 - one compiled function with a case per step
     code: Any, numbers: Any, planes: Any, channels: Any, n: Any, ranges: Any, tables: Any
 ) -> Any:
-    """Run one step on a chunk of ``n`` pixels; return the number of channels after it."""
+    """Run one step on a chunk of ``n`` pixels; return the number of channels after the step."""
     first = np.float32(numbers[0])
     rest = np.float32(1.0 - numbers[0])
     if code == _BRIGHTNESS:
@@ -102,7 +102,7 @@ def step(  # noqa: C901, PLR0912 - one compiled function with a case per step
 
 @kernel("int64(int64, float32[:, ::1], int64, int64, float32[:, ::1], int64[:, ::1])")
 def collect(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: Any) -> Any:
-    """Collect what a whole-image step needs from one chunk: a sum (returned), ``limits`` or ``counts``."""
+    """Collect from one chunk what a whole-image step needs: a sum, which is returned, or ``limits`` or ``counts``."""
     if code == _CONTRAST:
         if channels == 3:
             return gray_sum(planes, n)
@@ -127,7 +127,7 @@ def collect(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: 
 def resolve_step(
     code: Any, total: Any, pixels: Any, channels: Any, numbers: Any, limits: Any, counts: Any, ranges: Any, tables: Any
 ) -> Any:
-    """Return the per-pixel step that replaces a whole-image step, and set its parameters from the collected values."""
+    """Return the per-pixel step that replaces a whole-image step, and compute its parameters from collected values."""
     if code == _CONTRAST:
         numbers[1] = np.float32(total) / np.float32(pixels)
         return _BLEND
@@ -155,7 +155,7 @@ def resolve_step(
 
 @kernel("void(float32[::1], float32[::1], int64, float32[:, :, ::1], float32, int64)")
 def write_normalized(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) -> None:
-    """Convert a plane to floats from 0 to 1, and normalize them; write to ``target``."""
+    """Convert a plane to floats from 0 to 1, normalize them, and write them to ``target``."""
     if norms.shape[0] == 0:
         to_unit(plane, target, n)
     elif inverse != np.float32(0):
@@ -176,11 +176,11 @@ def sweep(  # noqa: C901, PLR0912, PLR0913 - numba compiles it as one function
     limits: Any, counts: Any, ranges: Any, tables: Any, norms: Any, inverses: Any, writes: Any, out: Any, floats: Any,
     planes: Any,
 ) -> Any:  # fmt: skip
-    """Run steps ``begin`` to ``end`` on lines of an image, or on stored planes if ``kept``; write as ``writes`` says.
+    """Run steps ``begin`` to ``end`` on lines of an image, or on stored planes if ``kept``; ``writes`` is the output.
 
-    Returns the number of channels and the sum for the step ``seen``. ``image`` holds the address of the first line,
-    bytes between lines, number of lines, pixels per line; and in stored planes and results: the index of the first
-    pixel, pixels between lines, total pixels.
+    Returns the number of channels and the sum for the step ``seen``. ``image`` has the address of the first line, bytes
+    between lines, number of lines and pixels per line; for stored planes and results, it has the index of the first
+    pixel, pixels between lines, and total pixels.
     """
     address, stride, lines, length, first_pixel, pitch, pixels = image
     total, channels_left = 0, channels
@@ -236,7 +236,7 @@ def run_in_place(
 
 @kernel()
 def select_steps(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_numbers: Any) -> Any:
-    """Copy the steps that affect an image with ``channels`` channels; return how many there are."""
+    """Copy the steps that change an image with ``channels`` channels; return the number of steps copied."""
     count = 0
     for k in range(codes.shape[0]):
         code = codes[k]
@@ -261,12 +261,12 @@ def apply(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
     addresses: Any, layouts: Any, parts: Any, steps: Any, values: Any, weights: Any, lengths: Any, norms: Any,
     writes: Any, targets: Any, work: Any,
 ) -> None:  # fmt: skip
-    """Run all steps on the images at ``addresses``; write the results to the addresses ``targets``.
+    """Run all steps on the images at ``addresses``, and write the results to the addresses ``targets``.
 
-    ``layouts`` holds each image's height, width, channels, bytes between rows, and number of values of the result.
-    ``parts`` holds top, left, height and width of the needed part of each result; the rest is not written. ``norms``
-    (count, 2, 4) holds means and standard deviations. ``work`` (4, pixels) stores the planes of the largest image; it
-    is empty if no step needs a whole image.
+    ``layouts`` has each image's height, width, channels, bytes between rows, and number of values of the result.
+    ``parts`` has top, left, height and width of the needed part of each result; other parts are not written. ``norms``
+    (count, 2, 4) has means and standard deviations. ``work`` (4, pixels) is memory for the planes of the largest image;
+    it is empty if no step needs a whole image.
     """
     planes = np.empty((8, CHUNK), np.float32)
     limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # collected by ``collect``
@@ -310,7 +310,7 @@ def apply(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
             counts[:] = 0
             changed = begin < end or (code >= _BLUR and not kept)
             if changed or code < _BLUR:
-                # If no step changed the image, nothing is stored: the next sweep reads it from its source again.
+                # If no step changed the image, do not store planes: the next sweep reads the source again.
                 channels, total = sweep(
                     image, kept, work, channels, codes, numbers, begin, end, code, limits, counts, ranges, tables,
                     norms, inverses, KEEP if changed else NOTHING, out, floats, planes,

@@ -1,6 +1,6 @@
-"""Operations that numba lacks: fused multiply-add, rounding of float32 without conversion, pointers from addresses.
+"""Operations that numba lacks: fused multiply-add, rounding within float32, and pointers from addresses.
 
-LLVM vectorizes loops over these, like loops over plain arithmetic.
+LLVM vectorizes loops over these operations, as it does for plain arithmetic.
 """
 
 # ruff: noqa: ARG001 - numba passes these arguments to every intrinsic
@@ -31,7 +31,7 @@ def _unary(name: str) -> Any:
 
 
 floor32 = _unary("floor")
-even32 = _unary("rint")  # rounds to the nearest integer, halves to even
+even32 = _unary("rint")  # rounds to the nearest integer; halves to even
 
 
 @_nb.extending.intrinsic  # type: ignore[untyped-decorator]

@@ -1,7 +1,7 @@
-"""The pass over an image in NumPy, used while the kernels are being compiled. Both give identical bits.
+"""The pass over an image in NumPy, used while the kernels are being compiled. Both give bit-identical results.
 
-This module processes whole channels, while ``pixels_kernels`` processes chunks of pixels. In both, channels are float32
-with integer values 0 .. 255, and fused multiply-adds are rounded once.
+This module processes whole channels; ``pixels_kernels`` processes chunks of pixels. In both, channels are float32 with
+integer values 0 .. 255, and fused multiply-adds are rounded once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RED, _GREEN, _BLUE = _F(0.2989), _F(0.587), _F(0.114)
 _UNIT, _BACK, _TINY = _F(1 / 255), _F(255 + 1 - 1e-3), _F(1e-30)
 _TOP, _ZERO, _ONE = _F(255), _F(0), _F(1)
 _COLORED = (steps.SATURATION, steps.HUE, steps.PERMUTE, steps.GRAY, steps.GRAY_ONE)
-_DROPPED_BITS, _HALFWAY = (1 << 29) - 1, 1 << 28  # the float64 mantissa bits that float32 drops, and half their range
+_DROPPED_BITS, _HALFWAY = (1 << 29) - 1, 1 << 28  # mantissa bits of float64 that float32 lacks; half
 
 Plane = npt.NDArray[Any]  # float32
 Image = npt.NDArray[Any]
@@ -37,9 +37,9 @@ def apply(
 
     Args:
         image: uint8 (height, width, channels).
-        out: receives the result: uint8, or float32 from 0 to 1 and then normalized.
-        codes, numbers: the steps, (steps,) and (steps, 2).
-        tables: weights of blurs, matrices of warps.
+        out: the array for the result: uint8, or float32 scaled to 0 .. 1 and then normalized.
+        codes, numbers: the steps' codes (steps,) and parameters (steps, 2).
+        tables: the weights of blurs and matrices of warps.
         norms: (count, 2, 4): means and standard deviations.
         channels_first: whether ``out`` is (channels, height, width).
     """
@@ -89,8 +89,8 @@ def _step(
 def _fma(x: Any, y: Any, z: Any) -> Plane:
     """Return x * y + z in float32, rounded once.
 
-    The product of two float32 is exact in float64. Rounding the sum first to float64 and then to float32 gives the same
-    result as one rounding, unless the float64 is exactly between two float32: then the error of the sum decides.
+    The product of two float32 is exact in float64. Rounding the sum to float64 and then to float32 equals one rounding,
+    unless the float64 is exactly between two float32. In that case, the rounding error of the sum decides.
     """
     product = np.multiply(x, y, dtype=np.float64)
     total = np.asarray(product + z)
@@ -166,7 +166,7 @@ def _equalize(plane: Plane) -> Plane:
 
 
 def _blur(plane: Plane, across: npt.NDArray[np.float32], down: npt.NDArray[np.float32]) -> Plane:
-    """Blur along columns, then along rows, with mirrored borders."""
+    """Blur a channel along columns, then along rows; borders are mirrored."""
     reach, rise = len(across) // 2, len(down) // 2
     height, width = plane.shape
     tall = np.pad(plane, ((rise, rise), (0, 0)), mode="reflect")
@@ -192,7 +192,7 @@ def _sharpen(plane: Plane, rest: np.float32) -> Plane:
 
 
 def _warp(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> list[Plane]:
-    """Resample channels by a matrix; see ``pixels_steps.WARP``."""
+    """Resample channels at the positions given by a matrix; see ``pixels_steps.WARP``."""
     height, width = planes[0].shape
     y, x = np.mgrid[:height, :width] + 0.5
     a, b, c, d, e, f, g, h = table[:8]
@@ -221,7 +221,7 @@ def _warp(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> lis
 
 
 def _normalize(plane: Plane, norms: npt.NDArray[np.float32]) -> Plane:
-    """Scale a plane to 0 .. 1 and normalize it."""
+    """Scale a plane to 0 .. 1, and normalize it."""
     result: Plane = plane * _UNIT
     with np.errstate(all="ignore"):  # overflow gives infinity, as in the compiled pass
         for mean, std in norms:

@@ -1,7 +1,7 @@
-"""Compiled operators on single pixels. Each works in place on a chunk of the channels of an image.
+"""Compiled operators on single pixels; each changes a chunk of the channels of an image in place.
 
-Channels are float32 rows of the integers 0 .. 255 that a uint8 image would hold. So every operator rounds and clamps as
-if it ran separately, and no conversion is needed between operators. The arithmetic is torchvision's.
+Channels are float32 rows with the integer values 0 .. 255 of a uint8 image. Every operator rounds and clamps as if it
+ran separately, so that no conversion between operators is needed. The arithmetic is that of torchvision.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def saturate(planes: Any, n: Any, factor: Any, rest: Any) -> None:
 def shift_hue(planes: Any, n: Any, shift: Any) -> None:
     """Add ``shift``, a fraction of the color circle, to the hue in HSV.
 
-    ``before`` and ``after`` are the channels next to the largest one on the circle. Converting back, the distance
-    between the hue's sector and a channel decides whether that is the largest, middle or smallest one.
+    ``before`` and ``after`` are the channels next to the largest channel on the color circle. In the conversion back to
+    RGB, a channel's distance from the hue's sector decides whether it is the largest, middle or smallest channel.
     """
     red, green, blue = planes[0], planes[1], planes[2]
     for i in range(n):
@@ -84,7 +84,7 @@ def shift_hue(planes: Any, n: Any, shift: Any) -> None:
 
 @kernel()
 def gray(planes: Any, n: Any) -> None:
-    """Write the gray value, a weighted sum of the three channels, to the first channel."""
+    """Replace the first channel by the gray value, a weighted sum of the three channels."""
     red, green, blue = planes[0], planes[1], planes[2]
     for i in range(n):
         red[i] = floor32(fma32(blue[i], _BLUE, fma32(green[i], _GREEN, red[i] * _RED)))
@@ -150,7 +150,7 @@ def unit_standardize(plane: Any, target: Any, n: Any, mean: Any, std: Any) -> No
 
 @kernel()
 def unit_standardize_fast(plane: Any, target: Any, n: Any, mean: Any, std: Any, inverse: Any) -> None:
-    """Do the same as ``unit_standardize``, with Markstein's division by an inverse (IBM J. Res. Dev. 34, 1990)."""
+    """Compute ``unit_standardize`` with Markstein's division by an inverse (IBM J. Res. Dev. 34, 1990)."""
     for i in range(n):
         value = plane[i] * _UNIT - mean
         near = value * inverse
@@ -159,7 +159,7 @@ def unit_standardize_fast(plane: Any, target: Any, n: Any, mean: Any, std: Any, 
 
 @kernel()
 def inverse_of(mean: Any, std: Any) -> Any:
-    """Return 1 / std if Markstein's division gives the exact quotient for all 256 pixel values, else 0."""
+    """Return 1 / std if Markstein's division is exact for all 256 pixel values, else 0."""
     inverse = _ONE / std
     for i in range(256):
         value = np.float32(i) * _UNIT - mean

@@ -1,4 +1,4 @@
-"""Steps: the instructions that pixel operators give the kernel for each row, each a code and two numbers."""
+"""Steps: the instructions of pixel operators to the kernel. Each row has steps of a code and two parameters."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Codes = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.float32]
 
-NONE = 0  # leaves the row unchanged; the comments below name each step's numbers
+NONE = 0  # leaves the row unchanged; comments below name each step's parameters
 BRIGHTNESS = 1  # factor
 SATURATION = 2  # factor
 HUE = 3  # shift
-GRAY = 4  # keeps the number of channels
-GRAY_ONE = 5  # leaves one channel
+GRAY = 4  # grayscale with an unchanged number of channels
+GRAY_ONE = 5  # grayscale with one channel
 SPREAD = 6  # copies one channel to three
 SOLARIZE = 7  # threshold
 POSTERIZE = 8  # step
-PERMUTE = 9  # source channel of each channel, one base-4 digit each, the first channel's lowest
+PERMUTE = 9  # base-4 number: digit i, from the lowest, is the source of channel i
 BLEND = 10  # factor, mean; replaces CONTRAST once the mean is known
 STRETCH = 11  # replaces AUTOCONTRAST once the range is known
 TABLE = 12  # replaces EQUALIZE once the histogram is known
-WHOLE = 20  # steps from this code on need the whole image as the previous steps leave it
+WHOLE = 20  # steps from this code on need the whole image after the previous steps
 CONTRAST = 20  # factor
 AUTOCONTRAST = 21
 EQUALIZE = 22
@@ -33,10 +33,10 @@ BLUR = 23  # indices of two tables of weights: along rows, along columns
 SHARPEN = 24  # factor
 WARP = 25  # index of a table, mode
 
-# The table of a WARP holds a .. h and the fill of four channels. The result at (x, y) is taken from the source at
-# ((ax + by + c) / (gx + hy + 1), (dx + ey + f) / (gx + hy + 1)). Mode 0 takes the nearest pixel; 1 interpolates with 0
-# outside the image; 2 interpolates and blends with the fill by the weight of the pixels outside.
-# What a sweep writes: KEEP stores planes for the next sweep, NOTHING only collects values.
+# The table of a WARP has a .. h and the fill values of four channels. The pixel at (x, y) is computed at the source's
+# ((ax + by + c) / (gx + hy + 1), (dx + ey + f) / (gx + hy + 1)). Mode 0 uses the nearest pixel; 1 interpolates, with 0
+# outside the image; 2 interpolates and blends with the fill according to the weight of pixels outside the image.
+# Outputs of a sweep: KEEP stores planes for the next sweep, NOTHING only collects values.
 KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4
 NOTHING = 5
 
@@ -53,7 +53,7 @@ class Steps:
     Attributes:
         codes: int64 (rows, steps).
         numbers: float64 (rows, steps, 2): the parameters of each step.
-        tables: weights and matrices; numbers of BLUR and WARP steps are indices into this list.
+        tables: weights and matrices; the parameters of BLUR and WARP steps are indices into this list.
     """
 
     codes: Codes
@@ -61,7 +61,7 @@ class Steps:
     tables: list[Weights] = field(default_factory=list)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return, per row, whether any step applies, and the amounts by name in the order of the steps."""
+        """Return for each row whether any step applies, and the amounts by name in the order of the steps."""
         rows = zip(self.codes.tolist(), self.numbers[:, :, 0].tolist(), strict=True)
         described: list[dict[str, Any]] = []
         for codes, amounts in rows:
@@ -73,24 +73,24 @@ class Steps:
         return described
 
     def _amount(self, code: int, amount: float) -> Any:
-        """Return a step's amount: a number, or a tuple for the order of channels or a matrix."""
+        """Return a step's amount: a number, or a tuple with the order of channels or a matrix."""
         if code == WARP:
             return tuple(self.tables[int(amount)][:8].tolist())
         return tuple(int(amount) >> 2 * c & 3 for c in range(3)) if code == PERMUTE else amount
 
     def followed_by(self, after: Steps) -> Steps:
-        """Return these steps followed by the steps ``after``."""
+        """Return steps that run these steps, then the steps ``after``."""
         codes, numbers = np.concatenate([self.codes, after.codes], axis=1), after.shift_table_indices(len(self.tables))
         return Steps(codes, np.concatenate([self.numbers, numbers], axis=1), self.tables + after.tables)
 
     def shift_table_indices(self, tables: int) -> Numbers:
-        """Return the numbers with indices of tables shifted by ``tables``, the number of tables before these."""
+        """Return the parameters with table indices increased by ``tables``, the number of preceding tables."""
         places = np.stack([(self.codes == BLUR) | (self.codes == WARP), self.codes == BLUR], axis=2)
         return np.asarray(self.numbers + places * tables, dtype=np.float64)
 
 
 def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDArray[np.bool_] | None = None) -> Steps:
-    """Return a single step per row: ``code``, or NONE where ``applied`` is False."""
+    """Return steps with one step per row: ``code``, or NONE if ``applied`` is False for the row."""
     codes = np.full((rows, 1), code, dtype=np.int64)
     if applied is not None:
         codes[~applied] = NONE

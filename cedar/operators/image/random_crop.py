@@ -1,4 +1,4 @@
-"""random_resized_crop: cut out a random part of each image and resample it to one size."""
+"""random_resized_crop: cut a random part out of each image and resample it to a fixed size."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ TRIES = 10
 @resampling
 @dataclass(frozen=True)
 class RandomResizedCrop(Spatial):
-    """Cut out a random part of each image and resample it: torchvision.transforms.v2.RandomResizedCrop, on PIL images.
+    """Crop a random part of each image and resample it: torchvision.transforms.v2.RandomResizedCrop for PIL images.
 
     The part's fraction of the area, the logarithm of its width / height, and its position are drawn uniformly. The
-    first of ten draws that fits into the image is used; otherwise the largest centered part with an allowed ratio.
+    result is the first of ten draws that fits into the image, or else the largest centered part with an allowed ratio.
 
     Args:
         size: (height, width) of the result, or one number for both.
         scale: (min, max) fraction of the image's area.
         ratio: (min, max) of width / height.
-        interpolation: "bilinear", "nearest" or "bicubic", as Pillow computes them.
-        antialias: when shrinking, average all source pixels that an output pixel covers, as Pillow always does.
+        interpolation: "bilinear", "nearest" or "bicubic", computed as in Pillow.
+        antialias: whether shrinking averages all source pixels that an output pixel covers, as Pillow always does.
 
     Raises:
         PipelineError: an argument is invalid, or the column does not hold images.
@@ -89,7 +89,7 @@ class RandomResizedCrop(Spatial):
         return cuts
 
     def _largest_centered(self, sizes: Sizes) -> Sizes:
-        """Return the largest centered parts with the allowed ratio that is closest to the image's ratio."""
+        """Return each image's largest centered part with the allowed ratio that is closest to the image's ratio."""
         height, width = sizes[:, 0], sizes[:, 1]
         ratio = width / height
         flat, steep = ratio > self.ratio[1], ratio < self.ratio[0]
@@ -102,16 +102,16 @@ class RandomResizedCrop(Spatial):
 def random_parts(
     sizes: Sizes, draws: Draws, scale: Sequence[float], ratio: Sequence[float], *, larger: int = 0, first: int = 0
 ) -> tuple[Sizes, npt.NDArray[np.bool_]]:
-    """Draw a part of each image, with random fraction of its area, random width / height and random position.
+    """Draw a part of each image: a random fraction of its area, with a random width / height and position.
 
     Args:
         scale: (min, max) fraction of the area.
-        ratio: (min, max) of width / height; its logarithm is drawn uniformly.
+        ratio: (min, max) of width / height; the logarithm of the ratio is drawn uniformly.
         larger: number of pixels by which the image must exceed the part on both axes.
         first: index of the first random number to use.
 
     Returns:
-        int64 (rows, 4): top, left, height, width; and a mask of the rows for which none of ten parts fits.
+        int64 (rows, 4) with top, left, height, width; and a mask of the rows for which none of ten parts fits.
     """
     numbers = draws.uniform(4 * TRIES, first).reshape(len(sizes), TRIES, 4)
     height, width = sizes[:, :1], sizes[:, 1:]
