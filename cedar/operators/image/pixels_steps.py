@@ -100,7 +100,7 @@ def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDAr
 
 
 def concatenate_steps(steps: list[Steps], rows: int) -> tuple[Codes, Numbers, Weights, Codes]:
-    """Concatenate the steps of several operators: codes, numbers, tables padded to one length, and table lengths."""
+    """Concatenate steps of operators; return codes, parameters, tables padded to equal length, and table lengths."""
     codes = np.concatenate([np.zeros((rows, 0), dtype=np.int64), *(step.codes for step in steps)], axis=1)
     numbers = [np.zeros((rows, 0, 2))]
     tables: list[Weights] = []

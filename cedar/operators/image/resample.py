@@ -1,4 +1,4 @@
-"""Bilinear resizing with the same bits as Pillow, used by resize and random_resized_crop."""
+"""Bilinear resizing, bit-identical to Pillow, used by resize and random_resized_crop."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def resize_into(
 ) -> None:
     """Resize a part of an image into ``out``.
 
-    The result equals ``PIL.Image.resize(size, BILINEAR, box)`` bit for bit: 22-bit weights, columns first, rounded to
-    uint8, then rows. (Pillow 13 starts with rows if the height shrinks much more than the width.) As in Pillow, pixels
-    just outside the box contribute to its border. To exclude them, crop first, which copies nothing:
+    The result equals ``PIL.Image.resize(size, BILINEAR, box)`` bit for bit. Weights have 22 bits; columns are resized
+    first and rounded to uint8, then rows. (Pillow 13 starts with rows if the height shrinks much more than the width.)
+    As in Pillow, pixels just outside the box contribute to its border. To exclude them, crop first without a copy:
     ``resize_into(image[top:bottom, left:right], None, out)``.
 
     Args:
-        source: uint8 (height, width, channels), any strides; copied only if the pixels of a row are not contiguous.
+        source: uint8 (height, width, channels) with any strides; copied only if the pixels of a row are not contiguous.
         box: (top, left, height, width) of the part in pixels, possibly fractional; None for the whole image.
-        out: uint8 (height, width, channels), contiguous: receives the result.
-        antialias: when shrinking, average all source pixels that an output pixel covers. False uses only the four
-            nearest, with pixel centers at halves, as torch's ``interpolate(..., align_corners=False)``.
-        flip: mirror the result left to right, at no cost.
+        out: the array for the result: uint8 (height, width, channels), contiguous.
+        antialias: whether shrinking averages all source pixels that an output pixel covers. False uses only the nearest
+            four pixels, with pixel centers at halves, as torch's ``interpolate(..., align_corners=False)``.
+        flip: whether to mirror the result left to right, which takes no extra time.
 
     Raises:
         ValueError: the shapes or the box are invalid.
@@ -56,7 +56,7 @@ def resize_into(
         raise ValueError(f"the box {(top, left, tall, wide)} is not within an image of {height} x {width}")
     if not rows or not columns:
         return
-    stop, end = np.float32(top + tall), np.float32(left + wide)  # Pillow stores the box as float32, too
+    stop, end = np.float32(top + tall), np.float32(left + wide)  # as in Pillow, the box is float32
     kernels = compiled("resample")
     if kernels is None:
         with slow_path_lock:

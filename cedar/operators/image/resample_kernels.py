@@ -1,4 +1,4 @@
-"""Compiled bilinear resizing in Pillow's arithmetic: weights, then sums along rows, then sums along columns."""
+"""Compiled bilinear resizing with Pillow's arithmetic: weights, sums along rows, and sums along columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _carray = numba().carray
 
 @kernel("Tuple((int64[:, ::1], int32[:, ::1]))(int64, float32, float32, int64, boolean, boolean)")
 def compute_weights(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip: Any) -> Any:
-    """Return (first, count) of the inputs that each output sums, and their weights; outputs span start .. stop."""
+    """Return for each output (first, count) of its inputs, and their weights; outputs cover start .. stop."""
     scale = np.float64(stop - start) / outputs
     support = scale if antialias and scale > 1.0 else 1.0
     bounds = np.empty((outputs, 2), np.int64)
@@ -42,7 +42,7 @@ def compute_weights(size: Any, start: Any, stop: Any, outputs: Any, antialias: A
                 used = k - zeros + 1
         bounds[index, 0] = first + zeros
         bounds[index, 1] = used
-    # Pad with weights of 0 to one count for all outputs: the processor predicts loops of constant length better.
+    # Pad weights with 0 to the same count for all outputs, since processors predict loops of constant length better.
     max_count = 0
     for i in range(outputs):
         max_count = max(max_count, bounds[i, 1])
@@ -67,14 +67,14 @@ def resize(
     columns = length // channels
     ys, yw = compute_weights(height, top, bottom, rows, antialias, False)
     xs, xw = compute_weights(width, left, right, columns, antialias, flip)
-    lefts = xs[:, 0] * channels  # index in a row of the first value of each output column
+    lefts = xs[:, 0] * channels  # for each output column, the index of its first input in a row
     taps = xs[0, 1]
     chunks = (length + LINE - 1) // LINE
     pitch = (chunks + 1) * LINE
     slots = (yw.shape[1] + 2 * GROUP) // GROUP * GROUP  # a multiple of GROUP, so that groups never wrap around
     ring = np.empty((slots, pitch), np.uint8)
     line = np.empty(pitch, np.uint8)
-    # Copy the rows of the last group with four bytes of padding, since four bytes are read per pixel.
+    # Copy the rows of the last group and add four bytes, since four bytes are read per pixel.
     tail = (height - 1) // GROUP * GROUP
     ends = np.zeros((GROUP, width * channels + 4), np.uint8)
     for y in range(tail, height):
@@ -83,7 +83,7 @@ def resize(
             ends[y - tail, x] = line_there[x]
     rows_done = 0
     for y in range(rows):
-        base = address(ring)  # in the loop, so that numba keeps ``ring`` alive
+        base = address(ring)  # inside the loop, so that numba keeps ``ring`` alive
         first, count = ys[y, 0], ys[y, 1]
         rows_done = max(rows_done, first // GROUP * GROUP)
         while rows_done < first + count:
@@ -91,7 +91,7 @@ def resize(
                 begin, row_stride = source + rows_done * stride, stride
             else:
                 begin, row_stride = address(ends), width * channels + 4
-            for c in range((channels - 1) // 4 * 4, -1, -4):  # bytes written past a pixel are overwritten later
+            for c in range((channels - 1) // 4 * 4, -1, -4):  # later iterations overwrite bytes past a pixel
                 weigh_pixels(
                     begin + c, row_stride, base + rows_done % slots * pitch + c, pitch, channels, columns,
                     address(lefts), taps, address(xw), np.int64(xw.shape[1] * 4),
@@ -107,7 +107,7 @@ def resize(
 def resize_all(
     addresses: Any, stride: Any, channels: Any, parts: Any, antialias: Any, flips: Any, places: Any, targets: Any
 ) -> None:
-    """Cut parts (top, left, height, width) out of images, and resize each to ``targets`` at its index in ``places``."""
+    """Resize a part (top, left, height, width) of each image; write it to ``targets`` at its index in ``places``."""
     for i in range(len(addresses)):
         top, left, height, width = parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3]
         resize(

@@ -1,7 +1,7 @@
 """The two inner loops of resizing in LLVM vector instructions: weighted sums of pixels and of lines.
 
-A three-byte pixel is read as four bytes, so that it fills four vector lanes. This is several times as fast as the code
-that compilers generate from a plain loop.
+Pixels of three bytes are read as four bytes, so that they fill four vector lanes. This is several times as fast as the
+code that compilers generate for a plain loop.
 """
 
 # ruff: noqa: ARG001 - numba passes these arguments to every intrinsic
@@ -54,7 +54,7 @@ def _add(builder: Any, total: Any, values: Any, weight: Any) -> None:
 
 
 def _round_and_clamp(builder: Any, total: Any) -> Any:
-    """Round non-negative totals to integers, and clamp them to 255."""
+    """Round non-negative sums to integers, and clamp them to 255."""
     kind = total.type.pointee
     whole = builder.lshr(builder.load(total), _ir.Constant(kind, [BITS] * kind.count))
     top = _ir.Constant(kind, [255] * kind.count)
@@ -71,7 +71,7 @@ def weigh_pixels(  # noqa: PLR0913 - compiled functions take plain arrays and nu
     typing: Any, source: Any, stride: Any, target: Any, pitch: Any, step: Any, columns: Any, lefts: Any, count: Any,
     weights: Any, spacing: Any,
 ) -> Any:  # fmt: skip
-    """Sum ``count`` weighted pixels into each output pixel, for GROUP rows at once. Four bytes per pixel are accessed.
+    """Compute output pixels of GROUP rows as sums of ``count`` weighted pixels; four bytes per pixel are accessed.
 
     Distances in bytes: ``stride`` between source rows, ``pitch`` between target rows, ``step`` between pixels,
     ``spacing`` between the weights of two outputs. ``lefts`` is the address of each output's int64 source offset.
@@ -132,7 +132,7 @@ def weigh_pixels(  # noqa: PLR0913 - compiled functions take plain arrays and nu
 def weigh_lines(
     typing: Any, ring: Any, stride: Any, slots: Any, first: Any, count: Any, weights: Any, target: Any, chunks: Any
 ) -> Any:
-    """Write ``chunks`` times LINE bytes: weighted sums of ``count`` lines of the ring buffer from ``first`` on."""
+    """Write ``chunks`` times LINE bytes: the weighted sum of ``count`` lines of the ring buffer, from ``first`` on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         ring, stride, slots, first, count, weights, target, chunks = args

@@ -1,4 +1,4 @@
-"""Bilinear resizing in NumPy, used while the kernels are being compiled; both give identical bits."""
+"""Bilinear resizing in NumPy, used while the kernels are being compiled; both give bit-identical results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def resize(
 def _compute_weights(
     size: int, start: np.float32, stop: np.float32, outputs: int, antialias: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Return the indices and weights of each output's inputs, (outputs, inputs); indices of weight 0 are arbitrary."""
+    """Return each output's input indices and weights, (outputs, inputs); indices of zero weights are arbitrary."""
     scale = float(stop - start) / outputs
     support = scale if antialias and scale > 1.0 else 1.0
     center = float(start) + (np.arange(outputs) + 0.5) * scale
@@ -52,7 +52,7 @@ def _compute_weights(
 def _weighted_sum(
     pixels: npt.NDArray[np.uint8], axis: int, indices: npt.NDArray[np.int64], weights: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.uint8]:
-    """Return weighted sums along an axis, rounded to uint8."""
+    """Compute weighted sums along an axis and round them to uint8."""
     shape = (-1, 1, 1) if axis == 0 else (1, -1, 1)
     total: Any = np.int32(1 << (_BITS - 1))
     for index, weight in zip(indices.T, weights.T, strict=True):

@@ -1,4 +1,4 @@
-"""resize: resample images to one size, or their shorter side to one length."""
+"""resize: resample images to a fixed size, or so that their shorter side has a fixed length."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Resize(Spatial):
     """Resample images and scale their boxes: torchvision.transforms.v2.Resize, on PIL images.
 
     Args:
-        size: (height, width), or one number for the shorter side; the longer side is scaled and rounded down.
-        interpolation: "bilinear", "nearest" or "bicubic", as Pillow computes them.
+        size: (height, width), or one number for the shorter side; the longer side is scaled with it and rounded down.
+        interpolation: "bilinear", "nearest" or "bicubic", computed as in Pillow.
         max_size: maximum length of the longer side, if ``size`` is one number.
-        antialias: when shrinking, average all source pixels that an output pixel covers, as Pillow always does.
+        antialias: whether shrinking averages all source pixels that an output pixel covers, as Pillow always does.
 
     Raises:
         PipelineError: an argument is invalid, or the column does not hold images.

@@ -1,4 +1,4 @@
-"""Resamples one image: uint8 images with a bilinear filter by cedar's kernel, all others by Pillow."""
+"""Resample one image: with cedar's kernel for uint8 images and bilinear filters, otherwise with Pillow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Box: TypeAlias = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Filter:
-    """The filter to resample images with."""
+    """The filter for resampling images."""
 
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
@@ -73,10 +73,10 @@ def _by_pillow(image: Image, size: tuple[int, int], how: Filter, box: Box) -> Im
     pillow = library("PIL.Image", "images", "resize")
     filters = pillow.Resampling
     method = {"nearest": filters.NEAREST, "bilinear": filters.BILINEAR, "bicubic": filters.BICUBIC}[how.interpolation]
-    # Resize each channel separately, since Pillow would premultiply by the last channel as alpha.
+    # Resize each channel separately, since Pillow would treat the last channel as alpha and premultiply by it.
     planes = [pillow.fromarray(np.ascontiguousarray(image[..., i])) for i in range(image.shape[2])]
     top, left, tall, wide = box
-    if how.interpolation != "nearest":  # Pillow 13 may start with columns; force rows first, as in other versions
+    if how.interpolation != "nearest":  # Pillow 13 may start with columns; force rows first
         height = image.shape[0]
         planes = [plane.resize((size[1], height), method, (left, 0, left + wide, height)) for plane in planes]
         left, wide = 0, size[1]

@@ -20,11 +20,11 @@ from cedar.operators.image.spatial import check_probability
 class Sharpness(PixelTransform):
     """Make an image sharper or softer: torchvision.transforms.v2.RandomAdjustSharpness.
 
-    Takes uint8 images (height, width, 1 or 3). Inner pixels become value * factor + mean * (1 - factor), rounded down.
-    The mean is of 3 x 3 pixels, with the central one counted five times. Images with a side below 3 stay unchanged.
+    Takes uint8 images (height, width, 1 or 3). Inner pixels become value * factor + mean * (1 - factor), rounded down,
+    where mean is that of 3 x 3 pixels with the center counted five times. Images with a side below 3 stay unchanged.
 
     Args:
-        sharpness_factor: at least 0; 0 gives the mean, 1 changes nothing, 2 sharpens.
+        sharpness_factor: a number of at least 0: 0 softens to the mean, 1 changes nothing, 2 sharpens.
         p: probability that a row is changed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""solarize, invert, posterize, autocontrast, equalize: map each value by a fixed rule or by the image's histogram."""
+"""solarize, invert, posterize, autocontrast and equalize: map values by a fixed rule or by the image's histogram."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Solarize(PixelTransform):
     Takes uint8 images (height, width, channels) with any number of channels.
 
     Args:
-        threshold: smallest value to invert, at most 255.
+        threshold: the smallest value to invert, at most 255.
         p: probability that a row is changed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Sources of the images of a block: files in memory, or arrays."""
+"""Sources of the images of a block: image files in memory, or arrays."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Source(Protocol):
 
     Attributes:
         kind: the type of the images.
-        sizes: int64 (rows, 2): heights and widths; 1 for rows without an image.
-        bad: the error of each row without an image.
-        fails_late: whether ``image`` may raise BadImage for further rows.
+        sizes: int64 (rows, 2): heights and widths of the images; 1 for rows without a valid image.
+        bad: the errors of rows without a valid image.
+        fails_late: whether ``image`` may raise BadImage for other rows.
     """
 
     kind: ColumnType
@@ -41,14 +41,14 @@ class Source(Protocol):
         """
 
     def reuse(self) -> None:
-        """Allow the source to reuse memory: from now on, an image is only needed until the next one is requested."""
+        """Allow the source to reuse an image's memory when the next image is requested."""
 
     def column(self) -> Column:
-        """Return all images as a column; the values of failed rows are arbitrary."""
+        """Return all images as a column; values of failed rows are arbitrary."""
 
 
 class Files:
-    """Image files in memory; each file is decoded when its image is requested."""
+    """Image files in memory. Each file is decoded when its image is requested."""
 
     fails_late = True
 
@@ -82,7 +82,7 @@ class Files:
         image = decode_image(
             self.files[row], header, decode.mode, strict=decode.strict, rows=needed, shrink=by, allocate=self._allocate
         )
-        if by == 1 or image.shape[1] == width:  # Pillow was the fallback and did not reduce the image
+        if by == 1 or image.shape[1] == width:  # Pillow, the fallback, did not reduce the image
             return image, steps
         down, right = orientation_flips(header.orientation)
         start = (image.shape[0] - height / by if down else 0.0, image.shape[1] - width / by if right else 0.0)
@@ -96,7 +96,7 @@ class Files:
 
 
 class PixelSource:
-    """The images of another source after a pass over their pixels; each is computed when it is requested."""
+    """The images of another source after a pass of pixel operators, which runs when an image is requested."""
 
     def __init__(self, source: Source, pixel_pass: PreparedPass, kind: ColumnType) -> None:
         self._source, self._pass = source, pixel_pass
@@ -120,10 +120,10 @@ class PixelSource:
 
 
 class Arrays:
-    """Images that are already arrays.
+    """Images that have already been decoded to arrays.
 
     Args:
-        images: a tensor column, or a sequence of images, with None for rows without one.
+        images: a tensor column, or a sequence of images with None for rows without an image.
         kind: the type of the images, if known.
     """
 
@@ -154,14 +154,14 @@ class Arrays:
         return self.images[row], steps
 
     def reuse(self) -> None:
-        """Do nothing, since no image is decoded."""
+        """Do nothing, since images are not decoded here."""
 
     def column(self) -> Column:
         return self.images if self.tensor else objects([_without_base(image) for image in self.images])
 
 
 def _without_base(image: Image | None) -> Image | None:
-    """Copy an image if it is a view of a larger array, which it would otherwise keep in memory."""
+    """Copy an image if it is a view of a larger array, so that the array can be freed."""
     if image is None or (image.flags.c_contiguous and (image.base is None or image.base.size <= image.size)):
         return image
     return image.copy()
@@ -169,17 +169,17 @@ def _without_base(image: Image | None) -> Image | None:
 
 # ---- decoding at reduced size ----------------------------------------------------------------------------------------
 
-# A JPEG decoder can turn each coded block of 8 x 8 pixels into 4 x 4, 2 x 2 or 1 x 1 pixels in a fraction of the time.
-# Results differ slightly from resampling the full image, so this is done only with ``exact=False``.
+# JPEG decoders can decode each block of 8 x 8 pixels to 4 x 4, 2 x 2 or 1 x 1 pixels in a fraction of the time. The
+# results differ slightly from resampling the full image, so cedar does this only with ``exact=False``.
 
 
 FACTORS = (8, 4, 2)
 
 
 def shrink_factor(steps: Steps, height: int, width: int) -> int:
-    """Return the factor (8, 4, 2 or 1) by which to reduce an image while decoding, so that resampling still shrinks it.
+    """Return the factor (8, 4, 2 or 1) by which decoding may reduce an image, so that resampling need not enlarge it.
 
-    It is 1 without antialiasing: an output then depends on four exact pixels, which a reduced image does not have.
+    Without antialiasing, it is 1: an output pixel then depends on four exact pixels, which a reduced image lacks.
     """
     resampling = steps.resampling(height, width)
     if resampling is None:
@@ -195,7 +195,7 @@ def shrink_factor(steps: Steps, height: int, width: int) -> int:
 
 @dataclass(frozen=True)
 class ScaledMoves:
-    """The moves of one row, to be applied to an image that was decoded at ``1 / by`` of its size.
+    """The moves of one row, for an image that was decoded at ``1 / by`` of its size.
 
     Args:
         size: height and width of the full image.
@@ -215,7 +215,7 @@ class ScaledMoves:
         move = self.steps.moves[index]
         size = move.row(self.steps.row).size
         assert size is not None
-        # Cut first, so that pixels outside the part do not contribute to its border.
+        # Cut before resampling, so that pixels outside the part do not contribute to its border.
         y, tall_at = self._cut(top, tall, 0, image.shape[0])
         x, wide_at = self._cut(left, wide, 1, image.shape[1])
         box = (y[0], x[0], y[1], x[1])

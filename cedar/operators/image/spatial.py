@@ -1,4 +1,4 @@
-"""Base class of spatial operators, which describe how each image moves; boxes follow these moves."""
+"""The base class of spatial operators, which describe the moves of each image; boxes move in the same way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedar.operators.transform import Transform
 
 
 class Spatial(ImageTransform):
-    """Base class: reads and writes an image column, and optionally columns of boxes and of entries per box."""
+    """Base class: reads and writes an image column, and optionally columns of boxes and of one entry per box."""
 
     arity: ClassVar[int | None] = None
     outputs: ClassVar[int | None] = None
@@ -28,7 +28,7 @@ class Spatial(ImageTransform):
 
     @property
     def averages(self) -> bool:
-        """Whether pixels of a reduced image are averages of all source pixels that they cover."""
+        """Whether shrinking averages all source pixels that an output pixel covers."""
         return False
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Spatial(ImageTransform):
         """
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return height and width of all results, or None if they differ. By default the size does not change.
+        """Return the height and width of all results, or None if these differ. By default, sizes do not change.
 
         ``shape`` is the height and width of all images, or None if these differ.
         """
@@ -85,7 +85,7 @@ class Spatial(ImageTransform):
 
 
 def pair(value: int | Sequence[int], parameter: str) -> tuple[int, int]:
-    """Return (height, width); one number stands for both. Raise ValueError for anything else."""
+    """Return (height, width), which may be given as a single number; raise ValueError for other values."""
     both = (value, value) if isinstance(value, int | np.integer) else tuple_of(value)
     if len(both) != 2 or not all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in both):
         raise ValueError(f"{parameter} is {value!r}, not one or two integers above 0")
@@ -101,7 +101,7 @@ def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
     """Check that the ``fill`` of a transform matches the images.
 
     Raises:
-        PipelineError: it has a different number of channels, or values that the dtype cannot hold.
+        PipelineError: ``fill`` has another number of channels, or values that the dtype cannot represent.
     """
     parameter = "value" if hasattr(transform, "value") else "fill"
     fill = (getattr(transform, parameter, None) or ()) if getattr(transform, "mode", "constant") == "constant" else ()
@@ -130,7 +130,7 @@ def check_probability(name: str, parameter: str, value: float) -> None:
 def check_range(
     name: str, parameter: str, value: Sequence[float], low: float, high: float = float("inf")
 ) -> tuple[float, float]:
-    """Return the ends (min, max) of a range after checking that they lie between ``low`` and ``high``.
+    """Check that a range (min, max) is within ``low`` to ``high``, and return it.
 
     Raises:
         PipelineError: the value is not such a range.
@@ -143,7 +143,7 @@ def check_range(
 
 
 def require_draws(draws: Draws | None) -> Draws:
-    """Return the draws of a random operator.
+    """Check that a random operator was called with draws, and return them.
 
     Raises:
         PipelineError: the operator was called without draws.

@@ -27,7 +27,7 @@ _CORNERS = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=np.int64)  # (x, y) 
 
 
 class Warp(PixelTransform):
-    """Base class: takes each pixel from another position of the same image, and keeps the size."""
+    """Base class: computes each pixel from another position in the image, and keeps the image's size."""
 
     takes: ClassVar[tuple[int, ...]] = ()
     random: ClassVar[bool] = True
@@ -45,11 +45,11 @@ class Warp(PixelTransform):
 class Rotation(Warp):
     """Rotate by a random angle, counter-clockwise: torchvision.transforms.v2.RandomRotation.
 
-    Takes uint8 images (height, width, channels), which keep their size. Positions are computed in float64 from a
-    float32 matrix; torchvision computes them in float32, so a few values may differ by one.
+    Takes uint8 images (height, width, channels) and keeps their size. Positions are computed in float64 from a float32
+    matrix; torchvision computes them in float32, so a few pixel values may differ by one.
 
     Args:
-        degrees: x draws the angle uniformly from -x to x; (min, max) from that range.
+        degrees: range of the angle, which is drawn uniformly: (min, max), or x for -x to x.
         interpolation: "nearest" or "bilinear".
         center: (x, y) in pixels from the top left; by default the center of the image.
         fill: value of pixels from outside the image: one number, or one per channel.
@@ -86,10 +86,10 @@ class Affine(Warp):
     Takes uint8 images (height, width, channels), which keep their size. See ``rotation`` for the arithmetic.
 
     Args:
-        degrees: clockwise angle; x draws it uniformly from -x to x; (min, max) from that range.
-        translate: (x, y): maximum shift as fractions of width and height; shifts are uniform, rounded to whole pixels.
-        scale: (min, max) of the scaling factor, drawn uniformly.
-        shear: angle along x, as for ``degrees``; or (x min, x max, y min, y max).
+        degrees: range of the clockwise angle, which is drawn uniformly: (min, max), or x for -x to x.
+        translate: (x, y): maximum shifts as fractions of width and height; drawn uniformly, rounded to whole pixels.
+        scale: (min, max) of the scaling factor, which is drawn uniformly.
+        shear: range of the angle along x, as for ``degrees``, or (x min, x max, y min, y max).
         interpolation: "nearest" or "bilinear".
         fill: value of pixels from outside the image: one number, or one per channel.
         center: (x, y) in pixels from the top left; by default the center of the image.
@@ -143,13 +143,13 @@ class Affine(Warp):
 @resampling
 @dataclass(frozen=True)
 class Perspective(Warp):
-    """Move the corners inward by random amounts: torchvision.transforms.v2.RandomPerspective.
+    """Move the corners of an image inward by random amounts: torchvision.transforms.v2.RandomPerspective.
 
     Takes uint8 images (height, width, channels), which keep their size. See ``rotation`` for the arithmetic. An image
     with a side of one pixel stays unchanged.
 
     Args:
-        distortion_scale: maximum movement of a corner, as a fraction of half a side, 0 .. 1.
+        distortion_scale: maximum shift of a corner as a fraction of half a side, 0 .. 1.
         p: probability that a row is changed.
         interpolation: "nearest" or "bilinear".
         fill: value of pixels from outside the image: one number, or one per channel.
@@ -198,22 +198,22 @@ def matrices(
     tangents: npt.ArrayLike = 0.0,
     center: npt.ArrayLike | None = None,
 ) -> Numbers:
-    """Return the matrix of each row that maps results to sources, float64 (rows, 8): see ``pixels_steps.WARP``.
+    """Return for each row the matrix that maps positions in the result to the source, float64 (rows, 8); see ``WARP``.
 
     Args:
         sizes: heights and widths of the images.
         angles: rotation in degrees, clockwise.
         shifts: translation along x and y in pixels.
         scales: scaling factors.
-        tangents: tangents of the shear angles along x and y; shears are applied before the rotation.
-        center: (x, y) of the fixed point; by default the center of the image.
+        tangents: tangents of the shear angles along x and y; the shear precedes the rotation.
+        center: (x, y) of the point that stays in place; by default the center of the image.
     """
     rows = len(sizes)
     angle = np.radians(np.broadcast_to(np.asarray(angles, dtype=np.float64), rows))
     slant, lean = np.broadcast_to(np.asarray(tangents, dtype=np.float64), (rows, 2)).T
     scale = np.broadcast_to(np.asarray(scales, dtype=np.float64), rows)
     cos, sin = np.cos(angle), np.sin(angle)
-    # The image moves by rotation @ [[1, -slant], [-lean, 1 + slant * lean]] * scale. ``back`` is the inverse.
+    # The image is transformed by rotation @ [[1, -slant], [-lean, 1 + slant * lean]] * scale; ``back`` is the inverse.
     right, down = cos + sin * lean, sin - cos * lean
     back = np.stack([cos - down * slant, sin + right * slant, -down, right], axis=1) / scale[:, None]
     middle = np.broadcast_to(sizes[:, ::-1] / 2 if center is None else np.asarray(center, dtype=np.float64), (rows, 2))
@@ -233,14 +233,14 @@ def _perspectives(start: Sizes, end: Sizes) -> Numbers:
         target = end[:, :, axis].astype(np.float64)
         equations[:, :, axis, 3 * axis : 3 * axis + 3] = np.stack([x, y, np.ones_like(x)], axis=2)
         equations[:, :, axis, 6:] = np.stack([-x * target, -y * target], axis=2)
-    inverse: npt.NDArray[Any] = np.linalg.pinv(equations.reshape(-1, 8, 8))  # corners may be collinear
+    inverse: npt.NDArray[Any] = np.linalg.pinv(equations.reshape(-1, 8, 8))  # pinv, as corners may be collinear
     return np.asarray((inverse @ end.astype(np.float64).reshape(-1, 8, 1))[:, :, 0], dtype=np.float64)
 
 
 def warp_steps(
     matrix_rows: Numbers, interpolation: WarpInterpolation, fill: Any, applied: npt.NDArray[np.bool_] | None = None
 ) -> Steps:
-    """Return a WARP step with its matrix for each row, or for those where ``applied`` is True."""
+    """Return a WARP step with its matrix for each row, or only for rows where ``applied`` is True."""
     rows = np.arange(len(matrix_rows)) if applied is None else np.flatnonzero(applied)
     codes, numbers = np.full((len(matrix_rows), 1), NONE, dtype=np.int64), np.zeros((len(matrix_rows), 1, 2))
     codes[rows] = WARP
@@ -255,7 +255,7 @@ def warp_steps(
 
 
 def check_warp(name: str, transform: Any) -> None:
-    """Check the arguments that all warps share.
+    """Check the arguments that are common to all warps.
 
     Raises:
         PipelineError: an argument is invalid; the error names the user's line.
@@ -273,7 +273,7 @@ def check_warp(name: str, transform: Any) -> None:
 
 
 def _angle_range(name: str, parameter: str, value: Any) -> tuple[float, float]:
-    """Return the range of an angle in degrees: (-value, value) for one number, or the two numbers."""
+    """Return the range of an angle in degrees: (-value, value) for a single number, otherwise the given pair."""
     low, high = pair(name, parameter, value)
     if isinstance(value, int | float | np.number):
         low = -high

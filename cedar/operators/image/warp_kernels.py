@@ -1,4 +1,4 @@
-"""Compiled steps that read other pixels of the image: warping all channels by a matrix, sharpening one channel."""
+"""Compiled steps that combine different pixels: warping all channels by a matrix, and sharpening one channel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ZERO, _TOP = np.float32(0), np.float32(255)
 
 @kernel("void(uint8[:, ::1], int64, int64, int64, float32[::1], int64)")
 def warp_planes(planes: Any, channels: Any, height: Any, width: Any, table: Any, mode: Any) -> None:
-    """Take each pixel of all channels from the position that a matrix gives; see ``pixels_steps.WARP``.
+    """Compute each pixel of all channels from the source position that a matrix gives; see ``pixels_steps.WARP``.
 
-    All arithmetic after reading the float32 coefficients is in float64, so that ``pixels_plain`` rounds identically.
+    All arithmetic on the float32 coefficients is in float64, so that ``pixels_plain`` rounds in the same way.
     """
     source = planes[:channels, : height * width].copy()
     a, b, c = np.float64(table[0]), np.float64(table[1]), np.float64(table[2])
@@ -66,5 +66,5 @@ def sharpen_plane(plane: Any, rest: Any) -> None:
                 for j in range(x - 1, x + 2):
                     total += np.int64(source[i, j])
             value = np.float32(source[y, x])
-            mean = np.float32((2 * total + 13) // 26)  # rounds to nearest; multiples of 1/13 are never halfway
+            mean = np.float32((2 * total + 13) // 26)  # rounds to nearest; a multiple of 1/13 is never halfway
             plane[y, x] = np.uint8(np.int32(floor32(max(min(fma32(mean - value, rest, value), _TOP), _ZERO))))
