@@ -51,7 +51,7 @@ def resized(
     flip: bool = False,
 ) -> Image:
     """Resample an image, or its part ``box`` (top, left, height, width; may be fractional), to a height and width.
-    With ``flip``, the result is mirrored left to right. It is written to ``out`` if given.
+    With ``flip``, mirror the result left to right. If ``out`` is given, write the result to it.
     """
     if image.dtype == np.uint8 and how.interpolation == "bilinear":
         if out is None:

@@ -199,7 +199,7 @@ class ScaledMoves:
 
     Args:
         size: height and width of the full image.
-        start: (y, x) of the image's corner in the decoded one: above 0 if a side was flipped and not a multiple of by.
+        start: (y, x) of the full image's corner in the decoded image; not 0 if a flipped side is not a multiple of by.
     """
 
     steps: Steps
@@ -228,7 +228,7 @@ class ScaledMoves:
         )
 
     def _cut(self, begin: int, length: int, axis: int, extent: int) -> tuple[tuple[float, float], slice]:
-        """Return, along one axis, the part's ends relative to the pixels it touches, and the slice of these pixels."""
+        """Return the slice of decoded pixels that a part overlaps on an axis, and the part's ends within the slice."""
         first = begin / self.by + self.start[axis]
         last = min(first + length / self.by, float(extent))
         low = math.floor(first)

@@ -154,5 +154,5 @@ def require_draws(draws: Draws | None) -> Draws:
 
 
 def mark_spatial(transform: Transform) -> None:
-    """Mark this instance as spatial (it only selects and moves pixels), if others of its class are not."""
+    """Mark this instance as spatial (it only selects and moves pixels); other instances of its class may not be."""
     mark(transform, "spatial")

@@ -1,4 +1,4 @@
-"""rotation, affine and perspective: one kernel for all three takes each pixel from the position that a matrix gives."""
+"""rotation, affine and perspective: a common kernel maps positions in the result to the source by a matrix."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def matrices(
 
 
 def _perspectives(start: Sizes, end: Sizes) -> Numbers:
-    """Return the perspectives that map four points, int64 (rows, 4, 2), to four others: float64 (rows, 8)."""
+    """Return each row's perspective, float64 (rows, 8), that maps four points, int64 (rows, 4, 2), to four others."""
     x, y = start.astype(np.float64).transpose(2, 0, 1)
     equations = np.zeros((len(start), 4, 2, 8))
     for axis in (0, 1):

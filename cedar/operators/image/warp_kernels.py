@@ -56,7 +56,7 @@ def warp_planes(planes: Any, channels: Any, height: Any, width: Any, table: Any,
 
 @kernel("void(uint8[:, ::1], float32)")
 def sharpen_plane(plane: Any, rest: Any) -> None:
-    """Blend each inner pixel with ``rest`` of the mean of its 3 x 3 pixels, in which it counts five times."""
+    """Blend each inner pixel with the mean of its 3 x 3 pixels (the center counts five times), weighted by ``rest``."""
     height, width = plane.shape
     source = plane.copy()
     for y in range(1, height - 1):
