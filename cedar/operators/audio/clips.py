@@ -244,7 +244,7 @@ def clip_shape(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) 
         dims: the allowed numbers of dimensions of a row.
 
     Raises:
-        PipelineError: the column does not hold clips (or spectrograms).
+        PipelineError: the column does not contain clips (or spectrograms).
     """
     if kind in (OBJECT, UNKNOWN):
         return None

@@ -12,7 +12,7 @@ from cedar.operators.transform import Transform
 
 
 class ImageChain:
-    """Runs consecutive image operators: crops, resizes and flips without copies, then changes pixels in one pass."""
+    """Decodes, crops, resizes and flips images without intermediate copies, then changes all pixels in one pass."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
         """Return whether ``above`` reads and writes the same image column, so that it can join the chain ``below``."""

@@ -40,7 +40,7 @@ class GaussianBlur(PixelTransform):
         p: probability that a row is blurred, as in RandomApply([GaussianBlur(...)], p).
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold uint8 images.
+        PipelineError: an argument is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> image = np.array([[[0], [0], [255], [0], [0]]], dtype=np.uint8)

@@ -108,14 +108,14 @@ class Grayscale(PixelTransform):
     """Convert to gray: torchvision.transforms.v2's Grayscale and RandomGrayscale.
 
     Gray is 0.2989 red + 0.587 green + 0.114 blue, rounded to float32 after each addition as in torch, and finally
-    rounded down. Takes uint8 images (height, width, 1 or 3); with one channel, pixels stay unchanged.
+    rounded down. Takes uint8 images (height, width, 1 or 3); images that are already gray keep their values.
 
     Args:
         num_output_channels: 1 or 3 (three equal channels). By default 1, or the image's own number if ``p`` < 1.
         p: probability that a row is changed. Below 1, images keep their number of channels.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold such images.
+        PipelineError: an argument is invalid, or the column does not contain such images.
 
     Examples:
         >>> import numpy as np

@@ -32,7 +32,7 @@ class Crop(Spatial):
             contain the whole part fail, and the optimizer may move the crop before pointwise operators.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold images.
+        PipelineError: an argument is invalid, or the column does not contain images.
 
     Examples:
         >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)
@@ -79,7 +79,7 @@ class CenterCrop(Spatial):
             fail, and the optimizer may move the crop before pointwise operators.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold images.
+        PipelineError: an argument is invalid, or the column does not contain images.
 
     Examples:
         >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)

@@ -35,7 +35,7 @@ class Decode(ImageTransform):
             torchvision, truncated files fail, but not files with other damage from which the decoder can recover.
 
     Raises:
-        PipelineError: the mode is invalid, the column does not hold bytes, or the extra ``images`` is missing.
+        PipelineError: the mode is invalid, the column does not contain bytes, or the extra ``images`` is missing.
 
     A row fails if it is null, of an unknown format, truncated or damaged, or if its header specifies more pixels than
     ``CEDAR_MAX_PIXELS`` (by default 134 million).

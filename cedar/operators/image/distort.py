@@ -35,7 +35,7 @@ class PhotometricDistort(PixelTransform):
         p: probability of each of the five changes.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold such images.
+        PipelineError: an argument is invalid, or the column does not contain such images.
 
     Examples:
         >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)

@@ -29,7 +29,7 @@ class Erasing(Spatial):
         value: value of erased pixels: one number, or one per channel.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold images.
+        PipelineError: an argument is invalid, or the column does not contain images.
 
     Examples:
         >>> import numpy as np

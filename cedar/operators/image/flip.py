@@ -23,7 +23,7 @@ class HorizontalFlip(Spatial):
         p: probability that an image is mirrored, 0 .. 1.
 
     Raises:
-        PipelineError: ``p`` is invalid, or the column does not hold images.
+        PipelineError: ``p`` is invalid, or the column does not contain images.
 
     Examples:
         >>> import numpy as np
@@ -52,7 +52,7 @@ class VerticalFlip(Spatial):
         p: probability that an image is mirrored, 0 .. 1.
 
     Raises:
-        PipelineError: ``p`` is invalid, or the column does not hold images.
+        PipelineError: ``p`` is invalid, or the column does not contain images.
 
     Examples:
         >>> import numpy as np

@@ -44,7 +44,7 @@ def try_parts(
     succeeded: Any,
     inside: Any,
 ) -> None:
-    """Find the first valid part of each row. Each trial uses four random numbers.
+    """Find the first valid part for each row; every trial uses four random numbers.
 
     Args:
         sizes: (rows, 2): height and width of each image.

@@ -21,7 +21,7 @@ def try_parts(
     succeeded: Any,
     inside: Any,
 ) -> None:
-    """Find the first valid part of each row; see ``iou_kernels.try_parts``."""
+    """Find the first valid part for each row; see ``iou_kernels.try_parts``."""
     smallest, span, narrow, broad = limits
     for row, (height, width) in enumerate(sizes.tolist()):
         own_boxes = slice(starts[row], starts[row + 1])

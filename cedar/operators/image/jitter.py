@@ -43,7 +43,7 @@ class ColorJitter(PixelTransform):
     Without contrast, the operator changes each pixel independently, and the optimizer may move crops before it.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold such images.
+        PipelineError: an argument is invalid, or the column does not contain such images.
 
     Examples:
         >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)

@@ -31,7 +31,7 @@ class Normalize(PixelTransform):
         std: one nonzero number per channel, or one for all channels.
 
     Raises:
-        PipelineError: a std is 0, the lengths do not match, or the column does not hold float32 images.
+        PipelineError: a std is 0, the lengths do not match, or the column does not contain float32 images.
 
     Examples:
         >>> image = np.array([[[0.0], [0.5], [1.0]]], dtype=np.float32)
@@ -97,7 +97,7 @@ class ToFloat(PixelTransform):
     Takes images (height, width, channels) with any number of channels. Values are multiplied by float32(1/255).
 
     Raises:
-        PipelineError: the column does not hold uint8 images.
+        PipelineError: the column does not contain uint8 images.
 
     Examples:
         >>> ToFloat()(np.array([[[0], [51], [255]]], dtype=np.uint8))[0, :, 0].round(6).tolist()
@@ -124,7 +124,7 @@ class ChannelsFirst(ImageTransform):
     The result is a view and no data is copied; torch calls this memory format ``channels_last``.
 
     Raises:
-        PipelineError: the column does not hold images.
+        PipelineError: the column does not contain images.
 
     Examples:
         >>> import numpy as np

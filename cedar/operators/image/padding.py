@@ -31,7 +31,7 @@ class Pad(Spatial):
             outermost pixels, "symmetric" mirrors and repeats them.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold images.
+        PipelineError: an argument is invalid, or the column does not contain images.
 
     Boxes are supported only with mode "constant", as in torchvision.
 
@@ -88,7 +88,7 @@ class Expand(Spatial):
         p: probability that an image is changed, 0 .. 1.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold images.
+        PipelineError: an argument is invalid, or the column does not contain images.
 
     Examples:
         >>> image = np.ones((2, 2, 3), dtype=np.uint8)

@@ -38,7 +38,7 @@ class RandomResizedCrop(Spatial):
         antialias: whether shrinking averages all source pixels that an output pixel covers, as Pillow always does.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold images.
+        PipelineError: an argument is invalid, or the column does not contain images.
 
     Examples:
         >>> image = np.zeros((40, 60, 3), dtype=np.uint8)

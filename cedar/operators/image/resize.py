@@ -30,7 +30,7 @@ class Resize(Spatial):
         antialias: whether shrinking averages all source pixels that an output pixel covers, as Pillow always does.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold images.
+        PipelineError: an argument is invalid, or the column does not contain images.
 
     Takes uint8 images (height, width, channels), and with ``antialias`` also float32.
 

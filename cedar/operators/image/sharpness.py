@@ -28,7 +28,7 @@ class Sharpness(PixelTransform):
         p: probability that a row is changed.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold such images.
+        PipelineError: an argument is invalid, or the column does not contain such images.
 
     Examples:
         >>> image = np.array([[[0], [0], [0]], [[0], [13], [0]], [[0], [0], [0]]], dtype=np.uint8)

@@ -28,7 +28,7 @@ class Solarize(PixelTransform):
         p: probability that a row is changed.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold uint8 images.
+        PipelineError: an argument is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> Solarize(128, p=1.0)(np.array([[[0], [127], [128], [255]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -62,7 +62,7 @@ class Invert(PixelTransform):
         p: probability that a row is changed.
 
     Raises:
-        PipelineError: ``p`` is invalid, or the column does not hold uint8 images.
+        PipelineError: ``p`` is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> Invert(p=1.0)(np.array([[[0], [127], [255]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -92,7 +92,7 @@ class Posterize(PixelTransform):
         p: probability that a row is changed.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold uint8 images.
+        PipelineError: an argument is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> Posterize(2, p=1.0)(np.array([[[63], [64], [255]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -126,7 +126,7 @@ class Autocontrast(PixelTransform):
         p: probability that a row is changed.
 
     Raises:
-        PipelineError: ``p`` is invalid, or the column does not hold such images.
+        PipelineError: ``p`` is invalid, or the column does not contain such images.
 
     Examples:
         >>> Autocontrast(p=1.0)(np.array([[[50], [60], [100]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -153,7 +153,7 @@ class Equalize(PixelTransform):
         p: probability that a row is changed.
 
     Raises:
-        PipelineError: ``p`` is invalid, or the column does not hold uint8 images.
+        PipelineError: ``p`` is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> image = np.repeat(np.array([10, 20, 30], dtype=np.uint8), 255).reshape(1, -1, 1)

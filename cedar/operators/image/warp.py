@@ -55,7 +55,7 @@ class Rotation(Warp):
         fill: value of pixels from outside the image: one number, or one per channel.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold uint8 images.
+        PipelineError: an argument is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> image = np.array([[[1], [2]], [[3], [4]]], dtype=np.uint8)
@@ -95,7 +95,7 @@ class Affine(Warp):
         center: (x, y) in pixels from the top left; by default the center of the image.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold uint8 images.
+        PipelineError: an argument is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> image = np.arange(1, 5, dtype=np.uint8).reshape(1, 4, 1)
@@ -155,7 +155,7 @@ class Perspective(Warp):
         fill: value of pixels from outside the image: one number, or one per channel.
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold uint8 images.
+        PipelineError: an argument is invalid, or the column does not contain uint8 images.
 
     Examples:
         >>> image = np.full((20, 20, 1), 9, dtype=np.uint8)

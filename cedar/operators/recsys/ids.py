@@ -43,7 +43,7 @@ class SigridHash(Items):
         max_value: number of rows of the embedding table, at least 1.
 
     Raises:
-        PipelineError: an argument is out of range, or the column does not hold integers or lists of them.
+        PipelineError: an argument is out of range, or the column does not contain integers or lists of them.
 
     Examples:
         >>> SigridHash(salt=0, max_value=100)([1, 2, 3])

@@ -30,7 +30,7 @@ class Truncate(Transform):
         keep: which items to keep, "first" or "last".
 
     Raises:
-        PipelineError: an argument is invalid, or the column does not hold lists.
+        PipelineError: an argument is invalid, or the column does not contain lists.
 
     Examples:
         >>> Truncate(2)([5, 6, 7]), Truncate(2, keep="last")([5, 6, 7])
@@ -69,7 +69,7 @@ class SpecialTokens(Transform):
         tokenizer: a tokenizer as for ``tokenize``; only needed if tokens are given by name.
 
     Raises:
-        PipelineError: the tokenizer does not know a name, the column does not hold lists of integers, or its integer
+        PipelineError: the tokenizer does not know a name, the column does not contain lists of integers, or its integer
             type cannot hold an id.
 
     Examples:

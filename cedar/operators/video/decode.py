@@ -43,7 +43,7 @@ class Decode(ClipTransform):
             ``frames`` and ``size``, the column is one array; otherwise it holds one array per row.
 
     Raises:
-        PipelineError: an argument is invalid, the column does not hold bytes, or PyAV is not installed.
+        PipelineError: an argument is invalid, the column does not contain bytes, or PyAV is not installed.
 
     A row fails if its file is empty, truncated or damaged, has no video, or has frames of more than
     ``CEDAR_MAX_PIXELS`` pixels. Damage that FFmpeg conceals is not reported. Truncated files of formats without a
