@@ -89,7 +89,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     """Return the source with the files and splits of a state, and warnings about files that changed after it was saved.
 
     Args:
-        source: the source as it is now.
+        source: the source with its current listing.
         saved: what the state records about the source.
         marks: the result of ``FileSource.marks`` when the state was saved.
         counted: whether positions in the epoch count rows; if so, the rows of a removed file keep their positions.

@@ -160,7 +160,7 @@ class Read(Operator):
 def numbered_rows(split: Split) -> tuple[Index, Index]:
     """Return the file index and row index of each row of a split, int64[rows] each; ``start`` must be a row index.
 
-    Sources return this from ``row_keys(split)``, so that ``Pipeline.split`` can count rows from metadata alone.
+    Sources return this from ``row_keys(split)``, so that ``Pipeline.split`` can count rows without reading data.
 
     Examples:
         >>> files, rows = numbered_rows(Split(file=2, start=10, rows=3))

@@ -41,7 +41,7 @@ class FilesSource(FileSource):
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
         files_per_split = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
         ids = self.listing.ids
-        begins_split = ids % files_per_split == 0  # depends on the file alone: new files do not move other splits
+        begins_split = ids % files_per_split == 0  # depends only on the file, so new files do not move other splits
         begins_split[0] = True
         first = np.flatnonzero(begins_split)
         rows, named = np.diff(first, append=len(sizes)), first.copy()

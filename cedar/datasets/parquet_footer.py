@@ -196,7 +196,7 @@ def _row_groups(data: bytes, pos: int, schema: list[Leaf]) -> int:
 
 
 def _column(data: bytes, pos: int, leaf: Leaf, known: dict[Leaf, list[re.Pattern[bytes]]]) -> int:
-    """Return the end of a column chunk's metadata; check it unless its shape equals that of a chunk that passed."""
+    """Return the end of a column chunk's metadata; check it unless a chunk of the same shape has passed the checks."""
     shapes = known.setdefault(leaf, [])
     for shape in shapes:
         if match := shape.match(data, pos):

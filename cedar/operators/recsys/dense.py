@@ -24,7 +24,7 @@ from cedar.operators.transform import BadValues, Transform
 class Bucketize(Items):
     """Replace each number by the index of its bucket, 0 .. len(borders), which is how many borders are less than it.
 
-    A value equal to a border belongs to the bucket below it. A repeated border gets a bucket of its own: with
+    A value equal to a border belongs to the bucket below it. A repeated border has a separate bucket: with
     (1, 5, 5, 9), 4 is in bucket 1, 5 in 2 and 6 in 3. NaN is in the last bucket. Nulls and empty lists stay unchanged.
 
     Args:
