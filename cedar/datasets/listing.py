@@ -140,8 +140,7 @@ class Listing:
         if len(twice):
             one, other, *_ = (self[i] for i in np.flatnonzero(ids == twice[0]).tolist())
             raise SourceError(
-                f"the names of {one.url} and {other.url} have the same 64-bit hash, which is part of their row keys"
-                "with it",
+                f"the names of {one.url} and {other.url} have the same 64-bit hash, which is part of their row keys",
                 fix="rename one of the two files",
             )
         return ids

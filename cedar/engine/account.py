@@ -1,4 +1,4 @@
-"""Count delivered rows, check the budgets of skipped rows, and add file and epoch to rows in error messages."""
+"""Count delivered rows, check the limits on skipped rows, and add the file and epoch to rows in error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OwnTime:
 
     Args:
         metrics: the counters of the loader.
-        every: one delivery in this many is timed and counted for all of them.
+        every: time one delivery in ``every``, and multiply its time by ``every``.
     """
 
     def __init__(self, metrics: Metrics, every: int) -> None:
@@ -73,7 +73,7 @@ class DeliveryCounter:
         return any(policy is not None for policy, _, _ in self.policies.values())
 
     def add(self, block: Block, slots: range, rows: int, total: float | None) -> None:
-        """Count slots of a block that are about to be delivered, ``rows`` of them live; raise beyond a skip budget."""
+        """Count block slots about to be delivered, ``rows`` of them with a row; raise if too many rows were skipped."""
         metrics = self._metrics
         metrics.batches += 1
         metrics.rows += rows
@@ -95,13 +95,13 @@ class DeliveryCounter:
             self._observe(metrics)
 
     def grouped(self, columns: dict[str, Any]) -> None:
-        """Count the feature groups of a batch that is about to be delivered."""
+        """Count the rows of each feature group in a batch that is about to be delivered."""
         if self._binding.marks:
             for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
                 self._metrics.grouped(group.keys, len(group), group.unique)
 
     def end(self) -> None:
-        """Check the skip rates exactly: the epoch has ended and its rows are counted."""
+        """Check the final skip rates, now that all rows of the epoch are counted."""
         self.budgets.end(self.policies)
 
     def named(self, row: RowRef) -> RowRef:
@@ -111,7 +111,7 @@ class DeliveryCounter:
         return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
 
     def left_behind(self) -> list[str]:
-        """Return a note on calls that timed out but still run; empty if there are none."""
+        """Return a list with one note about calls that timed out but are still running; empty if there are none."""
         left = left_behind()
         return [f"{left} call(s) beyond their timeout= still run, in threads of this process"] if left else []
 
@@ -120,7 +120,7 @@ class DeliveryCounter:
         return death.describe(None if death.row is None else self.named(death.row))
 
     def locate(self, error: CedarError) -> CedarError:
-        """Complete an error from a task for the caller: add the site, the row's file and epoch, and what was done."""
+        """Complete a task's error for the user: add the code line, the row's file and epoch, and the rows delivered."""
         error.restore_cause()
         error.site = error.site or self._site
         if error.row is not None and error.row.url is None:

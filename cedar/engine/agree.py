@@ -1,8 +1,8 @@
 """Ranks agree on the step at which an epoch ends when no rank knows how many batches the others have.
 
-Steps are grouped into blocks. One block ahead of delivery, each rank reports either that it has all batches of a block
-or at which step of the block it ran out. A block begins once all ranks have reported, so no rank enters a step that
-another rank cannot. Since reports are sent ahead, ranks rarely wait for each other.
+Steps are grouped into blocks. Before a block begins, each rank reports either that it has batches for all its steps, or
+the step at which it ran out. A block begins once all ranks have reported, so no rank begins a step that another rank
+cannot. Ranks report one block ahead of delivery, so they rarely wait for each other.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cedar.executors.choose import names_cluster
 T = TypeVar("T")
 BLOCK = 4  # steps per block; a rank holds up to two blocks of batches
 _STOPPED = "the epoch was stopped here"
-_runs: Counter[tuple[str, int]] = Counter()  # runs in this process, by pipeline and rank; equal on all ranks
-_ENDED = 1 << 32  # a combined counter holds: ranks that reported + _ENDED * ranks that ran out of batches
+_runs: Counter[tuple[str, int]] = Counter()  # number of runs in this process, by pipeline and rank; equal on all ranks
+_ENDED = 1 << 32  # a counter's value is: ranks that reported + _ENDED * ranks that ran out of batches
 
 
 class Board(ABC):
-    """Where the ranks of one epoch report to each other how many batches they have."""
+    """Channel through which the ranks of one epoch report to each other how many batches they have."""
 
     @abstractmethod
     def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
-        """Wait until all ranks have joined; reports from earlier runs are ignored from then on.
+        """Wait until all ranks have joined this run. Later calls ignore reports from earlier runs.
 
         Raises:
             WorkerError: a rank did not join in time, or ``stopped`` returned True.
@@ -45,23 +45,23 @@ class Board(ABC):
 
     @abstractmethod
     def ends(self, block: int) -> list[int] | None:
-        """Return the step at which each rank that ran out in a block did so; None until all ranks have reported."""
+        """Return the steps at which ranks run out within a block, one per rank; None until all ranks have reported."""
 
     @abstractmethod
     def missing(self, block: int) -> list[int]:
         """Return the ranks that have not reported for a block."""
 
     def done(self, block: int) -> None:
-        """Note that all ranks have reported for a block; no rank reads reports of earlier blocks any more."""
+        """Called once all ranks have reported for a block, so that reports of earlier blocks can be deleted."""
 
     def leave(self) -> None:
-        """Note that this rank has finished or left the epoch."""
+        """Called when this rank has finished the epoch or stopped early."""
 
 
 class _RendezvousBoard(Board):
-    """Board for ranks that hold a rendezvous first: its unique name is part of all keys.
+    """Board whose ranks first meet in a rendezvous. The rendezvous's unique session name is part of all keys.
 
-    A rank deletes its last keys when all ranks have joined a later run of the same loader, since no rank reads them
+    A rank deletes its last keys once all ranks have joined a later run of the same loader, because no rank reads them
     after that.
     """
 
@@ -96,7 +96,7 @@ _boards_to_clean: dict[tuple[str, int], list[_RendezvousBoard]] = {}  # by loade
 
 
 class StoreBoard(_RendezvousBoard):
-    """Reports in the store of torch.distributed."""
+    """Board that keeps reports in the store of torch.distributed."""
 
     def __init__(self, store: Any, run: str, rank: int, world: int) -> None:
         super().__init__(TorchKeyValues(store), run, rank, world)
@@ -140,7 +140,7 @@ class StoreBoard(_RendezvousBoard):
 
 
 class FolderBoard(_RendezvousBoard):
-    """Reports in a folder that all ranks see: each is an empty file whose name holds the report."""
+    """Board that keeps reports in a folder shared by all ranks. Each report is an empty file whose name states it."""
 
     def __init__(self, folder: str, run: str, rank: int, world: int) -> None:
         super().__init__(FolderKeyValues(folder), run, rank, world)
@@ -179,7 +179,7 @@ class FolderBoard(_RendezvousBoard):
 
 
 def next_run(pipeline: str, rank: int) -> str:
-    """Return a name for the next run of a pipeline that is the same on all ranks."""
+    """Return a name for the next run of a pipeline. All ranks get the same name."""
     _runs[pipeline, rank] += 1
     return f"cedar/{pipeline}/{_runs[pipeline, rank]}"
 
@@ -195,10 +195,10 @@ def default_store(rank: int, world: int) -> Any:
 
 
 def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
-    """Return where ranks can communicate: ``agree`` if given, else torch.distributed's store, else the data service.
+    """Return how ranks can communicate: ``agree`` if given, else torch.distributed's store, else the data service.
 
     Returns:
-        A folder, a store, or a service as an address or Dask client; None if none is available.
+        A folder, a store, or the address or Dask client of a service; None if none is available.
 
     Raises:
         WorkerError: the scheduler that the executor names does not answer.
@@ -212,7 +212,7 @@ def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
 
 
 def board(place: Any, run: str, rank: int, world: int) -> Board:
-    """Return the board for the ranks of a run at a place where they can communicate."""
+    """Return a board for the ranks of a run; ``place`` is a folder, a store, or a data service."""
     if names_cluster(place):
         service = extension("cluster.service.meeting")
         return service.ServiceBoard(place, run, rank, world)  # type: ignore[no-any-return]
@@ -221,12 +221,12 @@ def board(place: Any, run: str, rank: int, world: int) -> Board:
 
 
 class Agreement:
-    """Agreement of all ranks on the end of one epoch.
+    """Makes all ranks end one epoch at the same step.
 
     Args:
-        board: where ranks report.
+        board: the channel through which ranks report.
         world: number of ranks.
-        pads: end the epoch when the last rank has run out of batches, not when the first has.
+        pads: end the epoch when the last rank has run out of batches instead of when the first one has.
         timeout: seconds to wait for the slowest rank.
         site: the user's line, for errors.
     """
@@ -234,15 +234,15 @@ class Agreement:
     def __init__(self, board: Board, world: int, pads: bool, timeout: float | None, site: Site | None) -> None:
         self._board, self._world, self._pads, self._site = board, world, pads, site
         self._timeout = timeout or PATIENCE
-        self.undelivered = 0  # units computed but not delivered, because another rank had no more
+        self.undelivered = 0  # units that were computed but not delivered, because another rank had run out
         self._stopped = False
 
     def stop(self) -> None:
-        """Stop waiting for other ranks; called from a thread other than the waiting one."""
+        """Stop waiting for other ranks. Called from another thread than the one that waits."""
         self._stopped = True
 
     def through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
-        """Yield the units up to the agreed end.
+        """Yield the units up to the step at which all ranks end, followed by padding if this rank ran out earlier.
 
         Raises:
             WorkerError: a rank did not report in time, or the ranks cannot communicate.
@@ -270,7 +270,7 @@ class Agreement:
                     self._report(reported, have % BLOCK if ended else None)
                     reported += 1
             if step % BLOCK == 0:
-                if reported <= step // BLOCK:  # this rank ran out earlier, and others did not
+                if reported <= step // BLOCK:  # this rank ran out in an earlier block, but other ranks did not
                     self._report(reported, 0)
                     reported += 1
                 if (end := self._end(step // BLOCK)) is not None and step >= end:
@@ -284,7 +284,7 @@ class Agreement:
             self._board.put(block, end)
 
     def _end(self, block: int) -> int | None:
-        """Return the step at which the epoch ends if that is within a block; else None."""
+        """Wait for all reports of a block; return the step at which the epoch ends, or None if it ends later."""
         polling = Polling(self._timeout, self._world, lambda: self._stopped)
         with talk(self._site, _STOPPED):
             while (ends := self._board.ends(block)) is None:

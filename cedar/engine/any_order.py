@@ -1,4 +1,4 @@
-"""Find where rows are delivered as they finish, with ``loader(order="any")``, and describe it for reports."""
+"""For ``loader(order="any")``: find the stage whose rows may be delivered out of order, and describe it in reports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from cedar.plan.physical import Physical, Stage
 
 
 def any_order_stage(physical: Physical) -> int:
-    """Return the stage whose rows may be delivered as they finish: the one below ``batch()``, or without batches the
-    last; -1 if an operator above it needs an order. It is the same in all plans of a pipeline.
+    """Return the number of the stage whose rows may be delivered as they finish; -1 if an operator needs their order.
+    It is the stage below ``batch()``, or the last stage if there are no batches. All plans of a pipeline have the same.
     """
     stages, works = physical.stages, physical.works
     (number,) = stages[physical.deal].inputs
@@ -23,7 +23,7 @@ def any_order_stage(physical: Physical) -> int:
 
 
 def describe_order(physical: Physical, ready: ReadyStream | None) -> str:
-    """Describe which rows are delivered as they finish, or why none are, and which slow stages keep their order."""
+    """Describe which rows are delivered as they finish, or why none are, and which slow stages stay in order."""
     number = any_order_stage(physical)
     if ready is None or number < 0:
         reported = f"rows come in order: {_label(physical, _topmost(physical))} needs that order"
@@ -40,7 +40,7 @@ def describe_order(physical: Physical, ready: ReadyStream | None) -> str:
 
 
 def _topmost(physical: Physical) -> int:
-    """Return the operator above that needs an order."""
+    """Return the topmost operator that needs its rows in order."""
     (number,) = physical.stages[physical.deal].inputs
     while physical.stages[number].kind == "task" and len(physical.stages[number].inputs) == 1:
         (number,) = physical.stages[number].inputs

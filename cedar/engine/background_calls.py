@@ -1,4 +1,4 @@
-"""Call the user's functions for planning while a run is in progress, and stop those calls when the run ends."""
+"""Calls of the user's functions by the planner during a run; no new call starts once the run has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_PATIENCE = 1.0  # seconds that the end of a run or of the program waits for a call in progress
+_PATIENCE = 1.0  # seconds to wait for a call in progress when a run or the program ends
 _CHECK_SECONDS = 0.1  # seconds between two checks whether the run or the program has ended
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
@@ -24,8 +24,8 @@ class Calls:
     """Calls of the user's functions made by one run's planner thread.
 
     Args:
-        inline: only the run's own thread may call the user's functions, since they may be tied to it. That thread
-            executes pending calls in ``serve``, between two batches.
+        inline: only the run's own thread may call the user's functions, because they may work in one thread only.
+            That thread executes pending calls in ``serve``, between two batches.
     """
 
     def __init__(self, inline: bool) -> None:
@@ -77,14 +77,14 @@ class Calls:
                 done.set_exception(error)
 
     def end(self) -> None:
-        """Let no further call begin, and wait briefly for one in progress."""
+        """Prevent further calls, and wait briefly for a call in progress."""
         self._ended.set()
         if self._busy.acquire(timeout=_PATIENCE):
             self._busy.release()
 
 
 def start_background_thread(work: Callable[..., None], *args: Any) -> threading.Thread:
-    """Start a daemon thread; the interpreter waits at most briefly for it at exit."""
+    """Start a daemon thread. At exit, the interpreter waits for it briefly."""
     thread = threading.Thread(target=work, args=args, daemon=True, name="cedar-plan")
     _threads.add(thread)
     thread.start()
@@ -93,6 +93,6 @@ def start_background_thread(work: Callable[..., None], *args: Any) -> threading.
 
 @atexit.register
 def _join_threads() -> None:
-    """Wait briefly for planner threads: a daemon thread inside a library can crash the interpreter's shutdown."""
+    """Wait briefly for planner threads: a daemon thread that runs native code can crash the interpreter at exit."""
     for thread in list(_threads):
         thread.join(_PATIENCE)

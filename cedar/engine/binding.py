@@ -1,4 +1,4 @@
-"""Binding: fix the kernels, types and policies of a pipeline's operators, once per loader."""
+"""Binding: create the kernels, types and skip policies of a pipeline's operators, once per loader."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from cedar.tasks.copying import plain_copy
 from cedar.tasks.reading import Reader
 
 SAMPLE_ROWS = 64
-_FURTHER = (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024)  # larger samples, if the first has no usable rows
-_LOWERED = 8  # number of graphs whose physical plan is kept, such as the current, previous and as-written ones
-_FEW_ROWS = 8  # rows that show the shape of a moved transform's input
+_FURTHER = (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024)  # sizes of larger samples, used if the first has no usable rows
+_LOWERED = 8  # number of physical plans to cache: those of the current and previous graphs, the one as written, ...
+_FEW_ROWS = 8  # sample rows, enough to find the shape of the input of a transform that the plan moved
 
 
 class Binding:
@@ -43,10 +43,10 @@ class Binding:
     Args:
         root: the pipeline's last node.
         on_error: the loader's default skip policy.
-        env: seed, instances and numeric environment of the run; instances are shared, so that a model loaded for a
-            sample serves the run too.
-        call_in_subprocess: calls functions on samples in another process; None calls them here.
-        counts: counts the rows that filters leave; see ``Splits``.
+        env: seed, instances and numeric environment of the run. The run reuses instances that were created for
+            samples, such as loaded models.
+        call_in_subprocess: calls functions on samples in another process; None calls them in this process.
+        counts: counts the rows that pass the filters; see ``Splits``.
     """
 
     def __init__(
@@ -74,24 +74,24 @@ class Binding:
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}
         self._moved_nodes: dict[int, bool] = {}
-        self._kept_alive: list[Node] = []  # keeps nodes of plans alive, so that their ids are not reused
+        self._kept_alive: list[Node] = []  # references to nodes of plans, so that their ids are not reused
         self._samples: dict[tuple[int, int], Block] = {}
         self.listed = Splits(root, counts, on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self.any_order = False  # whether rows are delivered as they finish
-        self.parts = False  # whether keys of batches identify the rows they were made of
+        self.parts = False  # whether the key of a batch lists the rows in the batch
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
 
     @cached_property
     def subject(self) -> Subject:
-        """What identifies a profile of this pipeline: its operators and their parameters, neither code nor data."""
+        """Identifies profiles of this pipeline by its operators and their parameters, regardless of code and data."""
         labels = {i: self.labels[id(node)] for i, node in enumerate(self.nodes)}
         return Subject(graph.digest([graph.topology(self.root), list(labels.values())]), labels)
 
     def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
-        """Begin a run; return the numeric environment of its functions, or None if it calls none."""
+        """Begin a run; return the numeric environment for its functions, or None if the pipeline has no functions."""
         for node in self.nodes:
             if (survey := node.operator.survey) is not None:
                 with graph.prepared(node):
@@ -101,41 +101,41 @@ class Binding:
             self.check_env = replace(self.check_env, numeric=numeric)
         return self.numeric
 
-    # For nodes of a plan's graph, these methods use the corresponding nodes of the pipeline as written.
+    # When given a node of a plan, the methods below use the corresponding node of the pipeline as written.
 
     def label(self, node: Node) -> str:
-        """Return a node's name for messages."""
+        """Return the name by which messages refer to a node."""
         return self.labels.get(id(node.logical)) or one_line(node.operator.label())
 
     def ordinal(self, node: Node) -> int:
-        """Return a node's number in the pipeline as written; -1 for nodes that the optimizer inserted."""
+        """Return a node's index in the pipeline as written; -1 for nodes that the optimizer inserted."""
         return self.index.get(id(node.origin or node), -1)
 
     @cached_property
     def mixtures(self) -> dict[str, Node]:
-        """Mixing nodes by number; operators that preserve rows do not affect the numbers."""
+        """The nodes that mix inputs, numbered in order; other operators do not affect the numbers."""
         mixing = [n for n in self.nodes if isinstance(n.operator, StreamOperator) and n.operator.mixes]
         return {str(number): node for number, node in enumerate(mixing)}
 
     def mixture(self, node: Node) -> str:
-        """Return the number of a mixing node."""
+        """Return the key of a mixing node in ``mixtures``."""
         return next(number for number, each in self.mixtures.items() if each is (node.origin or node).logical)
 
     def source_ordinal(self, node: Node) -> int:
-        """Return the number of a source in row keys."""
+        """Return the number that identifies a source in row keys."""
         return self._source_ordinals[id(node.logical)]
 
     def splits(self, node: Node) -> SplitTable:
-        """Return a source's splits, listed once; see ``Splits``."""
+        """Return a source's splits, which are listed on first use; see ``Splits``."""
         return self.listed(node)
 
     def policy(self, node: Node) -> Skip | None:
-        """Return the policy for rows that fail in this operator."""
+        """Return the policy for rows that fail in an operator; None raises the error."""
         return policy_of(node, self.on_error)
 
     @cached_property
     def row_bytes(self) -> float:
-        """Estimated bytes of a row, from the metadata of the sources."""
+        """Estimated size of a row in bytes, from the metadata of the sources."""
         size = rows = 0.0
         for source in self.sources:
             assert isinstance(source.operator, Read)
@@ -147,12 +147,12 @@ class Binding:
         return size / rows if rows and size else 1024.0
 
     def lowered(self, root: Node, executor: str = "", workers: Callable[[str], int] = lambda _: 1) -> Physical:
-        """Return the verified physical plan of a graph of this pipeline, cached for all epochs that run it.
+        """Return the verified physical plan of a graph of this pipeline; plans are cached across epochs.
 
         Raises:
-            PlanError: its stages do not do the work of the graph.
+            PlanError: the stages of the physical plan do not do the same work as the graph.
         """
-        on_dask = executor == "dask"  # any other executor has the same stages
+        on_dask = executor == "dask"  # all other executors get the same stages
         for physical, ran in self._lowered:
             if physical.root is root and ran == on_dask:
                 return physical
@@ -175,8 +175,8 @@ class Binding:
         return physical
 
     def _lowered_by(self, nodes: Sequence[Node]) -> Hashable:
-        """Return a key of everything that a graph's local physical plan depends on; None if a part cannot be
-        identified.
+        """Return a cache key of everything that a graph's physical plan for a local executor depends on; None if some
+        part of it cannot be identified.
         """
         reported = content(nodes, self.index)
         if reported is None or any(source.schema is None for source in self.sources):  # a run may reveal the schema
@@ -191,7 +191,7 @@ class Binding:
         return self.lowered(self.root)
 
     def kernel(self, node: Node) -> Kernel:
-        """Return the bound kernel of a row operator; for a plan's node, the kernel bound where the user put it."""
+        """Return the bound kernel of a row operator; a plan's node reuses that of its node as written if it can."""
         node = self._where_bound(node)
         if id(node) not in self._kernels:
             operator = node.operator
@@ -208,7 +208,7 @@ class Binding:
         return self._bound[id(self._where_bound(node))]
 
     def _where_bound(self, node: Node) -> Node:
-        """Return the node to bind: the one as written, unless the plan changed what the operator gets."""
+        """Return the node to bind: the one as written, unless the plan changed the operator or its input's shape."""
         logical = node.logical
         as_written = node.operator is logical.operator and id(logical) in self.index and not self._moved(node)
         return logical if as_written else node
@@ -220,7 +220,7 @@ class Binding:
         return self._moved_nodes[id(node)]
 
     def place(self, node: Node) -> Bound:
-        """Return the context in which a row operator is bound; see ``bind``."""
+        """Return the context that is passed to a row operator's ``bind``."""
         logical = node.logical
         inserted, moved = id(logical) not in self.index, self._moved(node)
         below = (node if inserted or moved else logical).inputs[0]
@@ -254,7 +254,7 @@ class Binding:
         return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
 
     def _further(self, node: Node) -> Iterator[Block]:
-        """Yield blocks of further output rows of a node, after those of its sample."""
+        """Yield blocks of output rows of a node that follow the rows of its sample."""
         seen = self.sample(node).slots
         for rows in _FURTHER:
             block = self._sample(node, rows)
@@ -271,7 +271,7 @@ class Binding:
         return block if fn is None or isinstance(fn, Transform) else plain_copy(block)
 
     def types(self, node: Node) -> dict[str, ColumnType]:
-        """Return the column types of a node's output, as far as its sample shows them."""
+        """Return the column types of a node's output that are known from its sample."""
         return self.sample(node).known_types
 
     def _sample(self, node: Node, rows: int) -> Block:
@@ -310,9 +310,9 @@ class Binding:
         return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in kinds.items()})
 
     def first_rows(self, node: Node, rows: int) -> Block:
-        """Return the first rows of the first split that has any; of more splits if more rows are wanted."""
+        """Return the first rows of the first non-empty split, or of several splits if more than a sample is wanted."""
         assert isinstance(node.operator, Read)
-        # Failing items are skipped here; the run applies the user's policy when it reads them.
+        # Sampling skips items that fail. The run applies the user's policy when it reads the same items.
         reader = Reader(node.operator.source, self.source_ordinal(node), on_error=Skip(), site=node.site)
         blocks: list[Block] = []
         have = 0
@@ -333,7 +333,7 @@ class Binding:
 
 
 def _moved_within_a_column(node: Node) -> bool:
-    """Whether a plan runs a transform on values of another shape than as written, which changes its result's shape."""
+    """Whether a plan runs a transform after other transforms than as written, so the shape of its input differs."""
     if node.origin is None or node.operator.effects().algebra is None:
         return False
     return _transforms(node.inputs[0]) != _transforms(node.origin.inputs[0])

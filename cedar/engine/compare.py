@@ -20,7 +20,7 @@ from cedar.core.groups.column import plain
 def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
     """Describe the first difference between a plan's rows and those of the pipeline as written; None if equal.
 
-    The order of columns and the cuts between blocks may differ.
+    The order of columns and the boundaries between blocks may differ.
     """
     ours, theirs = _whole(done), _whole(written)
     if ours is None or theirs is None:
@@ -76,7 +76,7 @@ def _differs(ours: Column, theirs: Column) -> str | None:
 
 
 def _formatted_differ(ours: Any, theirs: Any) -> str | None:
-    """Compare columns in the caller's format, tensors and lists of them; equal rows may have different layouts."""
+    """Compare columns in the loader's output format, such as tensors; equal rows may be laid out differently."""
     if type(ours) is not type(theirs):
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
     if hasattr(ours, "expand_weights"):
@@ -110,7 +110,7 @@ def _objects_differ(ours: Any, theirs: Any) -> str | None:
 
 
 def _plain_nan(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Replace every NaN by one bit pattern: which NaN a sum or product gives depends on the block size."""
+    """Replace every NaN by one bit pattern, because the NaN bits of a sum or product depend on the block size."""
     if values.dtype.kind not in "fc" or not np.isnan(values).any():
         return np.ascontiguousarray(values)
     return np.where(np.isnan(values), values.dtype.type(np.nan), values)
@@ -152,7 +152,7 @@ def _same_object(ours: Any, theirs: Any) -> bool:
     except Exception:  # noqa: BLE001 - objects without a usable == are equal if their pickles are
         try:
             return pickle.dumps(ours) == pickle.dumps(theirs)
-        except Exception:  # noqa: BLE001 - cannot be compared or pickled, such as a file handle: taken as equal
+        except Exception:  # noqa: BLE001 - objects that cannot be compared or pickled, such as file handles, are equal
             return True
 
 
@@ -164,7 +164,7 @@ def _first_diff(ours: Any, theirs: Any) -> str:
 
 
 def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> str | None:
-    """Describe the first difference between two runs: batch by batch, or row by row regardless of block boundaries."""
+    """Describe the first difference between two runs; None if equal. Block boundaries matter only if ``batched``."""
     if done and written and list(done[0].columns) != list(written[0].columns):
         return f"columns {list(done[0].columns)}, {list(written[0].columns)} as written"
     if not batched:

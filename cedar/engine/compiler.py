@@ -1,8 +1,8 @@
 """Compile a physical plan into the streams of one rank's epoch, one stream per stage.
 
-Everything that determines rows and their order (windows, permutations, row keys) comes from the pipeline as written,
-and none of it from the executor. Kernels are bound when a stream is opened, so a compiled plan can be counted and
-displayed without calling the user's functions.
+Rows and their order (windows, permutations, row keys) depend only on the pipeline as written, not on the plan or the
+executor. Kernels are bound when a stream is opened, so cedar can count the units of a compiled plan and display it
+without calling the user's functions.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from cedar.plan.physical import Branch, Physical, Stage
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader
 
-_CHUNK_WINDOWS = 8  # windows in a rank's run: the two that it shares with its neighbor ranks then cost little
+_CHUNK_WINDOWS = 8  # windows in a rank's run: enough that the two windows shared with neighbor ranks cost little
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How mixtures changed since the pipeline was written, by mixture number.
+    """How weights of mixtures changed during the run. Each dict is keyed by mixture number.
 
     Args:
         weights: the current weights.
-        left: the unit numbers that remain of each input, where counts are known.
-        step: the loader's step when the first of the units was drawn.
-        drawn: where counts are unknown, pairs of a unit number and the weights that apply from it on.
+        left: where counts are known, the ranges of units that remain of each input.
+        step: the loader's step at which the first of these units was drawn.
+        drawn: where counts are unknown, pairs of a unit number and the weights that apply from that unit on.
     """
 
     weights: dict[str, Any] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class Compiler:
     Args:
         physical: the physical plan to run.
         binding: the bound operators of the pipeline as written, which determine windows, keys, random draws and labels.
-        tasks: runner, seed and epoch, counters.
-        store: where ``cache()`` keeps blocks.
-        slices: (rank, world) if every rank takes its slice of every batch.
-        lane: the part of the epoch to compile; None compiles all of it.
-        share: how units are assigned to ranks, for operators that move rows between ranks.
-        mixing: how mixtures changed since the pipeline was written.
+        tasks: submits tasks, and provides the seed, the epoch and the counters.
+        store: stores the blocks that ``cache()`` caches.
+        slices: (rank, world) if every rank receives a slice of every batch.
+        lane: the part of the epoch to compile; None compiles the whole epoch.
+        share: how units are assigned to ranks; needed by operators that move rows between ranks.
+        mixing: how weights of mixtures changed during the run.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Compiler:
 
     @property
     def counted(self) -> bool:
-        """Whether the position of any unit is known immediately, since all rows before it are counted."""
+        """Whether the position of every unit can be computed from metadata, without reading rows."""
         repeats = [stage for stage in self.physical.stages if stage.kind == "stream" and self._repeats(stage)]
         found = all(self.streams[stage.inputs[0]].count is not None for stage in repeats)
         return self.assigned.count is not None and (self.assigned.count != math.inf or found)
@@ -130,7 +130,7 @@ class Compiler:
         return isinstance(operator, StreamOperator) and operator.repeats
 
     def mixture_below(self, left: Sequence[Interval]) -> tuple[str, Stream, list[Interval]]:
-        """Return the number of the mixture directly below, its stream, and ``left`` converted to its units.
+        """Return the number of the topmost mixture, its stream, and the intervals ``left`` converted to its units.
 
         Raises:
             PipelineError: an operator in between prevents the conversion.
@@ -158,18 +158,18 @@ class Compiler:
             (number,) = stage.inputs
 
     def remaining_of_mixtures(self, left: Sequence[Interval]) -> dict[str, Any]:
-        """Return the remaining inputs of the mixture below, if ``left`` are the units that remain on all ranks."""
+        """Return what remains of the inputs of mixtures when ``left`` are the units that remain on all ranks."""
         number, stream, runs = self.mixture_below(left)
         return self._mixing.left | {number: _remaining_of_inputs(stream, runs)}
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
     def top(self, share: Share, finish: Sequence[KernelStep] = ()) -> tuple[Stream, AssignedStream]:
-        """Return the stream that a rank's loader pulls, and the assigned stream below it; their units correspond."""
+        """Return the stream that a rank's loader pulls from, and the assigned stream below it with the same units."""
         stages, deal = self.physical.stages, self.physical.deal
         assigned = AssignedStream(self.assigned, share)
         assigned.cuts = self._cuts
-        if self.ready is not None:  # ranks that take turns need the same order
+        if self.ready is not None:  # ranks that receive units in turn need the same order
             self.ready.free = self._slices is None and (assigned.whole or assigned.in_runs)
         top: Stream = assigned
         for number in range(deal + 1, len(stages)):
@@ -178,7 +178,7 @@ class Compiler:
         return top, assigned
 
     def _final_steps(self, stage: Stage, share: Share, finish: Sequence[KernelStep]) -> Sequence[KernelStep]:
-        """Return the kernel steps that finish a rank's units."""
+        """Return the kernel steps to run last on a rank's units: ``finish``, after padding where it is needed."""
         if share.last != "pad" or self.physical.stages[self.physical.deal + 1].pads >= 0:
             return finish
         root = self.physical.root
@@ -241,7 +241,7 @@ class Compiler:
         return stream
 
     def _steps(self, batched: bool) -> Callable[[int], int]:
-        """Return a function from a mixture's unit to the loader's step, if nothing above joins or drops units."""
+        """Return a function that maps a mixture's unit to the loader's step; assumes that no unit above is dropped."""
         root = self.physical.root.logical
         rows = rows_per_unit(root) if root.batched and not batched else 1
         units, first = rows * (1 if self._alone else self._share.world), self._mixing.step
@@ -264,7 +264,7 @@ class Compiler:
     # ---- windows -----------------------------------------------------------------------------------------------------
 
     def _window(self, stage: Stage) -> tuple[Window, int | None]:
-        """Return a window's size as the user gave it, and the seed of the permutation of splits or None."""
+        """Return the window size that the user set, and the seed for permuting the splits (None without a shuffle)."""
         operator = self._node(stage.windows).operator if stage.windows >= 0 else None
         mixing = operator.mixing if isinstance(operator, StreamOperator) else None
         if mixing is None:
@@ -282,7 +282,7 @@ class Compiler:
     def _read(self, stage: Stage, lane: Lane | None) -> Stream:
         window, permute = self._window(stage)
         tasks = self._tasks_on(stage)
-        own: list[KernelStep] = []  # steps that keep only the lane's rows, run in the reading task
+        own: list[KernelStep] = []  # steps that drop the rows of other lanes; they run in the reading task
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
         stream = SplitStream(made, window, permute, stage.preserves_units, tasks, lane, windowed=stage.windows >= 0)
         if lane is None:
@@ -292,7 +292,7 @@ class Compiler:
         stream.reports_begun = by_key is None and reported
         if by_key is None:
             return stream
-        if stream.streaming:  # chunks are passed on as they are read
+        if stream.streaming:  # chunks are delivered while the split is being read, so a later stage filters them
             return StageStream(stream, lambda: Program((KernelStep(by_key),)), False, False, tasks)
         own.append(KernelStep(by_key))
         return stream
@@ -330,7 +330,7 @@ class Compiler:
         )  # fmt: skip
 
     def keeper(self, segment: plans.Segment, reader: Any = None, program: Program | None = None) -> KeptReader:
-        """Return the reader that caches a segment's rows below its ``cache()``; without a reader only for display."""
+        """Return a reader that caches a segment's rows below its ``cache()``; without ``reader`` only for display."""
         links = segment.links[: segment.kept]
         top = next(link for link in reversed(links) if isinstance(link, int))
         cache = self._node(segment.cache).operator
@@ -343,7 +343,7 @@ class Compiler:
         )  # fmt: skip
 
     def _conditions(self, node: Node) -> Iterator[Any]:
-        """Yield conditions of filters above a source that depend only on its own, unchanged columns."""
+        """Yield the conditions of filters above a source that use only unchanged columns of that source."""
         written: frozenset[str] = frozenset()
         while len(above := self._above.get(id(node), [])) == 1:
             node = above[0]
@@ -374,19 +374,19 @@ class Compiler:
         return set().union(*map(self._find_lane_stages, stage.inputs))
 
     def _reports_begun(self, number: int) -> bool:
-        """Whether units report which splits were begun for them: one source, with only reporting operators above."""
+        """Whether units report which splits were started: true for one source if all operators above it report them."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
         tells = stage.kind == "task" or (stage.kind == "stream" and getattr(operator, "reports_splits_started", False))
         return stage.kind == "read" or (tells and self._reports_begun(*stage.inputs))
 
     def unshared(self, world: int) -> str:
-        """Return why ``world`` ranks cannot have their own lanes; "" if they can. For a pipeline as written only."""
+        """Return why ``world`` ranks cannot have a lane each; "" if they can. Only for the pipeline as written."""
         works = self.physical.works
         for number in sorted(self._lane_stages):
             stage, stream = self.physical.stages[number], self.streams[number]
             if stage.kind == "read":
-                continue  # shared by splits, or by row keys
+                continue  # ranks share a source by its splits, or by row keys
             if stream.count is None:
                 return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
             elif stream.count < world:
@@ -396,7 +396,7 @@ class Compiler:
         return ""
 
     def by_key(self, world: int) -> str:
-        """Return the labels of sources that all ranks read and share by row keys, since they have too few splits."""
+        """Return labels of sources with fewer splits than ranks: each rank reads all splits and selects rows by key."""
         labels = []
         for number in sorted(self._lane_stages):
             stage, stream = self.physical.stages[number], self.streams[number]
@@ -416,20 +416,20 @@ class Compiler:
         return self.physical.nodes[i]
 
     def _below(self, stage: Stage) -> plans.Work:
-        """Return the work that feeds a stage of one operator."""
+        """Return the work of the operator below a stage of one operator."""
         works = self.physical.works
         return works[works[stage.out].inputs[0]]
 
     def _tasks_on(self, stage: Stage) -> Tasks:
-        """Return the tasks on the executor of a stage's place."""
+        """Return the tasks for the executor on which the plan runs a stage."""
         return self.tasks.on(stage.place) if stage.place else self.tasks
 
     def _local(self, size: int) -> int:
-        """Return the number of this rank's rows in a batch."""
+        """Return how many of ``size`` rows of a batch this rank receives."""
         return size // self._slices[1] if self._slices else size
 
     def _pad_steps(self, stage: Stage) -> list[KernelStep]:
-        """Return the step that pads batches for ``last="pad"``: the first one above the batch."""
+        """Return the step that pads batches directly after batching, for ``last="pad"``; [] without padding."""
         if stage.pads < 0:
             return []
         size = self._local(self._node(stage.pads).operator.size)  # type: ignore[attr-defined]
@@ -437,12 +437,12 @@ class Compiler:
         return [KernelStep(PadBatch(size, self.binding.types(self._node(below))))]
 
     def _unit_bytes(self, node: Node) -> float:
-        """Estimate the bytes of one unit of a node, from source metadata; the same in every plan."""
+        """Estimate the bytes of one unit of a node from source metadata, so that all plans get the same estimate."""
         return self.binding.row_bytes * (rows_per_unit(node) if node.batched else 1)
 
 
 def _remaining_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int | None]]]:
-    """Return the units of each input that are in ``runs`` of a mixture's own units, or after the mixture's end."""
+    """Return the units of each input that a mixture draws in the intervals ``runs``, or does not draw at all."""
     stream = stream.source if isinstance(stream, SharedStream) else stream
     assert isinstance(stream, MixStream)
     left: list[list[Interval]] = [[] for _ in stream.inputs]
@@ -466,7 +466,7 @@ def _remaining_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[lis
 
 
 def min_run_rows(binding: Binding) -> int:
-    """Return the minimum rows of a rank's run: several of the largest windows (or row groups) of the sources."""
+    """Return the minimum rows of a rank's run: several times the largest window (or row group) of the sources."""
     most = 1.0
     streams = [node.operator for node in binding.nodes if isinstance(node.operator, StreamOperator)]
     windows = [mixing for operator in streams if operator.windowed and (mixing := operator.mixing)]
@@ -486,7 +486,7 @@ def min_run_rows(binding: Binding) -> int:
 
 
 def min_run_units(binding: Binding) -> int:
-    """Return ``min_run_rows`` in units of the pipeline; 1 where ranks take turns."""
+    """Return ``min_run_rows`` in units of the pipeline; 1 if ranks receive single units in turn."""
     if over_ranks(binding.nodes) is not None:
         return 1
     return -(-min_run_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))

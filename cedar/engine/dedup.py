@@ -1,4 +1,4 @@
-"""Support for ``dedup()``: samples rows for estimates, and finds the columns that batches hold as groups."""
+"""Support for ``dedup()``: sample rows for estimates, and find the columns that batches store as feature groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def has_dedup(root: Node) -> bool:
 
 
 class Marked:
-    """The feature groups in a pipeline's batches, computed on first use; pickles as the column names."""
+    """The feature groups in a pipeline's batches, computed on first use. Only the column names are pickled."""
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
@@ -37,8 +37,8 @@ class Marked:
 
     @property
     def groups(self) -> Groups:
-        """The columns of each group, by their names at the pipeline's end."""
-        with self._lock:  # tasks in several threads may ask at once
+        """The column names of each group at the pipeline's end."""
+        with self._lock:  # several threads may read this property concurrently
             if self._groups is None:
                 self._groups = marked_groups(self._binding)
             return self._groups
@@ -53,7 +53,7 @@ class _MarkedGroups:
 
 
 def marked_groups(binding: Binding) -> Groups:
-    """Return the groups of all ``dedup()`` operators, by the names that their columns have at the pipeline's end.
+    """Return the groups of all ``dedup()`` operators, with the names that their columns have at the pipeline's end.
 
     Raises:
         PipelineError: a column is in two groups.
@@ -82,7 +82,7 @@ def marked_groups(binding: Binding) -> Groups:
 
 
 def _groups_at_root(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
-    """Yield the groups under the names their columns have at the root, for every path from ``node`` to the root."""
+    """Yield the groups with the column names at the root, for every path from ``node`` to the root."""
     parents: dict[int, list[Node]] = {}
     for parent in graph.walk(root):
         for child in parent.inputs:
@@ -98,7 +98,7 @@ def _groups_at_root(root: Node, node: Node, groups: Groups) -> Iterator[tuple[st
 
 
 def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
-    """Return how often each row of a ``dedup()`` column repeats in read order, by itself or with its group.
+    """Return, for each ``dedup()`` column, how often its rows repeat in the order of reading, as part of its group.
 
     Raises:
         CedarError: the sample cannot be read.
@@ -141,10 +141,9 @@ def found_groups(binding: Binding) -> Iterator[tuple[Node, GroupEstimate]]:
 
 
 def wide_sample(binding: Binding, node: Node, names: Iterable[str], session: str | None) -> tuple[Block, Reach]:
-    """Sample up to some thousand rows below ``node`` with the columns ``names``; also return their batch and mixing.
+    """Sample up to a few thousand rows with the columns ``names`` below ``node``; also return how they are batched.
 
-    The sample is taken below functions that leave these columns unchanged, or change each value by itself, so that
-    those functions need not run.
+    Functions below ``node`` are skipped if they do not change these columns or only transform their single values.
     """
     wanted = {*names, *([session] if session else [])}
     reach = _reach(binding, node)
@@ -170,7 +169,7 @@ def _preserves_columns(node: Node, wanted: set[str]) -> bool:
 
 
 def _reach(binding: Binding, node: Node) -> Reach:
-    """Return the batch size that rows of ``node`` end up in, and how they are mixed before batching."""
+    """Return the size of the batches that rows of ``node`` are part of, and how rows are shuffled before batching."""
     parents = {id(child): parent for parent in binding.nodes for child in parent.inputs}
     path = [n for n in graph.walk(node) if n is not node]
     above: Node | None = node
@@ -194,7 +193,7 @@ def _reach(binding: Binding, node: Node) -> Reach:
 def _window_rows(binding: Binding, mixing: Mixing) -> float:
     """Estimate the rows of a shuffle window, which is a run of whole splits, from the metadata of the sources."""
     if mixing.rows is None and mixing.bytes is None:
-        return float(SAMPLED_ROWS << 20)  # no limit: the window holds all rows
+        return float(SAMPLED_ROWS << 20)  # without a limit, the window contains all rows
     tables = [binding.splits(source) for source in binding.sources]
     rows = sum(splits.known_rows for splits in tables)
     size = sum(splits.known_bytes for splits in tables)

@@ -1,4 +1,4 @@
-"""DataEpoch: one rank's flow through one epoch of the data, starting at the position in a state."""
+"""DataEpoch: deliver one rank's part of one epoch of the data, starting at the position in a saved state."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from cedar.tasks.chain import KernelStep
 
 _log = logging.getLogger("cedar")
 Mixed: TypeAlias = tuple[Any, ...]
-_MIXED = {"left": {}, "since": 0, "drawn": {}}  # fields of an entry for changed mixtures, with their defaults
+_MIXED = {"left": {}, "since": 0, "drawn": {}}  # fields of a state for mixtures with new weights, and their defaults
 _PAUSE = 0.001  # seconds between two checks whether an audit's result is ready
 
 
 @dataclass(frozen=True)
 class Job:
-    """What stays the same over all epochs of a loader."""
+    """The settings and services that all epochs of a loader use."""
 
     binding: Binding
     rank: Rank
@@ -63,12 +63,12 @@ class Job:
     plans: Plans
     deal: str = "auto"
     steps: int | None = None
-    place: Callable[[int, int], Any] = lambda _rank, _world: None  # where ranks communicate; see ``meeting_place``
+    place: Callable[[int, int], Any] = lambda _rank, _world: None  # how ranks communicate; see ``meeting_place``
     shares: Sharing | None = None  # how ranks share an epoch; None derives it from the pipeline
-    encodes: bool = False  # ``finish`` encodes batches: it runs in tasks anywhere, and its result can be sent
-    limits: Limits = field(default_factory=Limits.of_environment)  # on what a task holds
-    counts: dict[str, Count] = field(default_factory=dict)  # cache of the latest number of units of an epoch
-    weights: dict[str, Any] = field(default_factory=dict)  # changed weights of mixtures, by mixture number
+    encodes: bool = False  # ``finish`` encodes batches, so it may run in any process and its result can be sent
+    limits: Limits = field(default_factory=Limits.of_environment)  # limits of a task
+    counts: dict[str, Count] = field(default_factory=dict)  # caches the latest computed number of units of an epoch
+    weights: dict[str, Any] = field(default_factory=dict)  # weights of mixtures set during the run, by mixture number
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -96,7 +96,7 @@ class Job:
         return Sharing(lanes=True, together=together)
 
     def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
-        """Return how the ranks agree on the end of an epoch; None if they need not. ``run`` is equal on all ranks."""
+        """Return the ranks' agreement on an epoch's end; None if none is needed. All ranks pass the same ``run``."""
         if not self.sharing.together:
             return None
         rank, world = self.rank.rank, self.rank.world
@@ -117,15 +117,15 @@ class Job:
         """Return the top stream of this rank, and its assigned stream.
 
         Args:
-            dry: the streams of the pipeline as written, only for counting.
-            written: a plan to compare with; the streams are those of the pipeline as written.
-            mixed: fields of ``Mixing`` after ``weights``; empty for mixtures that have not changed.
+            dry: compile the pipeline as written, only to count units.
+            written: a plan to audit; compiles the pipeline as written, whose rows the plan's are compared with.
+            mixed: fields of ``Mixing`` after ``weights``; empty if no weights changed.
         """
         compiler, share = self._compiled(runner, epoch, history, lane, dry, written, mixed)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
     def describe_order(self) -> str:
-        """Describe which rows are delivered as they finish."""
+        """Describe, for reports, which rows are delivered as they finish."""
         lane = LaneState.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
         compiler, share = self._compiled(Runner("inline", 1), 0, [], lane, dry=True)
         compiler.top(share)
@@ -157,7 +157,7 @@ class Job:
         return self._compiler(runner, epoch, lane, dry, written, share, mixed), share
 
     def remaining_of_mixtures(self, epoch: int, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
-        """Return the rest of mixtures after each rank took ``taken`` units: see ``Compiler.remaining_of_mixtures``."""
+        """Return what remains of the inputs of mixtures after rank ``r`` has received ``taken[r]`` units."""
         before, mixed = entry["history"], _mixed(entry)
         compiler, share = self._compiled(Runner("inline", 1), epoch, before, None, dry=True, mixed=mixed)
         history = [*before, [share.world, share.chunk, taken]]
@@ -167,7 +167,7 @@ class Job:
     def drawn_from(
         self, epoch: int, number: str, drawn: dict[str, Any], taken: int, before: list[Any], weights: list[Any]
     ) -> dict[str, Any]:
-        """Add to ``drawn`` the unit of a mixture from which ``weights`` apply, after ``taken`` units above it."""
+        """Return ``drawn`` with a new entry: ``weights`` apply to a mixture after ``taken`` delivered units."""
         compiler, _ = self._compiled(Runner("inline", 1), epoch, [], dry=True)
         below, _, ((_, first),) = compiler.mixture_below([(0, taken)])
         if below != number:
@@ -176,7 +176,7 @@ class Job:
         return drawn | {number: [*known, [int(first), weights]]}
 
     def reads_beyond(self) -> str:
-        """Describe what this rank reads that other ranks read as well; "" if that is little."""
+        """Describe the rows that both this rank and other ranks read; "" if there are few."""
         if self.rank.world == 1 or self.split_batches or self.sharing.why:
             return ""
         runner = Runner("inline", 1)
@@ -195,12 +195,12 @@ class Job:
 
     @cached_property
     def endless(self) -> bool:
-        """Whether an epoch of the data has no end."""
+        """Whether an epoch of the data never ends."""
         return endless(self.binding.root)
 
     @cached_property
     def balanced(self) -> bool:
-        """Whether an operator moves rows between the batches that ranks get at a step."""
+        """Whether an operator moves rows between the batches of different ranks at a step."""
         return over_ranks(self.binding.nodes) is not None
 
     def _compiler(
@@ -224,7 +224,7 @@ class Job:
         tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
         slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root
-        store = self.store if written is None else Store()  # an audit uses no rows that a plan has cached
+        store = self.store if written is None else Store()  # an audit must not use rows that a plan has cached
         if written is not None and (inexact := tolerated(written.root)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
@@ -236,19 +236,19 @@ class Job:
 
 
 def _with_alternative(why: str, binding: Binding) -> str:
-    """Return why ranks do not share, and exact counts as an alternative where they would help."""
+    """Return ``why`` ranks do not share an epoch, followed by the alternative ``counts="exact"`` if it would help."""
     alternative = offer(binding)
     return f"{why}; or {alternative}" if alternative else why
 
 
 class DataEpoch:
-    """Opens the flows of a data epoch and tracks the position of what was delivered.
+    """Opens the flows of a data epoch and tracks the position after the last delivered unit.
 
     Args:
         entry: this epoch's part of a state: {"history", "deal", "lanes", "past", "before", "left", "since"}; None at
-            the beginning. "past" holds earlier lanes, and "before" the rest of the previous epoch:
-            {"epoch", "entry"}; "left" and "since" describe mixtures that changed: see ``Mixing``.
-        agreement: finds the end of the epoch where ranks have different numbers of batches.
+            the beginning. "past" contains earlier lanes, and "before" the undelivered part of the previous epoch as
+            {"epoch", "entry"}. "left" and "since" describe mixtures with changed weights; see ``Mixing``.
+        agreement: finds the common end of the epoch if ranks have different numbers of batches.
     """
 
     def __init__(
@@ -265,18 +265,18 @@ class DataEpoch:
         self._lanes: list[list[Any]] | None = entry["lanes"]
         self._past: list[Any] = entry.get("past") or []
         self._mixed = _mixed(entry) if len(entry) > 3 else ()
-        self._ends: dict[int, Position | None] = {}  # end positions of lanes that are exhausted, by index
+        self._ends: dict[int, Position | None] = {}  # end positions of exhausted lanes, by index in ``_lanes``
         left = entry.get("before")
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
         self.left_out: Counter[str] = Counter() if self._before is None else self._before.left_out
         self._agreement = agreement if self._lanes is not None else None
         self._pulled: tuple[DataEpoch, int] | None = None  # the epoch and lane that the current piece came from
         self._last: tuple[int, Piece, int] | None = None
-        self._compiled: tuple[Stream, AssignedStream] | None = None  # compiled by ``begin``, to be opened first
-        self.moved = False  # whether anything was delivered
+        self._compiled: tuple[Stream, AssignedStream] | None = None  # compiled in ``begin``; ``pieces`` opens it first
+        self.moved = False  # whether any unit was delivered
 
     def entry(self) -> dict[str, Any]:
-        """Return this epoch's part of a state, after what was delivered."""
+        """Return this epoch's part of a state, with the position after the last delivered unit."""
         self._settle()
         entry = {"history": self._history, "deal": self._deal, "lanes": self._lanes}
         if self._past:
@@ -291,7 +291,7 @@ class DataEpoch:
         """Do nothing; ``AheadEpoch`` stops its thread here."""
 
     def check_position(self) -> None:
-        """Open the flows at the current position without reading, to check that it exists.
+        """Check that the current position exists, by opening the flows there without reading.
 
         Raises:
             ResumeError: the position does not exist.
@@ -316,7 +316,7 @@ class DataEpoch:
         return self.entry() | {"deal": [[self._taken, None, None], 0]}
 
     def units(self) -> Count:
-        """Return how many units this rank has still to deliver; None if unknown."""
+        """Return how many units this rank still has to deliver; None if unknown."""
         if self._lanes is not None:
             return None
         job, key = self._job, repr((self.epoch, self._job.rank.rank, self._history, self._mixed, self._job.weights))
@@ -328,7 +328,7 @@ class DataEpoch:
         return None if count is None else count - self._taken
 
     def begin(self) -> Count:
-        """Compile the streams that ``pieces`` opens first; return the number of units to come, None if unknown."""
+        """Compile the streams that ``pieces`` opens first. Return the number of remaining units; None if unknown."""
         if self._lanes is not None:
             return None
         try:
@@ -343,7 +343,7 @@ class DataEpoch:
         return 0 if self._deal is None else self._deal[0][0] + self._deal[1]
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces of this rank in order. The caller must call ``delivered`` for what it delivers."""
+        """Yield the pieces of this rank in order. The caller must call ``delivered`` for each unit that it delivers."""
         pulled: Iterator[tuple[Any, Piece]] = self._all()
         if self._agreement is not None:
             pulled = self._agreement.through(pulled, self._padding)
@@ -365,7 +365,7 @@ class DataEpoch:
             self._lanes[number] = lane.finished(self._ends.get(number, lane.position))
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
-        """Yield each piece with the epoch and the lane that it came from."""
+        """Yield each piece together with its epoch and the index of its lane."""
         if self._lanes is not None:
             return self._all_lanes()
         here = zip(repeat((self, 0)), self._drain(None, self._deal))
@@ -386,7 +386,7 @@ class DataEpoch:
             self._ends[number] = end
 
     def _in_turns(self, lanes: list[LaneState]) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
-        """Yield units of endless lanes in turn; the lane with the fewest units taken comes next."""
+        """Yield units of endless lanes in turn, always from the lane that has delivered the fewest units."""
         flows = [self._drain(lane.lane(self._past), lane.position) for lane in lanes]
         rest: list[Piece | None] = [None] * len(lanes)
         taken = [(lane.taken, number) for number, lane in enumerate(lanes)]
@@ -398,7 +398,7 @@ class DataEpoch:
             heapq.heappush(taken, (units + 1, number))
 
     def _padding(self) -> tuple[None, Piece]:
-        """Return a batch of padding rows, which moves no position."""
+        """Return a batch of padding rows; delivering it does not change the position."""
         top, _ = self._job.streams(self._runner, self.epoch, [], Lane(0, 1), mixed=self._mixed)
         flow = top.open([[EVERYTHING, None, None], 0])
         try:
@@ -438,8 +438,8 @@ class DataEpoch:
                     flow.close()
 
     def _audited(self, piece: Piece, lane: Lane | None) -> list[Piece]:
-        """Return the units of a piece as the pipeline as written computes them, if they differ; else []. The comparison
-        uses nothing of the plan: it reads sources completely, and binds and fuses kernels as without a plan.
+        """Compute a piece as written; return the units as written if they differ from the piece, else []. The second
+        computation shares nothing with the plan: it reads all columns, and binds and fuses kernels as without a plan.
         """
         job, plans = self._job, self._job.plans
         began = time.perf_counter()
@@ -512,13 +512,13 @@ class DataEpoch:
         if self._lanes is None:
             self._deal = _position_after(piece, unit)
             return
-        if not self._job.endless:  # endless lanes take turns, so none is finished
+        if not self._job.endless:  # lanes are read one after another, so those before this one are finished
             self._mark_finished(lane)
         self._lanes[lane] = LaneState(*self._lanes[lane]).after(_position_after(piece, unit), piece.keeps)
 
 
 def _mixed(entry: dict[str, Any]) -> Mixed:
-    """Return an entry's fields for changed mixtures; empty if no mixture has changed."""
+    """Return a state entry's fields for mixtures with changed weights; empty if no weights changed."""
     return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()
 
 
@@ -533,7 +533,7 @@ def _position_after(piece: Piece, unit: int) -> Position:
 
 
 def _at(top: Stream, position: Position) -> Flow:
-    """Open the stream at a position, which may be invalid if it comes from a state."""
+    """Open the stream at a position; raise ResumeError if the position, which may come from a state, is invalid."""
     if not top.fits_position(position):
         raise ResumeError(
             "the position in the state does not exist in this pipeline: the state was edited or damaged",

@@ -1,7 +1,7 @@
-"""Audit of a plan's first rows: run the plan and the pipeline as written on the first rows of the sources.
+"""Check a plan before it runs: compare it with the pipeline as written on the first rows of the sources.
 
-Both run in the stages of the plan, on at most 64 rows of each source, and are compared bit for bit by row key. Batch
-sizes, windows and limits are reduced so that these few rows fill several of them.
+Both run on at most 64 rows of each source, and their results are compared bit for bit and by row key. Batch sizes,
+windows and limits are reduced so that these few rows fill several of them.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
 from cedar.tasks.copying import own_columns
 
-_SECONDS = 0.01  # time limit of operators' work on the first rows
-_PROBE = 2  # rows to start with where user functions are called, to see how long a row takes
+_SECONDS = 0.01  # seconds that operators may spend on the first rows
+_PROBE = 2  # rows to start with if the pipeline calls user functions, to measure how long a row takes
 _SPLIT = 8  # fewer rows than this form one split
-_MAX_UNITS = 128  # units compared at most, for pipelines without end
+_MAX_UNITS = 128  # maximum number of units to compare, since a pipeline may be endless
 
-_passed: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # keys of plans that passed, by pipeline
+_passed: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # keys of plans that passed the check, by pipeline
 
 
 class FirstRows:
-    """Audits the plans of one pipeline.
+    """Checks the plans of one pipeline.
 
     Args:
         binding: the bound operators of the pipeline as written.
-        world: number of ranks that share the run; more may join it.
-        strict: also reject plans with blocks that must be run again as written, since other plans are faster.
+        world: number of ranks that share the run; it may grow later.
+        strict: also reject plans that fall back to the order as written for some blocks, because that is slow.
         patience: how long to wait for a call that hangs.
     """
 
@@ -73,10 +73,10 @@ class FirstRows:
         self._binding = binding
         self._strict = strict
         self._patience = patience
-        self._rows: dict[int, _SourceRows] = {}  # by id of the source's node; read once for all plans
+        self._rows: dict[int, _SourceRows] = {}  # by id of the source's node; read once and used for all plans
 
     def rewrites(self, plan: Plan) -> bool:
-        """Whether a plan does anything different from the pipeline as written, regardless of where it runs."""
+        """Whether a plan does different work than the pipeline as written; the executors it uses do not matter."""
         if plan.root is self._binding.root:
             return False
         works = self._works(plan)
@@ -85,10 +85,10 @@ class FirstRows:
     def difference(self, plan: Plan, check_running: Callable[[], None] = lambda: None) -> Difference | None:
         """Return the first difference between a plan and the pipeline as written; calls the user's functions.
 
-        A plan that passed is remembered for this code, these library versions and this state of the data.
+        A pass is stored, and applies to later runs with the same code, library versions and data.
 
         Args:
-            check_running: called before the user's functions are; raises if the run has ended.
+            check_running: called before the user's functions; raises an error if the run has ended.
         """
         root, on_error, works = self._binding.root, self._binding.on_error, self._works(plan)
         key = works, self.world, on_error, self._strict
@@ -105,14 +105,14 @@ class FirstRows:
         return found
 
     def _works(self, plan: Plan) -> tuple[Work, ...] | None:
-        """Return the work of a plan; None if it cannot be lowered, which the comparison reports."""
+        """Return the work of a plan; None if no physical plan can be built, which the comparison reports later."""
         try:
             return self._binding.lowered(plan.root).works
         except CedarError:
             return None
 
     def _compare(self, plan: Plan, check_running: Callable[[], None]) -> Difference | None:
-        """Compare more and more rows while functions are fast, since their cost is not known in advance."""
+        """Compare increasing numbers of rows until time is up, since the cost of functions is not known in advance."""
         rows = SAMPLE_ROWS if all(_is_cheap(node.operator) for node in self._binding.nodes) else _PROBE
         left = _SECONDS
         while True:
@@ -125,14 +125,14 @@ class FirstRows:
             rows = min(SAMPLE_ROWS, max(4 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
 
     def _run_both(self, plan: Plan, rows: int, check_running: Callable[[], None]) -> _Comparison:
-        """Return the difference on the first ``rows`` rows, and the seconds spent."""
+        """Return the difference on the first ``rows`` rows, and the seconds that the comparison took."""
         failed = ""
-        for shrinks in (True, False):  # a function may need the batch size that the user gave
+        for shrinks in (True, False):  # a function may work only with the batch size that the user set
             check_running()
             try:
                 few = _FewRowsRun(self._binding, plan, self._source_rows(rows), self.world, shrinks, self._patience)
                 written = few.written()
-            except WorkerError as error:  # the call hangs or crashes its process: do not try again
+            except WorkerError as error:  # the call hangs or crashes its process, so do not retry
                 return _Comparison(Difference(f"the first rows cannot be computed as written: {_first_line(error)}"))
             except Exception as error:  # noqa: BLE001 - the run raises the same error and reports it to the user
                 failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_first_line(error)}"
@@ -153,7 +153,7 @@ class FirstRows:
         return {key: rows.first(count) for key, rows in self._rows.items()}
 
     def _read(self, node: Node) -> _SourceRows:
-        """Return the first rows of a source; an iterator delivers them again in its next pass."""
+        """Return the first rows of a source; for an iterator, its next pass delivers these rows again."""
         assert isinstance(node.operator, Read)
         source = node.operator.source
         if isinstance(source, IterableSource):
@@ -164,7 +164,7 @@ class FirstRows:
             if 0 < len(kept) < len(known):
                 node = replace(node, operator=Read(source.select(kept)), origin=node.logical)
         block = self._binding.first_rows(node, SAMPLE_ROWS)
-        for each in self._binding.listed.filters(node.logical):  # reading already drops the rows that fail these
+        for each in self._binding.listed.filters(node.logical):  # apply the filters that run while reading
             block = self._binding.kernel(each)(block, self._binding.check_env)
         return _SourceRows(dict(block.columns), block.slots)
 
@@ -186,13 +186,13 @@ class FirstRows:
 class _Comparison:
     mismatch: Difference | None = None
     seconds: float = 0.0
-    any_rows: bool = False  # whether any row reached the end
-    failed: str = ""  # why the comparison is impossible
+    any_rows: bool = False  # whether any row reached the end of the pipeline
+    failed: str = ""  # why the comparison was impossible; "" if it was possible
 
 
 @dataclass(frozen=True)
 class _SourceRows:
-    """The first rows of a source; ``count`` applies if there are no columns."""
+    """The first rows of a source; ``count`` is their number if the source has no columns."""
 
     columns: dict[str, Column]
     count: int = 0
@@ -207,7 +207,7 @@ class _SourceRows:
 
 
 def _is_cheap(operator: Operator) -> bool:
-    """Whether a few more rows take negligible time: expressions and operators that only move rows."""
+    """Whether an operator takes negligible time for 64 rows: it evaluates expressions, or only moves rows."""
     return not isinstance(operator, RowOperator) or operator.by_expressions or operator.condition is not None
 
 
@@ -220,13 +220,13 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FewRows(BaseSource):
-    """A source of a few rows in three splits that replaces another source.
+    """Replaces a source by one with few rows, in at most three splits.
 
     Args:
         rows: the columns, each with ``total`` rows.
-        known: names and types, as far as the replaced source declares them.
+        known: column names and types that the replaced source declares; None if it declares none.
         columns: names of the columns to read; None reads all.
-        streaming, counted: properties of the splits, as in the replaced source.
+        streaming, counted: properties of the splits, the same as in the replaced source.
     """
 
     rows: dict[str, Column]
@@ -237,7 +237,7 @@ class FewRows(BaseSource):
     counted: bool = True
     selects_fields: ClassVar[bool] = True
     row_bytes: ClassVar[float] = 24.0
-    # The cost of a second read: worth paying for the first split, and not for the others (see ``FilterHits``).
+    # Chosen so that a second read is worthwhile for the first split but not for the others; see ``FilterHits``.
     second_read_cost_bytes: ClassVar[float] = 15.0
 
     def splits(self) -> list[Split]:
@@ -289,14 +289,14 @@ class FewRows(BaseSource):
 
 @dataclass
 class _FewRowsRun:
-    """Runs copies ("twins") of a pipeline and of a plan over few rows; operators that both share have one copy.
+    """Runs copies ("twins") of a pipeline and of a plan on a few rows. Operators that both contain are copied once.
 
     Args:
         binding: the bound operators of the pipeline as written.
         plan: the plan to compare with it.
         rows: the first rows of each source, by the id of its node.
         world: number of ranks of the run.
-        shrinks: reduce batch sizes, windows and limits below the number of rows.
+        shrinks: reduce batch sizes, windows and limits to at most half of the number of rows.
         patience: how long to wait for a call that hangs.
     """
 
@@ -319,12 +319,12 @@ class _FewRowsRun:
         self._runner = Runner("inline", 1, patience=self.patience)
 
     def written(self) -> list[list[Block]]:
-        """Return the units of each rank and epoch from the pipeline as written."""
+        """Run the pipeline as written; return one list of blocks for each rank and epoch."""
         self._operators = {}
         return self._run(self._bound(self._twins({})))[0]
 
     def difference(self, written: Sequence[Sequence[Block]], strict: bool) -> Difference | None:
-        """Return the first difference between the plan's units and ``written``; None if they are equal."""
+        """Run the plan; return the first difference between its units and ``written``, or None if they are equal."""
         self._operators = {}
         try:
             twins = self._twins(self._twins({}))
@@ -337,7 +337,7 @@ class _FewRowsRun:
         return None if mismatch is None else Difference(mismatch)
 
     def compare(self, done: Sequence[Sequence[Block]], written: Sequence[Sequence[Block]]) -> str | None:
-        """Describe the first difference between the units of two runs, over all ranks and epochs."""
+        """Describe the first difference between the units of two runs in any rank and epoch; None if equal."""
         batched = self.binding.root.batched
         pairs = zip(done, written, strict=True)
         return next((why for pair in pairs if (why := compared(*pair, batched)) is not None), None)
@@ -354,7 +354,7 @@ class _FewRowsRun:
         """Return the units of each rank and epoch, and the number of blocks that fell back to the order as written.
 
         Args:
-            root: the root of the plan's copy, to run the stages of the plan; None runs the pipeline as written.
+            root: the root of the plan's copy, which is run; None runs the copy of the pipeline as written.
         """
         physical = self.binding.lowered(self.binding.root if root is None else self.plan.root)
         nodes = tuple(graph.walk(root or binding.root))
@@ -376,7 +376,7 @@ class _FewRowsRun:
     # ---- graphs ------------------------------------------------------------------------------------------------------
 
     def _twins(self, written: dict[int, Node]) -> dict[int, Node]:
-        """Copy the pipeline as written, or the plan if copies of the former are given; keyed by the original's id."""
+        """Return copies by the original's id: of the pipeline as written, or of the plan if ``written`` has those."""
         done = dict(written)
         for node in graph.walk(self.plan.root if written else self.binding.root):
             if id(node) not in done:
@@ -406,7 +406,7 @@ class _FewRowsRun:
 
     @property
     def _unread_columns(self) -> frozenset[str]:
-        """Source columns that were not read, since only the optimizer's operators name them."""
+        """Source columns that were not read, because only operators inserted by the optimizer name them."""
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
         return frozenset(known.difference(*(rows.columns for rows in self.rows.values())))
 
@@ -414,7 +414,7 @@ class _FewRowsRun:
         rows, known = self.rows[id(node.logical)], self.binding.schemas[id(node.logical)]
         splits = self.binding.splits(node.logical)
         few = FewRows(
-            own_columns(rows.columns),  # copied, as functions may change their input in place
+            own_columns(rows.columns),  # copied, because functions may change their input in place
             rows.total,
             None if known is None else {name: kind for name, kind in known.items() if name in rows.columns},
             streaming=splits.streams,
@@ -433,7 +433,7 @@ class _FewRowsRun:
 
 
 class _TwinBinding(Binding):
-    """Binding of a copied graph that reuses the kernels of the originals, so that nothing is fitted twice."""
+    """Binding of a copied graph that reuses the kernels of the original operators, so that none is fitted twice."""
 
     def __init__(self, root: Node, binding: Binding, originals: dict[int, Node]) -> None:
         super().__init__(root, binding.on_error, binding.check_env, binding.call_in_subprocess)

@@ -1,4 +1,4 @@
-"""Key-value stores through which ranks exchange strings: a folder, a torch.distributed store, or a service."""
+"""Key-value stores that ranks use to exchange strings: in a folder, a torch.distributed store, or a service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KeyValueStore(ABC):
 class TorchKeyValues(KeyValueStore):
     """Keys and values in a store of torch.distributed."""
 
-    _NONE = "\0"  # stands for a missing value
+    _NONE = "\0"  # value that represents a missing key
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -74,10 +74,10 @@ class FolderKeyValues(KeyValueStore):
 
 
 def key_value_store_at(place: Any) -> KeyValueStore:
-    """Return the key-value store at the given place.
+    """Return a key-value store in ``place``: a folder, a store of torch.distributed, or a service.
 
     Raises:
-        CedarError: the place names a service that is invalid or does not answer.
+        CedarError: the service is invalid or does not answer.
     """
     if names_cluster(place):
         return extension("cluster.service.meeting").ServiceKeyValues(place)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Cores and memory that this process may use, and the cost of worker processes, measured once and stored."""
+"""The cores and memory that this process may use, and the cost of worker processes, which is measured and stored."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def machine(measure: bool = True) -> Machine:
     """Return the resources of this machine that this process may use.
 
     Args:
-        measure: measure the cost of worker processes if it is not stored yet: about two seconds, once for each machine
-            and set of versions. False never measures or waits: stored figures or defaults are used.
+        measure: if the cost of worker processes is not stored, measure it. That takes about two seconds, once per
+            machine and set of versions. If False, use stored figures or defaults, without waiting.
 
     Examples:
         >>> machine(measure=False).cores > 0
@@ -52,7 +52,7 @@ def machine(measure: bool = True) -> Machine:
 
 
 def _measured(key: str) -> dict[str, float]:
-    """Measure and store the figures; if processes cannot be measured, return without storing, to use defaults."""
+    """Measure and store the figures. If processes cannot be measured, return only the speed, and store nothing."""
     figures = {"speed": _speed()}
     try:
         ship_seconds, ship_bytes, start_seconds = ship_costs()
@@ -65,10 +65,10 @@ def _measured(key: str) -> dict[str, float]:
 
 
 def ship_costs() -> tuple[float, float, float]:
-    """Return the cost of processes: overhead seconds per task, bytes per second, seconds until a worker is ready.
+    """Return the cost of worker processes: seconds of overhead per task, bytes per second, and seconds to start one.
 
-    The pool that runs use is measured with one worker. If that worker already runs, its start time cannot be measured,
-    and the default is returned.
+    The measurement uses one worker of the pool that runs use. If that worker is already running, its start time cannot
+    be measured, and the default is returned.
 
     Raises:
         OSError, BrokenExecutor, TimeoutError: no worker can be started, or it does not answer.
@@ -80,7 +80,7 @@ def ship_costs() -> tuple[float, float, float]:
 
 
 def _speed() -> float:
-    """Return rounds per second of a small fixed computation; the best of seven trials."""
+    """Return how often per second this machine runs a small fixed computation; the best of seven trials."""
     data = bytes(range(256))
     best = math.inf
     for _ in range(7):
@@ -97,7 +97,7 @@ def _speed() -> float:
 
 @functools.cache
 def _key() -> str:
-    """Identify the kind of machine and the versions, not the host name: equal machines may share a home directory."""
+    """Return a key of the hardware and versions. It omits the host name, so that equal machines share figures."""
     import pyarrow as pa
 
     facts = (_processor(), os.cpu_count(), platform.machine(), platform.system(), platform.release())
@@ -117,7 +117,7 @@ def _processor() -> str:
 
 
 def _kept(key: str) -> dict[str, float]:
-    """Return the figures that an earlier process stored; empty if there are none or they are invalid."""
+    """Return the figures that an earlier process stored; empty if they are missing or invalid."""
     return load(user_place(), name_of("machine", key), lambda entry: _sound(entry.about)) or {}
 
 

@@ -1,7 +1,7 @@
-"""Memory limits of a run: how far it reads ahead, what its cache may hold, and which process holds what.
+"""Memory limits of a run: how far it may read ahead, how much it may cache, and how much each process uses.
 
-The memory of the whole process tree is measured, and limits follow from that. They only change how many tasks are in
-progress and whether rows are cached or computed again, so they do not affect results.
+Limits are derived from the measured memory of the whole process tree. They only change how many tasks are in progress
+and whether rows are cached or recomputed, so they do not affect results.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cedar.core import buffers, memory
 from cedar.core.sizes import size_text
 from cedar.executors import processes
 
-_AHEAD_DIVISOR = 8  # a stage may use 1/8 of the free memory, since there are several stages and tasks need memory too
-_PAUSE_FACTOR = 50  # measuring takes at most 1/50 of the time
+_AHEAD_DIVISOR = 8  # a stage may use 1/8 of the free memory, since other stages and tasks need memory too
+_PAUSE_FACTOR = 50  # at most 1/50 of the time is spent on measuring memory
 _NEAR_LIMIT = 7 / 8  # fraction of the limit above which unused memory is returned to the system
 _WARN_AFTER = 1.0  # seconds above the limit before a warning
 _log = logging.getLogger("cedar")
@@ -31,9 +31,9 @@ class MemoryAllowance:
     """How much memory parts of a run may use.
 
     Args:
-        ahead: bytes of results that each stage may have in progress, in addition to one task.
-        cache: bytes that ``cache()`` may hold in this process.
-        idle: whether freed memory may be kept for reuse.
+        ahead: bytes of results that each stage may compute ahead, in addition to one task.
+        cache: bytes that ``cache()`` may store in the memory of this process.
+        idle: whether freed buffers may be kept for reuse.
     """
 
     ahead: int
@@ -42,7 +42,7 @@ class MemoryAllowance:
 
 
 def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
-    """Return the allowance for a limit, the bytes in use, and the part of them that the cache holds.
+    """Return the allowance for a memory limit, the bytes in use, and the bytes of them that the cache uses.
 
     Examples:
         >>> allowed(1000, 600, 200)
@@ -56,14 +56,14 @@ def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
 
 
 class MemoryBound:
-    """Memory limit of a loader whose budget gives one; code that submits tasks asks it how far to read ahead.
+    """Enforces the memory limit of a loader's budget, by limiting how far tasks run ahead and the size of the cache.
 
     Args:
-        limit: bytes for this process and its descendants.
+        limit: bytes that this process and its descendants may use.
         cache: the row cache of this process.
-        queued: returns the bytes of results that are not taken yet.
-        measure: see ``cedar.core.memory.by_process``.
-        clock: returns seconds.
+        queued: returns the bytes of results that are finished but not delivered yet.
+        measure: returns the bytes of each process; see ``cedar.core.memory.by_process``.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class MemoryBound:
         self._warned = False
         self._allowed = MemoryAllowance(limit // _AHEAD_DIVISOR, limit, True)
         self.peak = 0
-        self.parts: dict[str, int] = {}  # bytes by holder at the peak, if that was above the limit
+        self.parts: dict[str, int] = {}  # bytes of each process at the peak, if the peak exceeded the limit
 
     def ahead(self, most: int, size: int) -> int:
-        """Return how many tasks to keep in flight, up to ``most``, with ``size`` bytes per result; 0 if unknown."""
+        """Return how many tasks to keep in flight, from 1 to ``most``; ``size`` is bytes per result, 0 if unknown."""
         self._update()
         return max(1, min(most, self._allowed.ahead // size if size else 2))
 
@@ -115,7 +115,7 @@ class MemoryBound:
             _log.warning("%s; the run continues with one task at a time for each stage", self.note())
 
     def note(self) -> str:
-        """Return a line for reports: the peak, and which parts held it if it exceeded the limit."""
+        """Return a line for reports: the peak memory, and its parts if it exceeded the limit."""
         allows = f"of Budget(memory={size_text(self.limit)!r})"
         if self.peak <= self.limit:
             return f"memory: at most {size_text(self.peak)} {allows}"
@@ -123,7 +123,7 @@ class MemoryBound:
 
 
 def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
-    """Return bytes by holder: this process, known parts of it, its workers, other processes, and shared files.
+    """Return bytes by name: of this process and known parts of it, its workers, other processes, and shared files.
 
     Examples:
         >>> named({4: 10, memory.FILES: 2}, 0, 0)["files"]
@@ -140,5 +140,5 @@ def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
 
 
 def describe(parts: Mapping[str, int]) -> str:
-    """Format the parts in one line, largest first."""
+    """Return the parts as one line of text, largest first."""
     return ", ".join(f"{name} {size_text(size)}" for name, size in sorted(parts.items(), key=lambda part: -part[1]))

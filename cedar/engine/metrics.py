@@ -17,15 +17,15 @@ from cedar.executors.recovery.deaths import Deaths
 from cedar.profile import Machine, OperatorProfile, Profile, Subject
 from cedar.tasks.chain import Timing
 
-_RECENT = 32  # recent calls of an operator that its measurements use, so that they follow changes in the data
-_FEW_CALLS = 2  # up to this many calls, earlier measurements are used: the first call may have loaded a model
+_RECENT = 32  # number of recent calls that an operator's measurements use, so that they follow changes in the data
+_FEW_CALLS = 2  # up to this many calls, use earlier measurements, since the first call may have loaded a model
 
 
 class CallTimes:
-    """The measured calls of one operator: the first, the recent ones, and their number.
+    """Measurements of one operator's first call and recent calls, and the total number of calls.
 
     Args:
-        former: earlier measurements, used until there are enough calls.
+        former: earlier measurements, used until enough calls are measured.
     """
 
     def __init__(self, former: OperatorProfile | None = None) -> None:
@@ -36,13 +36,13 @@ class CallTimes:
 
     @property
     def wall(self) -> float:
-        """Approximate seconds of all calls."""
+        """Estimated total seconds of all calls."""
         seen = [*([self.first] if self.first else []), *self.recent]
         rows = sum(o.rows_in for o in seen)
         return sum(o.wall for o in seen) * self.rows_in / rows if rows else 0.0
 
     def add(self, observation: Observation) -> None:
-        """Add one call; calls on no rows are ignored."""
+        """Add one call; calls without input rows are ignored."""
         if not observation.rows_in:
             return
         if self.first is None:
@@ -54,7 +54,7 @@ class CallTimes:
         self.rows_out += observation.rows_out
 
     def figures(self, label: str) -> OperatorProfile:
-        """Return medians of the recent calls; row counts and selectivity are over all calls."""
+        """Return medians over the recent calls, with the row counts and selectivity of all calls."""
         if self.former is not None and self.calls <= _FEW_CALLS:
             return self.former
         figures = OperatorProfile.of(label, [*([self.first] if self.first else []), *self.recent])
@@ -63,7 +63,7 @@ class CallTimes:
 
 
 class SkippedFile(NamedTuple):
-    """What was skipped in a damaged file: the error, and the number of rows; None if unknown."""
+    """The error of a damaged file, and the number of its rows that were skipped (None if unknown)."""
 
     error: str
     rows: int | None
@@ -74,15 +74,15 @@ class SkippedFile(NamedTuple):
 
 @dataclass(slots=True)
 class StageWork:
-    """What the tasks of one stage have done: how many there were, the rows that came into them, and their seconds.
+    """Totals over the tasks of one stage: number of tasks, input rows, wall seconds, and output rows.
 
-    A block that a task gives before it ends counts as a task.
+    A block that a task delivers before it ends counts as a task.
     """
 
     tasks: int = 0
     rows: float = 0.0
     wall: float = 0.0
-    left: float = 0.0  # rows that left them
+    left: float = 0.0  # output rows
 
 
 @dataclass
@@ -91,35 +91,35 @@ class Metrics:
 
     time: Timeline = field(default_factory=Timeline)
     tasks: int = 0
-    stages: dict[tuple[int, ...], StageWork] = field(default_factory=dict)  # key: source, or -1, and operators
-    taken: Callable[[], None] | None = None  # called after the coordinator took the result of a task
+    stages: dict[tuple[int, ...], StageWork] = field(default_factory=dict)  # by (source or -1, *operators)
+    taken: Callable[[], None] | None = None  # called after a task's result was recorded
     carried: int = 0  # batches of the previous epoch that were delivered at the start of the next
-    left_out: Counter[str] = field(default_factory=Counter)  # by unit: not delivered, since they do not fill a step
+    left_out: Counter[str] = field(default_factory=Counter)  # rows or batches that did not fill a step, by kind
     rows_read: int = 0
     bytes_read: int = 0  # decoded bytes, according to metadata
-    rows_kept: int = 0  # rows of splits that a cache returned
+    rows_kept: int = 0  # rows that a cache returned instead of a source
     rows_cached: int = 0  # rows added to a cache
     rows: int = 0
     batches: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     skipped_files: dict[str, SkippedFile] = field(default_factory=dict)  # by URL
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
-    words: Callable[[], Mapping[int, str]] | None = None  # returns labels as the user wrote them; computed once
-    seen: dict[int, CallTimes] = field(default_factory=dict, repr=False)  # by ordinal; from tasks that time operators
+    words: Callable[[], Mapping[int, str]] | None = None  # returns labels for display; None uses ``labels``
+    seen: dict[int, CallTimes] = field(default_factory=dict, repr=False)  # measured calls, by operator ordinal
     storage: Use = field(default_factory=Use)
-    fell_back: int = 0  # blocks that were run again in the order as written
-    audited: int = 0  # pieces of the delivered data that an audit checked
+    fell_back: int = 0  # blocks that were computed again in the order as written
+    audited: int = 0  # delivered pieces that an audit computed again as written
     differences: list[str] = field(default_factory=list)  # differences that audits found
     deaths: Deaths = field(default_factory=Deaths)  # workers that died
-    results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of each stage's last result, by label
-    groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows delivered, and rows stored
+    results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of each stage's latest result, by label
+    groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # (delivered, stored) rows by group
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
     bound: MemoryBound | None = None  # the memory limit, if the plan has one
-    queued: Callable[[], int] = int  # returns the bytes of results not taken yet; set where memory is watched
+    queued: Callable[[], int] = int  # returns the bytes of finished results not delivered yet; 0 unless watched
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def grouped(self, names: tuple[str, ...], rows: int, stored: int) -> None:
-        """Count the rows of one feature group in a batch: delivered and stored."""
+        """Add the delivered and the stored rows of one feature group in a batch."""
         before = self.groups.get(names, (0, 0))
         self.groups[names] = before[0] + rows, before[1] + stored
 
@@ -130,7 +130,7 @@ class Metrics:
 
     @property
     def weights(self) -> dict[int, float]:
-        """Seconds that each operator took, from tasks that measured operators separately."""
+        """Seconds of each operator, from tasks that measured operators separately."""
         return {i: seen.wall for i, seen in self.seen.items()}
 
     @property
@@ -140,7 +140,7 @@ class Metrics:
 
     @property
     def bottleneck(self) -> tuple[str, str]:
-        """The name of what limits the run's speed, and the reason."""
+        """The name of the part that limits the run's speed, and the reason."""
         filling = self.rows_cached > self.rows_kept
         with self._lock:
             return self.time.bottleneck(self.display_labels, cores(), filling)
@@ -165,12 +165,12 @@ class Metrics:
         operators: Iterable[int] = (),
         left: int = 0,
     ) -> None:
-        """Add a finished task that read ``source`` if given; ``extra`` as in ``timed``.
+        """Add a finished task.
 
         Args:
-            rows: its input rows; for a source the rows of the split, decoded or not.
-            left: its output rows.
-            operators: the numbers of the operators that it ran.
+            source, operators: the ordinals of the source that the task read, if any, and of the operators that it ran.
+            extra: see ``timed``.
+            rows, left: input and output rows; when reading, all rows of the split are input, even if not decoded.
         """
         with self._lock:
             stage = (-1 if source is None else source, *sorted(operators))
@@ -193,7 +193,7 @@ class Metrics:
             self.taken()
 
     def read_so_far(self, source: int, rows: int, operators: Iterable[int], left: int = 0) -> None:
-        """Add rows that an unfinished task delivered early; they are not counted again when it ends."""
+        """Add rows that a task delivered before it ended. The caller does not add them again when the task ends."""
         with self._lock:
             stage = (source, *sorted(operators))
             done = self.stages.get(stage) or self.stages.setdefault(stage, StageWork())
@@ -202,7 +202,7 @@ class Metrics:
             self.taken()
 
     def timed(self, timing: Timing, extra: bool) -> None:
-        """Count the time of a task; ``extra``: it ran in this process while the run's workers are elsewhere."""
+        """Add the time of a task; ``extra``: it ran in this process although the run's workers are other processes."""
         with self._lock:
             self.time.add(timing, extra)
 
@@ -211,7 +211,7 @@ class Metrics:
         self.seen.setdefault(operator, CallTimes()).add(observation)
 
     def renew(self) -> None:
-        """Keep measurements only until newer ones exist, since a plan or a function's cost changed."""
+        """Mark measurements as old, so that newer ones replace them: the plan or the cost of a function has changed."""
         with self._lock:
             self.seen = {i: CallTimes(seen.figures(self.labels.get(i, ""))) for i, seen in self.seen.items()}
 
@@ -224,9 +224,9 @@ class Metrics:
         executor: str = "threads",
         seconds: float | None = None,
     ) -> Profile:
-        """Return the profile of the operators that ran, from tasks that measured them separately.
+        """Return the profile of the operators that ran, from tasks that measured operators separately.
 
-        ``seconds`` is the wall time of these measurements; by default the elapsed time of the run.
+        ``seconds`` is the wall time of these measurements; None means the elapsed time of the run.
         """
         with self._lock:
             ran = [(i, seen) for i, seen in sorted(self.seen.items()) if seen.calls or seen.former]
@@ -242,7 +242,7 @@ class Metrics:
 
 
 def _read_observation(timing: Timing, source: int) -> Observation:
-    """Return what a task's reading took; bytes are scaled up to the rows before the scan's filters."""
+    """Return the time and bytes of a task's reading; bytes are scaled up to include rows that the scan filtered out."""
     rows = timing.rows_read
     scale = rows / max(timing.rows_passed, 1)
     columns = {name: int(size * scale) for name, size in timing.read_columns.items()}

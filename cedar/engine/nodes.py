@@ -1,4 +1,4 @@
-"""Facts about nodes that a run needs."""
+"""Properties of a pipeline's nodes: batch sizes, how an epoch ends, and how operators behave with several ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
 def pictured(
     nodes: Sequence[Node], splits: Callable[[Node], SplitTable], physical: Physical, executor: str
 ) -> list[tuple[str, ...]]:
-    """Return what a diagram shows below each operator as written: its columns, row count, and where it runs."""
+    """Return the lines that a diagram shows below each operator as written: its columns, and its rows and executor."""
     places: dict[int, str] = {}
     for stage in physical.stages:
         linked = [i for each in stage.segments for i in (each.source, *each.links) if isinstance(i, int)]
@@ -44,7 +44,7 @@ def pictured(
                 f"{name} {kind}" for name, kind in islice(known.items(), 12)
             )
         place = places.get(ordinal, "moved into the reader")
-        with suppress(CedarError):  # storage that cannot be listed: the run itself raises the error
+        with suppress(CedarError):  # if files cannot be listed, the run itself raises the error
             if not node.inputs and splits(node).counted:
                 place = f"{splits(node).known_rows:,} rows, {place}"
         described.append((columns, place))
@@ -52,7 +52,7 @@ def pictured(
 
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:
-    """Return the first node that moves rows between the batches of different ranks at a step; None if none does."""
+    """Return the first node that moves rows between the ranks' batches of a step; None if there is none."""
     return next((n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks), None)
 
 
@@ -66,7 +66,7 @@ def endless(root: Node) -> bool:
 
 
 def rows_per_unit(node: Node) -> int:
-    """Return the size of the nearest ``batch`` at or below a node, or the largest of ``bucket_by_length``; else 1."""
+    """Return the (maximum) batch size of the nearest batching operator at or below a node; 1 if there is none."""
     current = node
     while current.inputs:
         if isinstance(current.operator, StreamOperator) and current.operator.max_rows is not None:
@@ -86,8 +86,8 @@ def last_mode(node: Node) -> str | None:
 
 
 def deal_mode(node: Node) -> str | None:
-    """Return the ``last`` mode for units that ranks share. With ``last=None``, the units that do not fill a step on all
-    ranks are cut again (None) if no stream operator comes after the batching; otherwise they are left out ("drop").
+    """Return the ``last`` mode for units assigned to ranks. With ``last=None``, units that do not fill a step on all
+    ranks are cut into smaller batches (None), or dropped ("drop") if a stream operator follows the batching.
     """
     current, last = node, last_mode(node)
     while last is None and current.inputs:
@@ -99,9 +99,9 @@ def deal_mode(node: Node) -> str | None:
 
 
 def warn_of_cuts(root: Node, epoch: int) -> None:
-    """Warn about each ``take`` or ``skip`` above a shuffle once it selects different rows than in an earlier epoch.
+    """Warn about each ``take`` or ``skip`` above a shuffle, since it selects different rows in each epoch.
 
-    A single epoch, such as a look at a few rows, causes no warning.
+    The first epoch causes no warning unless a ``repeat`` is above.
     """
     streams = [(node, node.operator) for node in walk(root) if isinstance(node.operator, StreamOperator)]
     repeated = {id(below) for node, operator in streams if operator.repeats for below in walk(node)}

@@ -1,4 +1,4 @@
-"""Measurements of a run that the planner uses: rows remaining, speed, and the profile of operators."""
+"""Measurements of a run for the planner: remaining rows, speed, and the profile of operators."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from cedar.profile import Machine, Profile
 from cedar.profile.queueing import lock_share
 from cedar.tasks import clocks
 
-_AHEAD = 2  # splits that each worker reads ahead of the one it works on
+_AHEAD = 2  # estimated number of splits that each worker reads ahead of later stages
 _GATHERS = (-1,)  # key of the stage that gathers batches and runs no operator
-_BUSY = 0.8  # above this fraction of cores kept busy by threads, the GIL is not the bottleneck
+_BUSY = 0.8  # if threads keep more than this fraction of the cores busy, the GIL is not the bottleneck
 
 
 class Counters(NamedTuple):
@@ -34,10 +34,10 @@ class Counters(NamedTuple):
 
     Args:
         entered: rows read from sources or caches.
-        elapsed, waited: wall seconds, and the part of them during which the caller waited for a delivery.
+        elapsed, waited: wall seconds, and the part of them during which the caller waited for a batch.
         own: CPU seconds of the loader's thread.
-        work, around: CPU seconds of operators and reading, and of the task overhead around them.
-        pool, crowded: seconds that task threads had a core, and seconds that they waited for a core in use elsewhere.
+        work, around: CPU seconds of operators and reading, and of the overhead of tasks.
+        pool, crowded: seconds that task threads ran on a core, and seconds that they waited for a busy core.
     """
 
     entered: float = 0.0
@@ -57,7 +57,7 @@ class Counters(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Source rows that the tasks of a plan finished, and finished tasks of the stage with the fewest."""
+    """How many source rows a plan has finished, and how many tasks the stage with the fewest tasks has finished."""
 
     rows: float = 0.0
     tasks: int = 0
@@ -81,14 +81,14 @@ class RunMeasurements:
         self._earlier = 0.0  # source rows that tasks finished in earlier epochs
         self._begun: Counters | None = None  # totals when each worker had finished a task in this epoch
         self._kept = Counters()  # totals of the current plan in earlier epochs
-        self._stages: dict[tuple[int, ...], StageWork] = {}  # at the start of the plan or iteration
+        self._stages: dict[tuple[int, ...], StageWork] = {}  # work of all stages when measurement began
         self._tasks = 0  # finished tasks at that time
-        self._work = Progress()  # of the current plan in earlier epochs
+        self._work = Progress()  # progress of the current plan in earlier epochs
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
-        self._started: float | None = None  # elapsed seconds when an iteration began that has no finished task yet
+        self._started: float | None = None  # elapsed seconds at the iteration's start; None once a task has finished
 
     def start(self, runner: Runner) -> None:
-        """Begin an iteration under the current plan; the time until its first tasks finish does not count."""
+        """Begin an iteration under the current plan; the time until its first tasks finish is not measured."""
         self._kept, self._work, self._begun = self.seen, self.progress, None
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
@@ -101,14 +101,14 @@ class RunMeasurements:
         self._tasks = self._metrics.tasks
 
     def renew(self, again: bool) -> None:
-        """Switch to another plan or thread count; ``again``: rows that were read ahead will be read again."""
+        """Restart measuring for another plan or thread count; ``again``: rows read ahead will be read a second time."""
         self._kept, self._work, self._begun = Counters(), Progress(), None
         self._mark_stages()
         if again and self._rows is not None:
             self._earlier += self.finished - self._earlier - self._done()
 
     def note_task(self) -> None:
-        """Record a finished task; measurement of a plan starts once each worker has finished one."""
+        """Record a finished task. Measurement of a plan starts once a stage has finished as many tasks as workers."""
         if self._begun is not None:
             return
         if self._started is not None:
@@ -130,7 +130,7 @@ class RunMeasurements:
 
     @property
     def finished(self) -> float:
-        """The number of source rows that tasks finished in the run."""
+        """The number of source rows that tasks have finished in this run."""
         return sum(done.rows for stage, done in self._metrics.stages.items() if stage[0] >= 0)
 
     @property
@@ -138,8 +138,8 @@ class RunMeasurements:
         """The progress of the current plan since each worker finished its first task.
 
         Readers run ahead of later stages, for example by a shuffle window. Therefore the work of all stages is
-        converted to source rows: the seconds of all stages divided by the seconds that one source row takes in all of
-        them. Later stages receive the rows that pass the readers.
+        converted to source rows: the total seconds of all stages are divided by the seconds that one source row takes
+        in all stages together. Only the rows that readers output reach the later stages.
         """
         done = {} if self._begun is None else _since(self._stages, self._metrics.stages)
         done = {stage: work for stage, work in done.items() if work.rows and work.wall}
@@ -157,8 +157,8 @@ class RunMeasurements:
 
     @property
     def seen(self) -> Counters:
-        """Totals since each worker finished its first task of the plan, without the times of its threads."""
-        begun = self._begun  # read once: planning runs concurrently with the run, which may end its epoch meanwhile
+        """Totals since each worker finished its first task of the plan, except the thread times ``pool, crowded``."""
+        begun = self._begun  # read once, because the run may end its epoch while the planner thread is here
         return self._kept if begun is None else self._now().minus(begun).plus(self._kept)
 
     def _now(self, of_threads: bool = False) -> Counters:
@@ -174,29 +174,29 @@ class RunMeasurements:
 
     @property
     def crowded(self) -> float:
-        """The slowdown caused by other programs on the same cores: 1.0 means none."""
+        """The factor by which other programs on the same cores slow down this run; 1.0 means no slowdown."""
         begun = self._begun
         seen = Counters() if begun is None else self._now(of_threads=True).minus(begun)
         return (
             1 + max(seen.crowded, 0.0) / seen.pool if seen.pool > 0 else 1.0
-        )  # threads that have ended report no times
+        )  # threads that have ended report no times, so a difference may be negative
 
     # ---- rows remaining ----------------------------------------------------------------------------------------------
 
     def remaining(self) -> float | None:
-        """Return the rows of this epoch that this rank has not processed yet; None if metadata has no row counts."""
+        """Return how many rows of this epoch this rank has not processed yet; None if metadata lacks row counts."""
         total = self._rows
         if total is None:
             return None
         return max(0.0, total * self.share - self._done()) if total else math.inf
 
     def rest(self) -> float | None:
-        """Estimate the source rows still to be read: in this epoch, plus as many epochs as there were before."""
+        """Estimate the source rows still to be read, assuming that as many rows follow this epoch as came before it."""
         remaining = self.remaining()
         return None if remaining is None else self._earlier + remaining
 
     def _done(self) -> float:
-        """Estimate the rows processed in this epoch; half of the rows that were read ahead count as processed."""
+        """Estimate the rows processed in this epoch, counting half of the rows that were read ahead."""
         read, splits = self.finished - self._earlier, sum(map(len, self._splits))
         ahead = _AHEAD * self.workers * (self._rows or 0) / max(splits, 1)
         return read - min(read, ahead) / 2
@@ -217,7 +217,7 @@ class RunMeasurements:
     # ---- the profile -------------------------------------------------------------------------------------------------
 
     def profile(self, local: bool) -> Profile:
-        """Return the profile measured from tasks, including the overhead around them.
+        """Return the profile measured from tasks, including the overhead of tasks and of the loader.
 
         Args:
             local: all tasks ran on threads of this process.
@@ -242,7 +242,7 @@ class RunMeasurements:
 def _since(
     before: Mapping[tuple[int, ...], StageWork], now: Mapping[tuple[int, ...], StageWork]
 ) -> dict[tuple[int, ...], StageWork]:
-    """Return the work of each stage between two moments, without idle stages."""
+    """Return the work of each stage between two moments; stages without finished tasks are omitted."""
     done = {}
     for stage, work in list(now.items()):
         if stage == _GATHERS:
@@ -258,10 +258,10 @@ def _since(
 
 
 def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:
-    """Add to a profile the fraction of time that each operator holds the GIL.
+    """Add to a profile the fraction of time during which each operator holds the GIL.
 
-    Operators that run Python for every row are assumed to hold it all the time, unless threads keep several cores busy:
-    then each holds it only part of the time. Idle cores prove nothing, since an import or storage may cause them.
+    Operators that run Python for every row are assumed to hold it all the time. If threads keep most cores busy, the
+    fraction is lower. Idle cores are no evidence for the GIL, since imports or storage may cause them.
 
     Args:
         nodes: the nodes of the pipeline as written.

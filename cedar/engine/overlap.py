@@ -1,4 +1,4 @@
-"""Measure the rows that a rank reads beyond its batches where counts are known: windows shared with other ranks."""
+"""Compute how many rows a rank reads in addition to its own, because it shares windows with other ranks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _MIN_REPORTED = 1.15  # report ratios of rows read to rows needed above this
 
 
 def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tuple[float, int] | None:
-    """Return the ratio of rows that a rank reads to rows that it needs, and the number of windows of an epoch.
+    """Return the ratio of the rows that a rank reads to the rows that it needs, and the number of windows per epoch.
 
     Args:
-        splits: the only source, whose windows are read as a whole.
+        splits: the pipeline's only source; its windows are read as a whole.
         assigned: the rank's units.
-        unit_rows: rows of a unit.
+        unit_rows: number of rows in a unit.
 
     Returns:
-        None if units are not consecutive runs of ``unit_rows`` source rows.
+        None if units are not consecutive runs of ``unit_rows`` source rows, or if row counts are unknown.
     """
     layout = splits.layout(0)
     if layout.before is None or not splits.windowed or assigned.share.turns:
@@ -37,14 +37,14 @@ def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tu
 
 
 def describe_by_key(labels: str, world: int) -> str:
-    """Describe the sources that every rank reads completely; "" if there are none."""
+    """Describe that every rank reads all of the sources ``labels``; "" if there are none."""
     if not labels:
         return ""
     return f"each of the {world} ranks reads all of {labels}, which has fewer splits, and keeps its rows by key"
 
 
 def describe(measured: tuple[float, int] | None, world: int) -> str:
-    """Describe the extra rows read, with a hint; "" if they are few."""
+    """Describe the extra rows that a rank reads, with a hint; "" if there are few."""
     if measured is None or measured[0] <= _MIN_REPORTED:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Plans: report observations of a run to the controller, and carry out its decisions."""
+"""Plans: report measurements of a run to the controller, and carry out the actions that it requests."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
-_AUDITS = 0.03  # fraction of the time for audits, which compute delivered rows again as written
-_STALLED = 0.1  # if the trainer waits less than this fraction of the time, throughput shows only the trainer's speed
+_AUDITS = 0.03  # fraction of the time to spend on audits, which compute delivered rows again as written
+_STALLED = 0.1  # if the trainer waits less than this fraction of the time, throughput measures only the trainer
 _WHOLE = "all of it"  # subject of a decision that rejects a rule entirely
 
 
 class Plans:
-    """The plans of one loader.
+    """Chooses, checks and switches the plans of one loader.
 
     Args:
-        planner: creates plans; None keeps the first.
+        planner: creates plans; None keeps the first plan.
         first: the plan to start with.
         binding: the bound operators of the pipeline as written.
         metrics: the counters of the loader.
@@ -63,7 +63,7 @@ class Plans:
     ) -> None:
         self.planner = planner
         self.current = first
-        self.history: list[str] = []  # changes during the run, with reasons
+        self.history: list[str] = []  # reasons for changes of the plan during the run
         self.settings = ControllerSettings()
         self._figures = RunMeasurements(binding, metrics)
         self._binding = binding
@@ -72,32 +72,32 @@ class Plans:
         self._admitted = False  # whether the first plan was compared with the pipeline as written
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._lock = threading.Lock()
-        # The running plan and the next one.
+        # State of the running plan and of the next one.
         self._watcher = Watcher()
         self._runner: Runner | None = None
         self._calls: Calls | None = None  # calls of user functions for planning in the current run
         self._next: Plan | None = None
-        self._settled = False  # after an error or a failed audit the plan is final
-        self._broken = False  # the optimizer failed and is not used again
+        self._settled = False  # True after an error or a failed audit: the plan does not change any more
+        self._broken = False  # True once the optimizer has failed: it is not used again
         # State of the controller, and of the work that it requested.
-        self._default = 0  # number of concurrent tasks if the plan leaves that to the run
-        self._known: list[Plan] = []  # a plan's key is its index
-        self._key = ""  # key of the current plan, once it is admitted
+        self._default = 0  # number of concurrent tasks if the plan does not set it
+        self._known: list[Plan] = []  # all plans; the key of a plan is its index here
+        self._key = ""  # key of the current plan, once it has been checked
         self._state = State(self._key)
-        self._since = self._waited_before = self._rows_before = 0.0  # as the plan took over
+        self._since = self._waited_before = self._rows_before = 0.0  # totals when the current plan began
         metrics.taken = self._note_task
         self._polled = -math.inf
         self._jobs: deque[Callable[[Calls], None]] = deque()
         self._thread: threading.Thread | None = None
-        self._renewed = 0  # number of finished tasks when older measurements were set aside
-        self._planning_seconds = 0.0  # CPU seconds of searches and checks
+        self._renewed = 0  # number of finished tasks when measurements were last marked as old
+        self._planning_seconds = 0.0  # CPU seconds spent on searches for plans and checks of plans
         self._candidates: tuple[Candidate, ...] | None = None
         self._warming = WorkerWarmup()
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
-        # Audits.
-        self.audits = _AUDITS  # fraction of the time for audits; 1 or more audits everything
-        self._audited = (0.0, 0.0)  # seconds spent on audits of this plan, and seconds that the next should take
+        # State of audits.
+        self.audits = _AUDITS  # fraction of the time for audits; 1 or more audits every piece
+        self._audited = (0.0, 0.0)  # seconds spent on audits of this plan, and estimated seconds of the next audit
         self._opened = 0.0  # ``time.perf_counter()`` when the current plan's streams were opened
 
     @property
@@ -116,7 +116,7 @@ class Plans:
         return self.current.root is not self._binding.root
 
     def watcher(self, runner: Runner) -> Watcher:
-        """Return the watcher for the streams of the current plan; switches to the next plan first if one is ready."""
+        """Switch to the next plan if one is ready, and return the watcher for the streams of the current plan."""
         self._admit()
         with self._lock:
             if self._next is not None:
@@ -129,7 +129,7 @@ class Plans:
             return self._watcher
 
     def _admit(self) -> None:
-        """Compare the first plan with the pipeline as written, once; run as written what fails the comparison."""
+        """Compare the first plan with the pipeline as written, once. The parts that fail are run as written."""
         if self._admitted:
             return
         self._admitted = True
@@ -160,7 +160,7 @@ class Plans:
         self._renew()
 
     def _renew(self) -> None:
-        """Keep measurements so far only until there are newer ones."""
+        """Mark measurements as old, so that newer ones replace them."""
         self._metrics.renew()
         self._renewed = self._metrics.tasks
 
@@ -171,7 +171,7 @@ class Plans:
         self._figures.renew(again)
 
     def _resize(self) -> None:
-        """Set the number of concurrent tasks that the plan wants; called by the thread that submits tasks."""
+        """Apply the plan's number of concurrent tasks. Must be called by the thread that submits tasks."""
         wanted, figures = self.current.workers or self._default, self._figures
         if self.planner is None or self._runner is None or wanted == figures.workers:
             return
@@ -180,7 +180,7 @@ class Plans:
             self._metrics.time.lanes = self._runner.lanes
 
     def _key_of(self, plan: Plan) -> str:
-        """Return a plan's key: equal for plans with the same stages, places and number of workers."""
+        """Return a plan's key, which is equal for plans with the same stages, executors and number of workers."""
         for i, known in enumerate(self._known):
             if (plan.workers or self._default) == (known.workers or self._default) and self._same_stages(plan, known):
                 return str(i)
@@ -193,7 +193,7 @@ class Plans:
     # ---- while running -----------------------------------------------------------------------------------------------
 
     def start(self, runner: Runner) -> None:
-        """Begin an iteration, which has its own executor."""
+        """Begin an iteration that uses ``runner``."""
         self._runner, self._default = runner, runner.workers
         self._polled, _ = self._metrics.time.so_far(time.perf_counter())
         self._figures.start(runner)
@@ -204,14 +204,14 @@ class Plans:
         self._figures.share = share
 
     def poll(self) -> None:
-        """Report to the controller now and then; called by the run between deliveries, so it is cheap."""
+        """Let the controller take a step if one is due. The run calls this between batches, so it must be cheap."""
         if self._calls is not None:
             self._calls.serve()
         if self.planner is not None:
             self._observe()
 
     def _note_task(self) -> None:
-        """Report a finished task to the controller; called by the run."""
+        """Record a finished task, and let the controller take a step if one is due."""
         self._figures.note_task()
         if self.planner is not None:
             self._observe()
@@ -219,7 +219,7 @@ class Plans:
             self._metrics.taken = None
 
     def _observe(self) -> None:
-        """Take a step of the controller if ``poll`` seconds have passed since the last one."""
+        """Take a step of the controller if ``settings.poll`` seconds have passed since the previous one."""
         now, _ = self._metrics.time.so_far(time.perf_counter())
         if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.poll:
             return
@@ -252,9 +252,9 @@ class Plans:
         return self._metrics.time.so_far(time.perf_counter())[1]
 
     def _measured_enough(self) -> bool:
-        """Whether each operator was measured often enough; operators that no row reaches are awaited for a while."""
+        """Whether each operator was measured often enough; operators that no row reaches are ignored after a while."""
         if kernels.is_compiling():
-            self._renew()  # measurements of the substitute kernels do not apply to the operators
+            self._renew()  # until kernels are compiled, substitutes run, whose measurements must not be used later
             return False
         calls = self._calls_seen()
         seeking = frozenset(i for i, number in calls.items() if number < CALLS)
@@ -276,7 +276,7 @@ class Plans:
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Look):
             self._jobs.append(self._search)
-            if self._state.looks:  # the last search did not help: give the next one newer measurements
+            if self._state.looks:  # this is not the first search: measure again for it
                 self._renew()
                 self._watcher.measure_more(DETAILS)
         elif isinstance(action, Prepare):
@@ -292,8 +292,7 @@ class Plans:
             else:
                 self._schedule_switch(plan, action.why)
 
-    # ---- in the background
-    # ----------------------------------------------------------------------------------------------
+    # ---- in the background -------------------------------------------------------------------------------------------
 
     def _start_next_job(self) -> None:
         """Start the next job in a background thread, unless one is still running."""
@@ -321,31 +320,31 @@ class Plans:
         _log.warning("the optimizer failed: the run continues with its current plan", exc_info=True)
 
     def _search(self, _: Calls) -> None:
-        """Search for plans with the cost model."""
+        """Search for faster plans with the cost model, and pass them to the controller as candidates."""
         assert self.planner is not None
         profile, runs, current = self.profile(), self._key, self.current
         plans, running = [], current
         for plan in self.planner.candidates(profile):
             if self.planner.most_workers is None:
-                plan = replace(plan, workers=None)  # the user fixed the number of workers
+                plan = replace(plan, workers=None)  # the user set the number of workers
             key = self._key_of(plan)
-            if key == runs:  # the running plan, with newer decisions
+            if key == runs:  # the candidate is the running plan, with newer decisions
                 running = replace(plan, root=current.root, sweeps=current.sweeps, workers=current.workers)
             else:
                 self._known[int(key)] = plan
                 plans.append((key, plan))
-        running = self.planner.with_prediction(running, profile)  # with the latest measurements
+        running = self.planner.with_prediction(running, profile)  # predict it from the latest measurements
         with self._lock:
             if self._key == runs and not self._settled:
                 self.current = running
         if running.prediction is not None:
             plans.append((runs, running))
-        # Over the whole run: rows of a split that no filter can pass are not decoded.
+        # Fraction of source rows that are decoded, over the whole run: readers skip rows that cannot pass the filters.
         entered = self._metrics.rows_entered / max(self._figures.finished, 1) * self._figures.crowded
         self._candidates = tuple(self._candidate(key, plan, running, profile, entered) for key, plan in plans)
 
     def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile, entered: float) -> Candidate:
-        """Return a plan's expected cost, in seconds per source row as the controller measures them."""
+        """Return a plan as a candidate, with its expected seconds per source row (the controller's unit)."""
         assert plan.prediction is not None
         each = entered / max(plan.prediction.rows_per_second, 1e-9)
         alike = not (self._uses_processes(plan) or self._uses_processes(running))
@@ -360,7 +359,7 @@ class Plans:
         return any(is_remote(node.place) for node in graph.walk(plan.root))
 
     def _prepare(self, key: str, calls: Calls) -> None:
-        """Compare a plan with the pipeline as written on the first rows, and start its processes."""
+        """Compare a plan with the pipeline as written on the first rows, and start the worker processes it needs."""
         assert self.planner is not None
         plan, profile = self._known[int(key)], self.profile()
 
@@ -377,7 +376,7 @@ class Plans:
             return
         self._known[int(key)] = self.planner.with_prediction(sound, profile)
         if sound.in_processes:
-            self._warming.begin(key, sound, self._figures.processes)  # not the thread count, which may differ
+            self._warming.begin(key, sound, self._figures.processes)  # the number of processes, not of threads
         else:
             self._ready |= {key}
 
@@ -393,20 +392,20 @@ class Plans:
     # ---- audits ------------------------------------------------------------------------------------------------------
 
     def audit_due(self, opening: float) -> bool:
-        """Whether the next delivery should also be computed as written.
+        """Whether to audit the next piece now.
 
         Args:
-            opening: seconds that the first rows took, a lower bound of an audit's duration.
+            opening: seconds until the first rows arrived, a lower bound for the duration of an audit.
         """
         if self.current.root is self._binding.root or self._settled or not self._auditable:
             return False
-        again = math.inf if self._has_streams else max(self._audited[1], opening)  # streams cannot seek quickly
+        again = math.inf if self._has_streams else max(self._audited[1], opening)  # streaming splits seek slowly
         spent = time.perf_counter() - self._opened
         return self.audits >= 1 or spent * self.audits - self._audited[0] >= again
 
     @property
     def audit_seconds(self) -> float:
-        """Seconds that an audit may take now."""
+        """Seconds that the next audit may take at most."""
         if self.audits >= 1:
             return math.inf
         return (time.perf_counter() - self._opened) * self.audits - self._audited[0]
@@ -417,19 +416,19 @@ class Plans:
 
     @cached_property
     def _auditable(self) -> bool:
-        """Whether rows can be read again unchanged; rows of iterators and objects that functions modify cannot."""
+        """Whether rows can be read again unchanged. One-pass iterators and objects that functions may modify cannot."""
         if self._one_pass:
             return False
         holders = [n for n in self._binding.sources if getattr(_source(n), "holds_objects", False)]
         return not any(OBJECT in self._binding.types(n).values() for n in holders)
 
     def audit(self, seconds: float, why: str | None, *, done: bool = True) -> None:
-        """Record an audit; after a difference, the rest of the run is as written.
+        """Record an audit. If it found a difference, the rest of the run uses the pipeline as written.
 
         Args:
             seconds: duration of the audit.
             why: the difference; None if there is none.
-            done: False if it was stopped because it took too long: the next one may take twice as long.
+            done: False if the audit was stopped for taking too long; the next one is expected to take twice as long.
         """
         self._metrics.audited += done
         self._audited = (self._audited[0] + seconds, seconds if done else 2 * seconds)
@@ -441,11 +440,11 @@ class Plans:
             "delivered as written, and the plan is not used any more; earlier rows may be affected",
             why,
         )
-        plan = self._rejected(self.current, why, "audit", "the plan")  # which rule is to blame is unknown
+        plan = self._rejected(self.current, why, "audit", "the plan")  # unknown which rule caused the difference
         self._schedule_switch(plan, f"an audit found a difference: {why}", last=True)
 
     def failed(self, error: Exception) -> bool:
-        """Continue with the pipeline as written, which raises the error again if it is real; False if that runs."""
+        """Switch to the pipeline as written after an error; False if it is already running, so the error is real."""
         if not self.rewrites:
             return False
         with self._lock:
@@ -455,7 +454,7 @@ class Plans:
         return True
 
     def close(self) -> None:
-        """End the run: planning calls none of the user's functions any more."""
+        """End the run. After that, the planner no longer calls the user's functions."""
         self._metrics.time.running = False
         if self._calls is not None:
             self._calls.end()
@@ -470,7 +469,7 @@ class Plans:
             return current
         try:
             return planner.with_prediction(current, self.profile())
-        except Exception:  # noqa: BLE001 - a report must not fail because a prediction does
+        except Exception:  # noqa: BLE001 - a failed prediction must not prevent a report
             _log.warning("the optimizer failed to predict the plan", exc_info=True)
             return current
 
@@ -490,13 +489,13 @@ class Plans:
         return str(self._metrics) if self._metrics.batches else ""
 
     def measured(self) -> float | None:
-        """Rows read per second under the current plan; None if the trainer is the limit or there is too little data."""
+        """Return rows read per second under the current plan; None if unknown, or if the trainer limits the speed."""
         seen = self._figures.seen
         waits = seen.waited >= _STALLED * seen.elapsed
         return seen.entered / seen.elapsed if waits and self._figures.progress.tasks >= self.settings.tasks else None
 
     def profile(self) -> Profile:
-        """Return the profile from measurements so far."""
+        """Return the profile computed from the measurements so far."""
         return self._figures.profile(not self.current.in_processes)
 
 

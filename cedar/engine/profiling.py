@@ -1,4 +1,4 @@
-"""Profile a pipeline: run it as written for a limited time, and measure every operator in every task."""
+"""Profile a pipeline: run it as written for a limited time, and measure each operator in every task."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from cedar.profile import Profile
 from cedar.tasks.chain import KernelStep, Timing, run_steps
 from cedar.tasks.copying import own_copy
 
-_SEPARATE_FRACTION = 0.75  # of the time is for operators one by one; the rest is for threads, to see who holds the GIL
-_MIN_SECONDS = 0.1  # seconds that threads must run to be used
-_CALLS = 3  # calls on one row; the fastest gives the cost of a call
+_SEPARATE_FRACTION = 0.75  # fraction of the time to measure operators separately; threads (for the GIL) use the rest
+_MIN_SECONDS = 0.1  # a run on threads that is shorter than this many seconds is not evaluated
+_CALLS = 3  # calls on one row to measure the cost of a call; the fastest counts
 
 
 def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip | None = None) -> Profile:
     """Run a pipeline as written, in this thread, from the beginning of an epoch, and time each operator.
 
-    Random operators draw as in a run with that seed. A ``cache()`` neither stores nor returns rows, and skipped rows
-    are neither counted against budgets nor quarantined.
+    Random operators draw as in a run with that seed. A ``cache()`` neither stores nor returns rows. Skipped rows are
+    neither counted against limits nor quarantined.
 
     Args:
         root: the pipeline's last node.
-        seconds: when to stop, within a task or two; a small pipeline may reach the end of the epoch first.
+        seconds: approximate seconds to measure; a small pipeline may reach the end of the epoch earlier.
         seed: the seed of the run.
         on_error: the default skip policy of operators.
 
     Raises:
         PipelineError: ``seconds`` is not a positive finite number.
-        CedarError: the pipeline itself raised it.
+        CedarError: the pipeline raised an error.
     """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 < seconds < math.inf:
@@ -60,7 +60,7 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
         work.measure_operators(began + _SEPARATE_FRACTION * seconds)
         took = time.perf_counter() - began
         measured = work.metrics.profile(work.binding.subject, here, executor="inline", seconds=took)
-        # The threads get their time even if the first part took longer than planned.
+        # Measure threads for their full time even if the first part took longer than planned.
         return work.measure_threads(measured, (1 - _SEPARATE_FRACTION) * seconds) if here.cores > 1 else measured
     except CedarError as error:
         account.locate(error)
@@ -78,7 +78,7 @@ class _ProfilePass:
     def _epoch(self, runner: Runner, metrics: Metrics, watcher: Watcher) -> bool:
         """Run an epoch; return True if it ended before the time was up."""
         root, binding = self.binding.root, self.binding
-        # Without ``cache()``: the cost of an operator is wanted, not what a cache saves.
+        # Run without ``cache()``, to measure the cost of each operator rather than what a cache saves.
         listed = binding.listed
         choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
         physical = lower(root, choice)
@@ -98,7 +98,7 @@ class _ProfilePass:
     # ---- operators one by one ----------------------------------------------------------------------------------------
 
     def measure_operators(self, until: float) -> None:
-        """Measure each operator until the time is up or the epoch ends; run single calls again, as models load then."""
+        """Measure each operator until time is up or the epoch ends. Repeat single calls, which may load models."""
         ended = self._epoch(Runner("inline", 1), self.metrics, Watcher(whole=True, until=until))
         counted = {i: (seen.rows_in, seen.rows_out) for i, seen in self.metrics.seen.items()}
         rows = self.metrics.rows_read
@@ -114,7 +114,7 @@ class _ProfilePass:
             self._as_if_ended()
 
     def _call_on_sample(self, i: int, node: Node) -> None:
-        """Call an operator on sample rows until it was called twice: a run called it less often."""
+        """Call an operator on sample rows until it has been called at least twice, including its calls in the run."""
         seen = self.metrics.seen.setdefault(i, CallTimes())
         step = KernelStep(self.binding.kernel(node), (i,), self.binding.labels[id(node)], node.site)
         for _ in range(2 - seen.calls):
@@ -127,7 +127,7 @@ class _ProfilePass:
                 seen.add(timed)
 
     def _as_if_ended(self) -> None:
-        """Scale row counts up to all rows that were read, since the run stopped before processing some of them."""
+        """Scale operators' row counts up to all rows that were read; the run stopped before processing some of them."""
         rows: dict[int, float] = {}
         for i, node in enumerate(self.binding.nodes):
             entering = [rows[id(child)] for child in node.inputs]
@@ -144,7 +144,7 @@ class _ProfilePass:
     # ---- all of them on threads --------------------------------------------------------------------------------------
 
     def measure_threads(self, measured: Profile, seconds: float) -> Profile:
-        """Add to the profile who holds the GIL, from a run on threads, and the cost of expression calls."""
+        """Add to the profile how long operators hold the GIL, from a run on threads, and the cost of expressions."""
         began, worked, cores = time.perf_counter(), time.process_time(), measured.machine.cores
         if measured.operators:
             self._epoch(Runner("threads", cores), Metrics(), Watcher(until=began + seconds))
@@ -157,7 +157,7 @@ class _ProfilePass:
         return with_gil(measured, self.binding.nodes, self.metrics.time, worked / took, cores)
 
     def _call_seconds(self, i: int) -> float:
-        """Return the seconds of one call of an operator on one row."""
+        """Return the seconds of one call of an operator on one row; 0 for operators on batches."""
         node, durations = self.binding.nodes[i], []
         block = self.binding.sample(node.inputs[0])
         if self.binding.batched[id(node.inputs[0])] or not block.slots:

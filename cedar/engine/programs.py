@@ -1,4 +1,4 @@
-"""Programs: what the tasks of a chain run, in the plan's order and in the order as written."""
+"""Programs: the kernel steps that a chain's tasks run, in the plan's order and, as a fallback, in the written order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedar.tasks.scanning import scan_reader
 
 @dataclass(frozen=True)
 class BranchKernel:
-    """The kernel that sets in row keys the number of the concat input that rows come from."""
+    """Kernel that adds to row keys the number of the concat input that the rows come from."""
 
     index: int
 
@@ -47,8 +47,8 @@ class Programs:
 
         Args:
             links: the operators of the chain, lowest first.
-            first, last: kernel steps below and above them.
-            scan: the source directly below, whose pushed-down filters count as part of the chain.
+            first, last: kernel steps to run before and after the operators.
+            scan: index of the source directly below, whose pushed-down filters are part of the chain; -1 for none.
         """
         nodes = [link if isinstance(link, Branch) else self.physical.nodes[link] for link in links]
         nodes = [n for n in nodes if isinstance(n, Branch) or n.operator.storage is None]
@@ -63,7 +63,7 @@ class Programs:
         return Program(steps, tuple(fuse_steps([*first, *map(self._step, written), *narrow, *last])))
 
     def scan(self, operator: Operator, plain: Reader) -> Any:
-        """Return the reader of a source: the plain one, or one that reads fewer columns and rows for a scan."""
+        """Return the reader of a source: ``plain``, or for a Scan a reader of only its columns and matching rows."""
         if not isinstance(operator, Scan):
             return plain
         where = [self._step(n) for n in operator.where]
@@ -79,13 +79,13 @@ class Programs:
         return KernelStep(self.binding.kernel(link), operators, self.binding.label(link), link.site, on_error=policy)
 
     def _in_order(self, links: Sequence[Node | Branch]) -> bool:
-        """Whether all operators are in the order that the user wrote."""
+        """Whether all operators are in the order in which the user wrote them."""
         numbers = [self._number(n) for n in links if isinstance(n, Node)]
         numbers = [n for n in numbers if n >= 0]
         return numbers == sorted(numbers)
 
     def _written(self, links: Sequence[Node | Branch]) -> list[Node | Branch]:
-        """Sort operators as written and drop the optimizer's own; none crosses a branch of a concat."""
+        """Sort operators as the user wrote them, within each branch of a concat; drop those the optimizer inserted."""
         runs: list[list[Node | Branch]] = [[]]
         for link in links:
             if isinstance(link, Branch):
@@ -98,7 +98,7 @@ class Programs:
         return 0 if isinstance(link, Branch) else self.binding.ordinal(link)
 
     def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[KernelStep]:
-        """Return a step that keeps only the columns that the plan's order keeps, if that is needed."""
+        """Return a step that drops the columns that the plan drops; [] if the plan drops none."""
         drops = any(self._number(n) < 0 for n in links)
         drops = drops or (source is not None and getattr(source.operator, "columns", None) is not None)
         names = self.physical.works[end].schema if drops and end >= 0 else None
@@ -111,7 +111,7 @@ def _as_written(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class _ProjectKernel:
-    """The kernel that selects columns that exist in the block, and the struct fields that a scan reads."""
+    """Kernel that selects columns, if they exist in the block, and within structs only the fields that a scan reads."""
 
     types: dict[str, ColumnType]
 

@@ -1,4 +1,4 @@
-"""Budgets for skipped rows, and the quarantine file that records them."""
+"""Limits on the number of skipped rows, and the quarantine file that records these rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cedar.core.errors import PipelineError, RowError, RowRef, Site
 from cedar.core.output_urls import find_place
 from cedar.core.skip import Skip
 
-_MIN_SEEN = 1000  # rows before a rate is checked, where the epoch's number of rows is unknown
+_MIN_SEEN = 1000  # if the epoch's number of rows is unknown, rates are checked as if at least this many had been seen
 
 
 class Quarantine:
-    """A JSONL file per rank under a directory or URL, one line per (epoch, row, operator)."""
+    """One rank's JSONL file under a directory or URL, with a line for each skipped (epoch, row, operator)."""
 
     def __init__(self, where: str, rank: int) -> None:
         self._fs, root = find_place(where, "quarantine")
@@ -29,18 +29,18 @@ class Quarantine:
             self._fs.makedirs(root, exist_ok=True)
             text = self._fs.cat_file(self._path).decode(errors="replace") if self._fs.exists(self._path) else ""
         for line in text.splitlines(keepends=True):
-            self._torn = not line.endswith("\n")  # a run that was killed left an incomplete line
+            self._torn = not line.endswith("\n")  # a run that was killed may leave an incomplete line
             with suppress(ValueError):
                 self._lines[_key(json.loads(line))] = line.strip()
         self._append = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
 
     def add(self, row: RowRef, why: Skipped) -> None:
-        """Record a skipped row, unless it is recorded already."""
+        """Record a skipped row, unless it is already recorded."""
         record = {
             "source": row.url, "row": row.row, "item": row.sub, "repeat": row.repeat, "epoch": row.epoch,
             "operator": why.label, "error": why.error,
         }  # fmt: skip
-        if why.lost:  # one record for all rows that were lost together
+        if why.lost:  # write one record for all rows that were lost together
             record |= {"row": why.lost[0], "rows": why.lost[1] if why.lost[1] >= 0 else None}
         if _key(record) in self._lines:
             return
@@ -48,7 +48,7 @@ class Quarantine:
         self._lines[_key(record)] = line
         with self._written():
             if self._append:
-                known = [line] if os.path.exists(self._path) else self._lines.values()  # all lines if the file is gone
+                known = [line] if os.path.exists(self._path) else self._lines.values()  # rewrite a deleted file
                 with open(self._path, "a", encoding="utf-8") as file:
                     file.write("\n" * self._torn + "".join(f"{each}\n" for each in known))
                 self._torn = False
@@ -72,17 +72,17 @@ def _key(record: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class Budgets:
-    """Counts skipped rows in order of delivery, and stops the run when a budget is exceeded."""
+    """Counts skipped rows in order of delivery, and stops the run when a limit of ``Skip`` is exceeded."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._files: dict[str, Quarantine] = {}
-        self.counts: dict[str, int] = {}  # by operator ordinal, as a string because states are saved as JSON
+        self.counts: dict[str, int] = {}  # by operator ordinal, a string because states are saved as JSON
         self.seen = 0
-        self._last: dict[str, tuple[RowRef, str]] = {}  # by operator: the last skipped row, and the error
+        self._last: dict[str, tuple[RowRef, str]] = {}  # the last skipped row and its error, by operator ordinal
 
     def start(self, counts: dict[str, int], seen: int) -> None:
-        """Begin an epoch, or resume one with saved counts."""
+        """Begin an epoch, or resume one with the counts from a state."""
         self.counts = dict(counts)
         self.seen = seen
         self._last = {key: last for key, last in self._last.items() if key in counts}
@@ -90,11 +90,11 @@ class Budgets:
     def add(
         self, policy: Skip | None, row: RowRef, why: Skipped, site: Site | None, total: float | None, most: bool = False
     ) -> None:
-        """Count one skipped row, and raise if that exceeds a budget.
+        """Count one skipped row, and raise if that exceeds a limit of ``policy``.
 
         Args:
             total: the epoch's number of rows on this rank; None if unknown.
-            most: ``total`` is an upper bound, since the last batch may be short.
+            most: whether ``total`` is only an upper bound, since the last batch may be short.
         """
         key = str(why.operator)
         self.counts[key] = self.counts.get(key, 0) + 1
@@ -113,14 +113,14 @@ class Budgets:
             raise self._error(why.label, key, over, site, "the epoch was stopped before the batch with this row")
 
     def end(self, policies: dict[str, tuple[Skip | None, str, Site | None]]) -> None:
-        """Check the rates exactly, now that all rows of the epoch are counted."""
+        """Check the final rates, now that all rows of the epoch are counted."""
         for key, (policy, label, site) in policies.items():
             over = self._over(policy, key, self.seen) if policy is not None and key in self.counts else ""
             if over:
                 raise self._error(label, key, over, site, "all batches of the epoch were delivered")
 
     def _over(self, policy: Skip, key: str, rows: float, kind: str = "") -> str:
-        """Return the exceeded budget as text; "" if the counts are within all budgets."""
+        """Return the exceeded limit as text; "" if no limit is exceeded."""
         count = self.counts[key]
         if policy.max_count is not None and count > policy.max_count:
             return f"max_count={policy.max_count}"
@@ -129,7 +129,7 @@ class Budgets:
         return ""
 
     def _error(self, label: str, key: str, over: str, site: Site | None, done: str) -> RowError:
-        row, cause = self._last.get(key, (None, ""))  # empty if no row was skipped since a state was loaded
+        row, cause = self._last.get(key, (None, ""))  # missing if all skips were counted before a state was saved
         last = f"; the last: {cause}" if row is not None else ""
         return RowError(
             f"{label} skipped {self.counts[key]:,} row(s), more than {over}{last}",

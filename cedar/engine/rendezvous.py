@@ -1,8 +1,8 @@
-"""Rendezvous of the ranks of a new world: each sends a message, and rank 0 sends one combined outcome to all.
+"""Rendezvous of all ranks: each rank sends a message, and rank 0 sends one outcome, computed from them, to all ranks.
 
-Keys of an earlier rendezvous or of a dead rank may still exist, so each rank comes with a new random id. Rank 0 asks
-every rank that it sees to confirm. It computes the outcome when all have confirmed, and asks again if a message with
-another id appears meanwhile. A dead rank never confirms, so stale messages have no effect.
+The store may still contain keys of an earlier rendezvous or of a dead rank. Therefore each rank sends a new random id,
+and rank 0 asks every rank to confirm that id. Once all ranks have confirmed, rank 0 computes the outcome. If a message
+with another id appears meanwhile, it asks again. A dead rank never confirms, so stale messages have no effect.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, TypeAlias
 from cedar.core.errors import Site, WorkerError
 from cedar.engine.key_values import KeyValueStore
 
-_PAUSES = (0.0001, 0.02)  # seconds between two polls with up to _FEW_RANKS ranks: at first, and at most
-_FEW_RANKS = 50  # more ranks poll less often, so as not to slow down rank 0, which reads all messages
+_PAUSES = (0.0001, 0.02)  # initial and maximum seconds between two polls, for up to _FEW_RANKS ranks
+_FEW_RANKS = 50  # larger worlds poll less often, so as not to slow down rank 0, which reads all messages
 PATIENCE = 600.0  # seconds to wait for the slowest rank if loader(timeout=) is not given
 Combine: TypeAlias = Callable[[list[Any], Callable[[], None]], Any]
 
 
 class Rendezvous:
-    """One rank's part in a rendezvous.
+    """One rank's participation in a rendezvous.
 
     Args:
         words: the key-value store that all ranks use.
-        name: key prefix, the same on all ranks.
-        rank, world: this rank, and the number of ranks that meet.
+        name: prefix of all keys, the same on all ranks.
+        rank, world: this rank, and the number of ranks.
         timeout: seconds to wait for the slowest rank.
         site: the user's line, for errors.
-        late: creates the error from the missing ranks and the seconds; by default the error of ``reshard()``.
-        stopped: returns True once the outcome is not needed any more.
+        late: returns the error for missing ranks after so many seconds; None uses the error of ``reshard()``.
+        stopped: returns True to stop waiting.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class Rendezvous:
         self._id = uuid.uuid4().hex[:16]
 
     def outcome(self, mine: Any, make: Combine) -> tuple[str, Any]:
-        """Return the name of this rendezvous, and the outcome that rank 0 computed from all messages.
+        """Return the unique name of this rendezvous, and the outcome that rank 0 computed from all messages.
 
         Args:
             mine: this rank's message, JSON-serializable.
-            make: computes the outcome, JSON-serializable, from the messages of ranks 0, 1, ...; it calls its second
-                argument now and then to show the other ranks that work is in progress.
+            make: computes the JSON-serializable outcome from the list of messages, ordered by rank. During long work
+                it calls its second argument regularly, so that the other ranks keep waiting.
 
         Raises:
-            WorkerError: a rank did not come in time, or the ranks cannot communicate.
+            WorkerError: a rank did not join in time, or the ranks cannot communicate.
         """
         with talk(self._site):
             if self._rank != 0:
@@ -75,7 +75,7 @@ class Rendezvous:
         return meeting, result
 
     def _collect(self, mine: Any) -> tuple[str, list[Any]]:
-        """Rank 0: ask all other ranks to confirm, and return the rendezvous name and all messages."""
+        """On rank 0: ask all other ranks to confirm; return the name of the rendezvous, and all messages."""
         came: dict[int, dict[str, Any]] = {}
         meeting, asked = "", False
         here: set[int] = set()
@@ -100,13 +100,13 @@ class Rendezvous:
         return meeting or uuid.uuid4().hex[:16], [mine, *(came[rank]["word"] for rank in range(1, self._world))]
 
     def _take_part(self, mine: Any) -> tuple[str, Any]:
-        """Other ranks: send this rank's message, confirm when asked, and wait for the outcome."""
+        """On other ranks: send this rank's message, confirm when asked, and wait for the outcome."""
         hello, asked = f"{self._name}/hello/{self._rank}", f"{self._name}/asked/{self._rank}"
         self._words.set(hello, json.dumps({"id": self._id, "world": self._world, "word": mine}))
         meeting, at = "", None
         polling = Polling(self._timeout, self._world, self._stopped)
         while True:
-            # Read "asked" before the outcome: if rank 0 is in its next rendezvous, this outcome is already stored.
+            # Read "asked" first: if it already belongs to rank 0's next rendezvous, this outcome is certainly stored.
             me, _, named = (self._words.get(asked) or "").partition(" ")
             text = self._words.get(f"{self._name}/{meeting}/outcome") if meeting else None
             if text is not None:
@@ -137,7 +137,7 @@ class Rendezvous:
 
 
 class Polling:
-    """Sleeps between polls, with growing pauses, until the time is up or ``stopped`` returns True."""
+    """Sleeps between polls, with growing pauses; ``again`` returns False after ``timeout``, or once ``stopped()``."""
 
     def __init__(self, timeout: float, world: int, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
@@ -154,7 +154,7 @@ class Polling:
 
 @contextmanager
 def talk(site: Site | None, done: str | None = None) -> Iterator[None]:
-    """Raise WorkerError for errors of a store or folder that cannot be reached."""
+    """Turn errors of an unreachable store or folder into WorkerError."""
     try:
         yield
     except (RuntimeError, OSError) as error:  # stores of torch raise RuntimeError

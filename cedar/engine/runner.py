@@ -1,4 +1,4 @@
-"""Runner: submit tasks to an executor, and decide how many to keep in flight."""
+"""Runner: submits tasks to an executor, and decides how many to keep in flight."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from cedar.tasks.reading import Hand, read_split
 from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 GATHER: Part = ("gather", ())
-_AHEAD_BYTES = 128 << 20  # limit on bytes of results in flight in this process, with at least two tasks per core
-_MAX_LOCAL_THREADS = 32  # threads of this process when tasks run on a cluster
+_AHEAD_BYTES = 128 << 20  # keep at most this many bytes of results in flight, but at least two tasks per core
+_MAX_LOCAL_THREADS = 32  # maximum threads of this process when tasks run in other processes
 _RUN_NOW = InlineExecutor()
-_MIN_RECORDED = 64  # number of recorded results before collected ones are removed
+_MIN_RECORDED = 64  # number of recorded futures before those already released are removed
 T = TypeVar("T")
 
 
@@ -76,18 +76,18 @@ class Arrivals:
         return future
 
     def another(self) -> Future[None]:
-        """Return a future that is done when the next of the added futures is; for one waiting thread only."""
+        """Return a future that completes when the next added future does; only one thread may wait for it."""
         if self._another.done():
             self._another = Future()
         return self._another
 
     def _done(self, _: Future[Any]) -> None:
-        with suppress(InvalidStateError):  # another thread has just set it
+        with suppress(InvalidStateError):  # another thread has just completed it
             self._another.set_result(None)
 
 
 class UntakenResults(Arrivals):
-    """Results of finished tasks that no code has taken yet.
+    """Results of finished tasks that have not been consumed yet.
 
     Examples:
         >>> untaken, done = UntakenResults(), Future()
@@ -102,7 +102,7 @@ class UntakenResults(Arrivals):
         super().__init__()
 
     def add(self, future: Future[T]) -> Future[T]:
-        """Record a future whose result will be taken; taking it also releases it."""
+        """Record a future by a weak reference, which ends once the caller has consumed the result."""
         self.notes(future)
         self._futures.append(weakref.ref(future))
         if len(self._futures) > self._prune_at:
@@ -111,7 +111,7 @@ class UntakenResults(Arrivals):
         return future
 
     def nbytes(self) -> int:
-        """Return the bytes of the recorded results; thread-safe."""
+        """Return the bytes of all finished results that are still referenced; thread-safe."""
         size = 0
         for each in self._futures:
             future = each()
@@ -121,18 +121,18 @@ class UntakenResults(Arrivals):
 
 
 class Runner:
-    """Runs the tasks of one epoch; closed with it.
+    """Runs the tasks of one epoch, and is closed when the epoch ends.
 
     Args:
-        executor: a name, or any ``concurrent.futures.Executor``, which is not shut down here.
+        executor: a name, or any ``concurrent.futures.Executor``, which the runner does not shut down.
         workers: number of concurrent tasks; None uses the number of cores.
-        deaths: where the deaths of workers are recorded.
+        deaths: records the deaths of workers.
         patience: how long to wait for tasks that make no progress.
-        watched: warn the caller, which iterates, if a task in its own thread makes no progress.
-        untaken: records results until they are taken; None records nothing.
-        reads: notifies when a split was read; None creates one.
-        alone: no task may wait behind another task while a worker is idle.
-        bound: says how far to read ahead under a memory budget.
+        watched: warn if a task that runs in the caller's own thread makes no progress.
+        untaken: records results until they are consumed; None records nothing.
+        reads: notified when a split has been read; None creates one.
+        alone: do not queue a task behind another one while a worker is idle.
+        bound: limits how far to read ahead under a memory budget; None sets no limit.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Runner:
     ) -> None:
         self.untaken, self.bound, self.alone = untaken, bound, alone
         self.reads = reads or Arrivals()
-        self._cluster = names_cluster(executor)  # a cluster's size is not controlled here
+        self._cluster = names_cluster(executor)  # the runner does not control a cluster's size
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
@@ -160,23 +160,23 @@ class Runner:
         given = getattr(self.executor, "_max_workers", None)
         self.workers = 1 if name == "inline" else workers or given or self.cores
         self.inline = isinstance(self.executor, InlineExecutor)
-        # Threads share memory with this process; other executors get pickled code and gathered blocks.
+        # Threads share memory with this process. Other executors are sent pickled code and gathered blocks.
         self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)
         self._ahead = 1 if self.inline else 2 * self.workers
-        self.others: Runners | None = None  # runners of other places that a plan may use
-        # For work that stays in this process; a thread pool starts threads only when needed.
+        self.others: Runners | None = None  # runners for other executors that a plan may use
+        # Executor for work that stays in this process. A thread pool starts threads only when needed.
         self._here = self.executor if self.local else own_threads(min(self.workers, _MAX_LOCAL_THREADS))
-        self._old_executors: list[Executor] = []  # executors of earlier sizes, which finish their tasks
+        self._old_executors: list[Executor] = []  # executors replaced by ``resize``, which still finish their tasks
         self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
         _stops.add(self._stop)
         self._running = LocalTasks(patience, _describe_call)
         self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
         self._watches = watched and self.inline and patience.timeout is None
-        if self.inline and patience.timeout is not None:  # a hanging pool thread can be abandoned, the caller's cannot
+        if self.inline and patience.timeout is not None:  # unlike the caller's thread, a hanging one can be abandoned
             self.executor = self._here = ThreadPoolExecutor(1, thread_name_prefix="cedar-inline")
         self._shipped: dict[tuple[int, ...], Code] = {}
-        self._kept: list[Any] = []  # keeps shipped code alive, so that its id is not reused
+        self._kept: list[Any] = []  # references to shipped code, so that its id is not reused
 
     def _open(self, executor: str | Executor, workers: int | None) -> Executor:
         opened: Any = open_executor(executor, workers, self.patience.timeout or PATIENCE)
@@ -185,13 +185,13 @@ class Runner:
         return opened  # type: ignore[no-any-return]
 
     def resize(self, workers: int, ahead: int | None = None) -> bool:
-        """Change the number of concurrent tasks; submitted tasks continue. False if the executor's size is fixed.
+        """Change the number of concurrent tasks. Submitted tasks continue. Return False if the size is fixed.
+
+        Must be called by the thread that submits tasks.
 
         Args:
-            workers: threads or processes; above 0.
+            workers: number of threads or processes; above 0.
             ahead: tasks to keep in flight; None means twice the workers.
-
-        Must be called by the thread that submits.
         """
         if not self.owned or self.inline or self._cluster:
             return False
@@ -205,16 +205,16 @@ class Runner:
 
     @property
     def lanes(self) -> int:
-        """Number of tasks that can run at once, here and in the other places of the run."""
+        """Number of tasks that can run concurrently, on all executors of the run."""
         return self.workers if self.others is None else sum(runner.workers for runner in self.others)
 
     @property
     def ahead(self) -> int:
-        """Tasks to keep in flight; on a cluster the number follows its size."""
+        """Number of tasks to keep in flight; on a cluster, it depends on the cluster's current size."""
         return getattr(self.executor, "ahead", 0) or self._ahead
 
     def ahead_of(self, size: int) -> int:
-        """Return how many tasks with results of ``size`` bytes to keep in flight, so that they fit into memory.
+        """Return how many tasks with results of ``size`` bytes to keep in flight, so that the results fit into memory.
 
         Args:
             size: bytes per result; 0 if unknown.
@@ -227,19 +227,19 @@ class Runner:
         return min(ahead, max(2 * self.cores, _AHEAD_BYTES // size))
 
     def submit(self, fn: Callable[..., Any], *args: Any, hurry: bool = False) -> Future[Any]:
-        """Run a function on rows in this process; ``hurry`` as for ``run``."""
+        """Run a function in this process; see ``run`` for ``hurry``."""
         return self._guard(_RUN_NOW if hurry else self._here, fn, *args)
 
     def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result]:
-        """Gather the rows and run the program.
+        """Submit a task that gathers the rows and runs the program.
 
         Args:
-            hurry: run it at once in this thread, since the caller waits for it and the queue may be long.
+            hurry: run a program without operators immediately in this thread, because the caller waits for its result.
         """
         stays = not program.operates
         copies = self.local or rows.part is not None or not isinstance(rows.row, range)
         if stays and (hurry or (not program.encodes and (self.inline or not copies))):
-            # Cheap work that cannot block or hang: run it at once.
+            # The work is cheap and cannot block or hang, so run it immediately.
             return self._record(_RUN_NOW.submit(_gather_and_run, program, rows, env))
         if self.local or stays:
             return self._guard(self._here, _gather_and_run, program, rows, env)
@@ -253,10 +253,10 @@ class Runner:
     def read(
         self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
     ) -> Future[Result]:
-        """Read a split from row number ``first`` on, and run the program.
+        """Submit a task that reads a split from row ``first`` on, and runs the program.
 
         Args:
-            hand: receives blocks as they are created if the split is read in this process.
+            hand: called with each finished block, if the split is read in this process.
         """
         if self.local:
             return self.reads.notes(
@@ -266,7 +266,7 @@ class Runner:
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             own = replace(env, marks=marks)
-            keeper: Any = getattr(submit, "__self__", None)  # a cluster, on which jobs may share cached rows
+            keeper: Any = getattr(submit, "__self__", None)  # for a cluster: its executor, where jobs share cached rows
             kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
             return kept or submit(read_trial_task if tried(marks) else read_shipped, code, own, split, lap, first)
 
@@ -274,12 +274,12 @@ class Runner:
         return self.reads.notes(self._record(self._recovery.submit(work)))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
-        """Wait until one of the futures is done; log if that takes long.
+        """Wait until one of the futures is done; log a warning if that takes long.
 
         Raises:
             WorkerError: no task made progress for too long.
         """
-        meter = getattr(self.executor, "meter", None)  # of a cluster, to measure how long its trainers wait
+        meter = getattr(self.executor, "meter", None)  # a cluster measures how long its trainers wait
         if meter is None:
             self._waiting.wait(futures, awaited)
         else:
@@ -287,7 +287,7 @@ class Runner:
                 self._waiting.wait(futures, awaited)
 
     def result(self, future: Future[T], awaited: str) -> T:
-        """Return a task's result; log if it takes long.
+        """Return a task's result; log a warning if it takes long.
 
         Raises:
             WorkerError: the worker died, or the executor was shut down.
@@ -311,11 +311,11 @@ class Runner:
         return [*self._running.at_work(), *self._recovery.at_work()]
 
     def _watch_own_thread(self) -> None:
-        """Warn, from the watching thread, if work in the caller's own thread takes too long."""
+        """Start a thread that warns if work in the caller's own thread takes too long."""
         self._watches, still = False, StallTimer(self.patience.clock, self.patience.look)
 
         def look() -> None:
-            if self._running.busy:  # otherwise the caller is busy with the last result
+            if self._running.busy:  # otherwise the caller is working on the last result, such as a training step
                 self._waiting.look(still, "its own thread")
 
         self._recovery.watch(look)
@@ -332,7 +332,7 @@ class Runner:
         return future if self.untaken is None else self.untaken.add(future)
 
     def _ship(self, code: tuple[Any, ...]) -> Code:
-        """Return code pickled by value, once; workers cache it by its key."""
+        """Return code pickled by value. It is pickled once, and workers cache it by its key."""
         key = tuple(id(part) for part in code)
         if key not in self._shipped:
             self._shipped[key] = Code.of(code)
@@ -343,7 +343,7 @@ class Runner:
 
     def close(self) -> None:
         """Cancel tasks that have not started; threads stop after their current row, and worker processes stay warm."""
-        if self._finalizing():  # threads have ended, and modules that pools need may be unloaded
+        if self._finalizing():  # at interpreter exit, threads have ended, and modules that pools need may be unloaded
             return
         self._recovery.close()
         self._stop.set()
@@ -357,7 +357,7 @@ _stops: weakref.WeakSet[Stop] = weakref.WeakSet()
 
 
 def _end() -> None:
-    """Stop threads after their current row when the program ends, before the interpreter joins them."""
+    """At the end of the program, stop threads after their current row, before the interpreter joins them."""
     for stop in list(_stops):
         stop.set()
 
@@ -366,11 +366,11 @@ threading._register_atexit(_end)  # type: ignore[attr-defined] # runs before the
 
 
 class Runners:
-    """The runners of a run: a default one, and others for work that a plan places elsewhere; closed together.
+    """The runners of a run: the default one, and one for each other executor that a plan uses. They close together.
 
     Args:
-        default: runs all work without a place.
-        workers: workers of each other runner; None uses the default runner's number, or the cores.
+        default: runs all work for which the plan names no executor.
+        workers: number of workers of each other runner; None uses the default runner's number, or that of the cores.
     """
 
     def __init__(self, default: Runner, workers: int | None = None) -> None:
@@ -380,11 +380,11 @@ class Runners:
 
     @property
     def workers(self) -> int:
-        """Workers of the other runners, except where a place has its own number."""
+        """Number of workers of the other runners, except of clusters."""
         return self._workers or self.default.cores
 
     def of(self, place: str) -> Runner:
-        """Return the runner for an executor's name, created on first use; the default one for ``""`` and its own name.
+        """Return the runner for an executor's name, created on first use. ``""`` and ``"auto"`` mean the default one.
 
         Raises:
             PlanError: the executor does not exist.
@@ -423,13 +423,13 @@ def _url(reader: Any, split: Split) -> str:
 
 
 def _stoppable(stop: Stop, running: LocalTasks, fn: Callable[..., T], *args: Any) -> T:
-    """Run a task of this process; its waits for storage end with the run."""
+    """Run a task in this process. Its waits for storage end when ``stop`` is set."""
     with StopScope(stop):
         return running.run(stop, fn, *args)
 
 
 def _describe_call(args: tuple[Any, ...]) -> str:
-    """Describe what a call in this process works on, for messages."""
+    """Describe the work of a call in this process, for messages."""
     program = next((a for a in args if isinstance(a, Program)), None)
     split = next((i for i, a in enumerate(args) if isinstance(a, Split)), 0)
     activity = (program.label if program is not None else "") or ("reading" if split else "putting batches together")

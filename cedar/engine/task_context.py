@@ -1,4 +1,4 @@
-"""Tasks: the services that a run offers its streams to have work done."""
+"""Tasks: the interface through which a run's streams submit work and record measurements."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ T = TypeVar("T")
 
 
 def is_remote(place: str) -> bool:
-    """Whether a place means other processes, on this machine or on a cluster."""
+    """Whether an executor name means other processes, on this machine or on a cluster."""
     return place in ("processes", "dask") or names_cluster(place)
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """Submits the work of a run's streams, and records what it took."""
+    """Submits the work of a run's streams, and records its time and rows."""
 
     runner: Runner
     env: Env
     metrics: Metrics
     watcher: Watcher = field(default_factory=Watcher)
-    others: Runners | None = None  # runners of the run's other places, created on first use
-    begun: set[tuple[int, Callable[..., Any]]] = field(default_factory=set)  # (operator, function) submitted before
+    others: Runners | None = None  # runners for the run's other executors, created on first use
+    begun: set[tuple[int, Callable[..., Any]]] = field(default_factory=set)  # (operator, function) submitted so far
 
     def on(self, place: str) -> Tasks:
-        """Return these tasks on another executor; threads and the user's own executor are already the run's."""
+        """Return a copy that submits to another executor; returns itself if ``place`` means threads of this process."""
         if self.others is None or place == self.runner.name or not is_remote(place):
             return self
         return replace(self, runner=self.others.of(place))
 
     def submit(self, operator: int, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Run a function for an operator with its own stream, on rows that are in this process. The first call runs
-        at once, since the run waits for it; in the queue it would wait for splits being read.
+        """Run a function of a stream operator in this process. Its first call runs immediately in this thread, because
+        the run waits for it, and in the queue it would wait for splits being read.
         """
         hurry = (operator, fn) not in self.begun
         self.begun.add((operator, fn))
@@ -62,7 +62,7 @@ class Tasks:
     def done(
         self, timing: Timing, source: int, rows: int, program: Program, blocks: Sequence[Block] = (), given: int = 0
     ) -> None:
-        """Record a finished task of ``program``, and the source and blocks that it read, if any."""
+        """Record a finished reading task; ``given`` of its output rows were recorded before it ended."""
         if blocks and self.metrics.time.recording is not None:
             first = blocks[0].keys.ends
             timing.ends = first if len(blocks) == 1 else first[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
@@ -70,7 +70,7 @@ class Tasks:
         self.metrics.add(timing, source, not self.runner.local, rows, program.ordinals, left)
 
     def task_env(self, program: Program, source: int = -1) -> Env:
-        """Return the environment of the next task of a program that reads ``source``, if given."""
+        """Return the environment for the next task of a program; ``source`` is the ordinal of the source it reads."""
         seeking = self.watcher.seeking
         sought = bool(seeking) and (source in seeking or not seeking.isdisjoint(program.ordinals))
         watch = self.watcher.next(id(program), program.fused, sought)

@@ -19,7 +19,7 @@ _ONLY_A_RUN = "how many rows come out of it is known only after a run"
 
 
 def counted_if_read(binding: Binding) -> tuple[Binding, tuple[Node, str] | None]:
-    """Return a binding as if rows after filters were counted, and the node that leaves counts unknown, and why."""
+    """Return a binding that assumes counted filters. Also return the node that still makes counts unknown, and why."""
     asked = Binding(binding.root, binding.on_error, Env(sampling=True), counts=lambda _, splits, __: splits.rows)
     compiler = Compiler(asked.written, asked, Tasks(Runner("inline", 1), Env(), Metrics()), Store())
     return asked, None if compiler.assigned.count is not None else _culprit(compiler)
@@ -55,7 +55,7 @@ def _read_for(source: Node, filters: tuple[Node, ...]) -> int:
 
 
 def columns_of(source: Node, filters: tuple[Node, ...]) -> list[str]:
-    """Return the columns of a source that filters read, in the order of the source."""
+    """Return the columns of a source that filters use, in the order of the source."""
     reads = frozenset[str]().union(*(each.effects.reads or () for each in filters))
     return [name for name in source.schema or () if name in reads]
 

@@ -1,4 +1,4 @@
-"""Start worker processes for a plan and load its code before the plan takes over, so that rows come without delay."""
+"""Start worker processes for a plan and load its code before the run switches to it, so that no rows are delayed."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from cedar.plan.data import Plan
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import load_shipped
 
-_PATIENCE = 20.0  # seconds that the worker processes of a plan may take to become ready
+_PATIENCE = 20.0  # maximum seconds until the worker processes of a plan are ready
 
 
 class WorkerWarmup:
-    """Prepares the worker processes of a run's candidate plans, by plan key.
+    """Prepares worker processes for a run's candidate plans, which are identified by their keys.
 
-    A plan gets a limited trial during the run and is rejected if it delivers no row in that time. Importing what its
-    functions need may take longer, so workers import it beforehand.
+    During the run, a plan is tried for a limited time, and rejected if it delivers no row in that time. Importing the
+    modules that its functions need may take longer, so workers import them before the trial.
     """
 
     def __init__(self) -> None:
         self._loading: dict[str, tuple[float, list[Future[Any]]]] = {}  # start time, and one future for each process
-        self._unfit: set[str] = set()  # plans found unfit since the last call of ``settled``
+        self._unfit: set[str] = set()  # plans whose code cannot be sent to workers, since the last call of ``settled``
 
     def begin(self, key: str, plan: Plan, workers: int) -> None:
         """Start up to ``workers`` worker processes and load what the plan's operators need."""
         operators = [node.operator for node in graph.walk(plan.root) if isinstance(node.operator, RowOperator)]
         try:
             code = Code.of([(type(operator), operator.code()) for operator in operators])
-        except WorkerError:  # some code cannot be sent to other processes; the run stays on threads
+        except WorkerError:  # some code cannot be sent to other processes, so the run cannot use this plan
             self._unfit.add(key)
             return
         pool = processes.warm(workers)
