@@ -1,4 +1,4 @@
-"""Loader methods that read batches again, and look up rows, by step."""
+"""Loader methods that read a batch again, or look up its rows, by step number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ByStep(Reporting):
     """Reads batches of an epoch by their step, recomputing them if necessary."""
 
     def read(self, step: int, rank: int | None = None) -> Any:
-        """Return batch ``step`` of this epoch again, of this rank or another, until ``commit``.
+        """Return batch ``step`` of this epoch again, of this rank or another rank. Not possible after ``commit(step)``.
 
         Raises:
             PipelineError: the step is committed, after the epoch's end, or negative.
@@ -43,10 +43,10 @@ class ByStep(Reporting):
         return in_form(mover.end(mover.begin(self._units.columns(block, replay.runner))), self._options.format)
 
     def locate(self, step: int, i: int = 0) -> Located:
-        """Return where row ``i`` of batch ``step`` of this epoch came from; without batches, row ``step``.
+        """Return the origin of row ``i`` of batch ``step`` in this epoch; without batches, of row ``step``.
 
-        Files and functions run again only if they determine which rows exist (filters, rows that may be skipped,
-        batches by length); the result says so. For a saved state, call ``load_state_dict`` first.
+        Files are read and functions run again only if they determine which rows exist (filters, rows that may be
+        skipped, batches by length); then ``Located.ran`` is True. For a saved state, call ``load_state_dict`` first.
 
         Raises:
             PipelineError: the step does not exist, or has no such row.
@@ -80,18 +80,18 @@ class ByStep(Reporting):
         return Located(step, i, row, reported, labels, self._plans.current.method, locator.ran, tuple(rows))
 
     def where(self, file: str, row: int) -> list[Location]:
-        """Return where row ``row`` of ``file`` is delivered in this epoch, by rank and step; the inverse of locate.
+        """Return the ranks and steps at which row ``row`` of ``file`` is delivered in this epoch; inverts ``locate``.
 
-        If row counts are known, all ranks are searched; otherwise only this one, so call it on each. Files and
-        functions run again as in ``locate``. An empty list means that the row is in no batch: filtered out, left out
-        at the end of the epoch, or in no file that is read.
+        If row counts are known, all ranks are searched. Otherwise only this rank is searched, so call this method on
+        each rank. Files and functions run again as in ``locate``. An empty list means that the row is in no batch: it
+        is filtered out, left out at the end of the epoch, or in a file that the pipeline does not read.
 
         Args:
-            file: the URL of a source, or its last part: ``"clicks/part-3.parquet"``.
-            row: its number in the file, from 0; for text, the byte offset of the line.
+            file: the URL of the file, or the last part of the URL: ``"clicks/part-3.parquet"``.
+            row: the row's number in the file, from 0; for text, the byte offset of the line.
 
         Raises:
-            PipelineError: the epoch has no end.
+            PipelineError: the epoch is endless.
 
         Examples:
             >>> import cedar
@@ -125,7 +125,7 @@ class ByStep(Reporting):
         return self._locator
 
     def commit(self, step: int) -> None:
-        """Mark batches up to and including ``step`` of this epoch as consumed: they need not be read again."""
+        """Declare that batches up to and including ``step`` of this epoch will not be read again."""
         self._replay().commit(whole(step, "commit(step)"))
 
     def _replay(self) -> Replay:
@@ -133,7 +133,7 @@ class ByStep(Reporting):
         return self._replays.open(self.epoch, self._begun)
 
     def _check_steps(self, method: str) -> None:
-        """Raise PipelineError if steps cannot be known before they are run."""
+        """Raise PipelineError if the rows of a step are not known before the step is run."""
         self._check_exact(method, user_site())
         if not self._batched and self._account.skips:
             raise PipelineError(f"{method} needs batches if rows may be skipped", site=user_site(), fix="use batch()")

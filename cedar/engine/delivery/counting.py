@@ -1,4 +1,4 @@
-"""Counting: count the rows that filters keep of each split, by reading only the columns that filters use."""
+"""Counting: count the rows of each split that pass the filters, by reading only the columns that filters use."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from cedar.plan.graph import Node
 
 
 class Counting:
-    """Counts the filtered rows of one loader's sources.
+    """Counts the rows of one loader's sources that pass the filters.
 
-    Row slots are counted: a row that fails in a filter keeps its slot, in which the run reports the error, or which
-    stays empty under ``Skip``.
+    A row whose filter raises an error is counted, because it keeps its slot in the run, where the error is reported or,
+    under ``Skip``, the slot stays empty.
 
     Args:
         options: the loader's options; filters run on its executor.
@@ -46,10 +46,10 @@ class Counting:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.job: Job | None = None  # the loader's job, set once it exists
-        self.reported: list[str] = []  # what was counted, and how much was read for it
+        self.reported: list[str] = []  # messages about the counts, and about how much was read to count
 
     def __call__(self, source: Node, splits: SplitTable, filters: tuple[Node, ...]) -> Numbers:
-        """Return the number of rows that remain of each split, int64[splits]."""
+        """Return the number of rows of each split that pass the filters, int64[splits]."""
         assert isinstance(source.operator, Read)
         given = source.operator.source
         columns = columns_of(source, filters)
@@ -62,7 +62,7 @@ class Counting:
         left = np.full(len(splits), -1, dtype=np.int64)
 
         def fill(kept: Counts) -> list[int]:
-            """Fill in stored counts; return the files that have none."""
+            """Fill in stored counts; return the numbers of the files without stored counts."""
             for number, part in parts.items():
                 counts = kept.get(marks[number] or "", ())
                 if len(counts) == many[number] and (np.array(counts) <= splits.rows[part]).all():
@@ -72,7 +72,7 @@ class Counting:
         missing = list(parts) if place is None else fill(load_counts(place))
         with place.place.alone(place.name) if place is not None and missing else contextlib.nullcontext():
             if place is not None and missing:
-                missing = fill(load_counts(place))  # another process may have counted meanwhile
+                missing = fill(load_counts(place))  # another process may have stored counts in the meantime
             if missing:
                 chosen = left < 0
                 left[chosen] = self._counted(source, filters, narrow, splits[chosen])
@@ -90,7 +90,7 @@ class Counting:
     def _counted(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
         assert self.job is not None
         conditions = [filters[0].operator.condition]
-        looks = getattr(narrow, "prune", None)  # checks metadata for splits of which a filter keeps no row
+        looks = getattr(narrow, "prune", None)  # whether metadata show that no row of a split passes a filter
         prune = [partial(looks, predicate=each) for each in conditions if each is not None and looks is not None]
         looked = np.array([not any(none(split) for none in prune) for split in splits], dtype=bool)
         left = np.zeros(len(splits), dtype=np.int64)
@@ -99,7 +99,7 @@ class Counting:
         return left
 
     def _read(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
-        """Run the filters and count the rows that remain."""
+        """Run the filters on all rows of the splits, and count the rows that pass."""
         assert self.job is not None
         read = root = Node(Read(narrow), (), source.site)
         for each in filters:
@@ -127,7 +127,7 @@ class Counting:
                 keys = piece.rows.keys()
                 file = by_id[np.searchsorted(ids, keys.file, sorter=by_id)]
                 numbers = np.searchsorted(places, file * width + keys.row, side="right") - 1
-                # The maximum is for read_files, whose first split is not identified by its first file.
+                # ``read_files`` needs the maximum, since its first split is not identified by its first file.
                 left += np.bincount(np.maximum(numbers, 0), minlength=len(left))
         finally:
             runner.close()
@@ -135,7 +135,7 @@ class Counting:
 
 
 def _key(filters: Sequence[Node], types: list[list[str]]) -> str | None:
-    """Return a key of what filters do to columns of these types; None if some code cannot be identified."""
+    """Return a key of the filters' code and column types, for stored counts; None if some code cannot be identified."""
     made = [describe(each.operator) for each in filters]
     if any(each.unknown for each in made):
         return None

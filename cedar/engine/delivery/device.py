@@ -1,8 +1,8 @@
 """Movers: copy the tensors of a batch to a device.
 
-A copy has two halves. ``begin`` runs in the loader's copying thread, ahead of the caller; ``end`` runs in the caller's
-thread when it takes the batch. On CUDA, ``begin`` copies to page-locked memory and from there to the device, on its own
-stream; ``end`` makes the caller's stream wait for that copy, but not the caller. For other devices, ``begin`` copies.
+A copy has two steps. ``begin`` runs ahead of time in the loader's copying thread; ``end`` runs in the caller's thread
+when the caller requests the batch. On CUDA, ``begin`` copies tensors to page-locked memory, and starts a copy to the
+device on a separate stream; ``end`` makes the caller's stream wait for that copy. On other devices, ``begin`` copies.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from cedar.core.jagged import each
 
 
 class Mover(Protocol):
-    """Copies batches to a device; one for each iteration of a loader."""
+    """Copies batches to a device. Each iteration of a loader has its own mover."""
 
     def begin(self, columns: dict[str, Any]) -> Any:
-        """Start to copy a batch; return what ``end`` needs. Called in the copying thread.
+        """Start to copy a batch, in the copying thread; return the argument for ``end``.
 
         Raises:
-            PipelineError: the device cannot hold a column.
+            PipelineError: a column cannot be copied to the device.
         """
 
     def end(self, begun: Any) -> dict[str, Any]:
-        """Return the batch on the device, ready for use. Called in the caller's thread."""
+        """Return the batch on the device, ready for use in the caller's thread, which calls this method."""
 
 
 def check_device(device: Any, format: str, site: Site | None) -> None:
@@ -51,9 +51,9 @@ def check_device(device: Any, format: str, site: Site | None) -> None:
 
 
 def make_mover(device: Any) -> Mover | None:
-    """Return the mover of an iteration that the calling thread begins; None if tensors need no copy.
+    """Return the mover for an iteration; None if tensors need no copy. Must be called in the thread that iterates.
 
-    "cuda" without a number means the calling thread's current device, since other threads may have other ones.
+    "cuda" without a number means that thread's current device, since other threads may have other current devices.
     """
     if device is None:
         return None
@@ -82,7 +82,7 @@ def _device(device: Any, site: Site | None) -> Any:
 
 @dataclass(frozen=True)
 class PlainMover:
-    """Copies by ``tensor.to(device)``, complete when ``begin`` returns: for "mps", "xpu", "meta" and similar.
+    """Copies by ``tensor.to(device)`` in ``begin``, for devices such as "mps", "xpu" and "meta".
 
     Args:
         device: a torch.device.
@@ -98,12 +98,12 @@ class PlainMover:
 
 
 class CudaMover:
-    """Copies through page-locked memory, on a CUDA stream of its own.
+    """Copies through page-locked memory on a separate CUDA stream.
 
     torch reuses page-locked memory for later batches once the copy from it is done.
 
     Args:
-        index: number of the device.
+        index: number of the CUDA device.
     """
 
     def __init__(self, index: int) -> None:
@@ -132,7 +132,7 @@ class CudaMover:
         theirs = torch.cuda.current_stream(self._device)
         theirs.wait_event(copied)
 
-        def used(tensor: Any) -> Any:  # torch reuses the memory only after the caller's stream is done with it
+        def used(tensor: Any) -> Any:  # prevents torch from reusing the memory before the caller's stream is done
             tensor.record_stream(theirs)
             return tensor
 
@@ -141,9 +141,9 @@ class CudaMover:
 
 
 def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -> dict[str, Any]:
-    """Return the columns with ``fn`` applied once to each tensor, even if several names or parts share it.
+    """Apply ``fn`` to each tensor in the columns, and return the results. A tensor that occurs repeatedly is done once.
 
-    Strings and other objects are kept; dicts, lists, tuples, JaggedTensors and groups keep their structure.
+    Strings and other objects are unchanged; dicts, lists, tuples, JaggedTensors and groups keep their structure.
 
     Raises:
         PipelineError: ``fn`` failed; the error names the column.
@@ -151,10 +151,10 @@ def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -
     done: dict[int, Any] = {}
 
     def once(tensor: Any) -> Any:
-        if isinstance(tensor, ndarray):  # dates or strings, for which torch has no dtype
+        if isinstance(tensor, ndarray):  # an array of dates or strings, for which torch has no dtype
             return tensor
         if id(tensor) not in done:
-            done[id(tensor)] = tensor, fn(tensor)  # holding the tensor keeps its id from being reused
+            done[id(tensor)] = tensor, fn(tensor)  # the reference to the tensor prevents that its id is reused
         return done[id(tensor)][1]
 
     moved: dict[int, Any] = {}

@@ -24,9 +24,9 @@ from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, Runners
 
-AHEAD = 2  # batches on the device in addition to the caller's: one copied, one being copied
-_CHECK_SECONDS = 60  # seconds between checks whether the other thread is still alive
-_PATIENCE = 1  # seconds to wait for the thread to end; a user's function may take longer, and it ends after that
+AHEAD = 2  # batches on the device in addition to the caller's: one already copied, and one being copied
+_CHECK_SECONDS = 60  # seconds between checks whether the copying thread is still alive
+_PATIENCE = 1  # seconds to wait for the thread to end; it may end later if it is in a user's function
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class _Copied:
     """A batch that is being copied to the device.
 
     Args:
-        block: the block that the batch was made of, with its keys and skipped rows.
-        columns: the converted columns; None if there is nothing to deliver.
+        block: the batch's block, with its keys and skipped rows.
+        columns: the converted columns; None if all rows were skipped and replaced, so nothing is delivered.
         begun: the result of ``Mover.begin``.
         entry: the state of the data epoch after this batch.
         cpu: CPU seconds that the copying thread spent on it.
@@ -54,13 +54,13 @@ class _FailedBatch:
 
 
 class AheadEpoch:
-    """A ``DataEpoch`` that runs ahead; the position that it reports is that of what the caller received.
+    """A ``DataEpoch`` that runs ahead of the caller. Its position is the one after the last batch that the caller got.
 
-    One thread pulls batches and begins their copies, up to ``AHEAD`` of them before the caller asks. Only that thread
-    uses the flows. Counting, budgets and the state are updated in the caller's thread, batch by batch.
+    One thread pulls batches and begins their copies, up to ``AHEAD`` batches ahead of the caller. Only that thread uses
+    the flows. Counters, skip limits and the state are updated in the caller's thread, batch by batch.
 
     Args:
-        job, runner, epoch, entry, agreement: see ``DataEpoch``; the runner is closed when the caller leaves early.
+        job, runner, epoch, entry, agreement: see ``DataEpoch``; the runner is closed if the caller stops early.
         units: creates batches.
         mover: copies batches.
     """
@@ -70,7 +70,7 @@ class AheadEpoch:
         agreement: Agreement | None = None,
     ) -> None:  # fmt: skip
         self.epoch = epoch
-        self.moved = False  # whether anything was delivered
+        self.moved = False  # whether any batch was delivered
         self._pid, self._getpid = os.getpid(), os.getpid
         self._stopped = threading.Event()
         plans = cast("Plans", _CancellablePlans(job.plans, self._stopped))
@@ -89,11 +89,11 @@ class AheadEpoch:
         return self._data.begin()
 
     def entry(self) -> dict[str, Any]:
-        """Return this epoch's part of a state, after what was delivered."""
+        """Return this epoch's part of a state, with the position after the last delivered batch."""
         return self._entry
 
     def closed(self) -> dict[str, Any]:
-        """Return this epoch's part of a state after all its values were delivered."""
+        """Return this epoch's part of a state after all its batches were delivered."""
         return self._data.closed()
 
     @property
@@ -112,7 +112,7 @@ class AheadEpoch:
         """Yield the batches of the epoch in order, on the device.
 
         Raises:
-            CedarError: the thread failed; raised after all earlier batches were delivered.
+            CedarError: the copying thread failed; raised once all earlier batches are delivered.
         """
         self._thread.start()
         try:
@@ -126,7 +126,7 @@ class AheadEpoch:
                     self._units.leave()
                 self._entry, self.moved = batch.entry, True
                 if columns is not None:
-                    del batch  # frees the host copy while the caller works
+                    del batch  # frees the copy in host memory while the caller uses the batch
                     yield in_form(columns, self._units.options.format)
                     del columns
         except BaseException:
@@ -148,17 +148,17 @@ class AheadEpoch:
             return outcome
 
     def leave(self) -> None:
-        """Stop this epoch but keep the runner, which continues with something else."""
+        """Stop this epoch, but do not close the runner, which another epoch uses next."""
         self._left = True
         self._end()
 
     def stop(self) -> None:
-        """End the run in progress, and release batches that were copied ahead."""
+        """Stop this epoch, close its runner, and release batches that were copied ahead."""
         if not self._left:
             self._end(self._runner.others or self._runner)
 
     def _end(self, runner: Runner | Runners | None = None) -> None:
-        if self._getpid() != self._pid:  # forked: thread and runner belong to the parent, whose locks may be held
+        if self._getpid() != self._pid:  # in a forked child, the thread is missing, and locks may be held forever
             return
         self._stopped.set()
         self._free.release()
@@ -211,7 +211,7 @@ class AheadEpoch:
 
 
 class _CancellablePlans:
-    """The plans of a loader for a thread that may outlive its run briefly; after the run they are not changed."""
+    """Wraps a loader's plans for the copying thread, which can no longer change them once the run has stopped."""
 
     def __init__(self, plans: Plans, stopped: threading.Event) -> None:
         self._plans, self._stopped = plans, stopped
@@ -236,11 +236,11 @@ def deliver(
     whole: bool,
     agreement: Agreement | None = None,
 ) -> tuple[DataEpoch | AheadEpoch, Iterator[Any]]:
-    """Return one epoch of the data and its values for the caller, prefetched if they go to a device.
+    """Return one epoch of the data, and its values for the caller, which are prefetched if they are copied to a device.
 
     Args:
         job, runner, epoch, entry, units, agreement: see ``AheadEpoch``.
-        whole: the epoch is delivered to its end, so budgets may use its number of rows.
+        whole: the epoch is delivered to its end, so limits on skipped rows may use its number of rows.
     """
     mover = make_mover(units.options.device) if units.batched else None
     data: DataEpoch | AheadEpoch

@@ -1,4 +1,4 @@
-"""The parts of the ``DataLoader`` interface, other than iteration, that existing code uses."""
+"""Attributes and methods of torch's ``DataLoader`` that existing trainers use, apart from iteration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cedar.core.errors import UsageError
 
 
 class Epochs(Protocol):
-    """The part of a loader that deals with epochs."""
+    """The attributes of a loader that ``EpochSampler`` uses."""
 
     epoch: int
     _continue_if_over: bool
@@ -19,9 +19,9 @@ class Epochs(Protocol):
 
 
 class EpochSampler:
-    """Stands in for a DataLoader's sampler, on which trainers set the epoch.
+    """Replaces a DataLoader's sampler: when a trainer sets the epoch on it, the loader moves to that epoch.
 
-    A loader that is already in that epoch keeps its position, since it may have been resumed in the middle.
+    A loader that is already in that epoch keeps its position, since it may have been resumed in the middle of it.
 
     Args:
         loader: the loader whose epoch is set.
@@ -38,11 +38,11 @@ class EpochSampler:
 
 
 class ByRank:
-    """The states of a loader's ranks under separate names, each a JSON string: see ``Loader.stateful``.
+    """Saves the state of each rank under a separate name, as a JSON string; see ``Loader.stateful``.
 
     Args:
         loader: the loader of this rank.
-        world: number of ranks of the run that saved; None for this loader's own number.
+        world: number of ranks of the run that saved the states; None means this loader's number.
     """
 
     def __init__(self, loader: Any, world: int | None = None) -> None:
@@ -52,12 +52,12 @@ class ByRank:
         self._world = world or ranks
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state, or placeholders for the states of all saved ranks when loading another world's."""
+        """Return this rank's state by name; with another world's ``world``, a placeholder for each of its ranks."""
         text = json.dumps(self._loader.state_dict())
         return {_name(rank, self._world): text for rank in self._ranks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the saved states; raises as ``Loader.load_state_dict`` does."""
+        """Continue from the saved states; raises the same errors as ``Loader.load_state_dict``."""
         states = [json.loads(state[_name(rank, self._world)]) for rank in self._ranks]
         self._loader.load_state_dict(states)
 
@@ -77,10 +77,10 @@ class DataLoaderLike:
         )
 
     def __getitem__(self: Any, item: object) -> NoReturn:
-        """Refuse indexing, which a DataLoader around the loader would use.
+        """Raise an error, because a loader cannot be indexed, for example by a DataLoader that wraps it.
 
         Raises:
-            PipelineError: always; it is a TypeError too.
+            UsageError: always.
         """
         raise UsageError(
             "a loader has no items: it can only be iterated",
@@ -90,13 +90,13 @@ class DataLoaderLike:
         )
 
     def stateful(self, world: int | None = None) -> ByRank:
-        """Return the loader for ``torch.distributed.checkpoint``, which keeps one value per name over all ranks.
+        """Return an object for ``torch.distributed.checkpoint``, which stores one value per name for all ranks.
 
-        Use ``dcp.save({"loader": loader.stateful()}, ...)`` and ``dcp.load`` likewise. Other checkpoints can contain
-        the loader itself.
+        Use ``dcp.save({"loader": loader.stateful()}, ...)``, and the same dict with ``dcp.load``. Other checkpoint
+        libraries can save the loader itself.
 
         Args:
-            world: when loading, the number of ranks of the run that saved, if that differs.
+            world: when loading, the number of ranks of the run that saved, if it differs from this run's.
 
         Examples:
             >>> import cedar
@@ -108,10 +108,10 @@ class DataLoaderLike:
 
     @property
     def sampler(self: Any) -> EpochSampler:
-        """An object that takes the epoch from trainers that set it on the sampler, as Lightning does."""
+        """An object whose ``set_epoch`` sets the loader's epoch, for trainers such as Lightning that call it."""
         return EpochSampler(self)
 
     @property
     def batch_sampler(self) -> None:
-        """None, since the pipeline creates the batches."""
+        """Always None, since the pipeline creates the batches."""
         return None

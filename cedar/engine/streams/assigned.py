@@ -1,4 +1,4 @@
-"""AssignedStream: one rank's share of a stream."""
+"""AssignedStream: the units of a stream that are assigned to one rank."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ROWS, BATCHES = "row(s)", "batch(es)"
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of the units a rank takes.
+    """Defines which units are assigned to a rank.
 
     Args:
         rank, world: this rank's number, and the number of ranks.
-        chunk: minimum units of a contiguous run.
+        chunk: minimum number of units in a contiguous run.
         last: how the epoch ends; see ``deal_mode``.
-        history: what earlier worlds had taken when the epoch was redistributed.
-        turns: ranks take turns unit by unit even if counts are known, since an operator below moves rows between the
-            units of a step.
-        may_end_apart: ranks may end one unit apart for any ``last``, since other code ends the epoch on all ranks.
+        history: how many units the ranks of earlier worlds had received when the epoch was redistributed.
+        turns: assign single units to ranks in turn even if counts are known, because an operator below moves rows
+            between the units of a step.
+        may_end_apart: one rank may receive one unit more than another, because other code makes ranks end together.
     """
 
     rank: int = 0
@@ -43,11 +43,11 @@ class Share:
 
 
 class AssignedStream(Stream):
-    """The units of ``source`` that belong to a rank.
+    """The units of ``source`` that are assigned to a rank.
 
-    ``at`` is [units taken, a position below, the number of the unit there]. The latter two are None if ranks take
-    contiguous runs, since any unit can be found by its number then. A run whose rows are delivered as they finish has
-    a position below.
+    ``at`` is [units delivered, a position in ``source``, the number of the unit there]. The latter two are None for
+    contiguous runs, where units are found by their number. Only if rows are delivered as they finish, a run has a
+    position in ``source``.
 
     Args:
         alone: the stream is a lane, whose length is not needed.
@@ -60,7 +60,7 @@ class AssignedStream(Stream):
         self._numbers = Numbers(remaining(source.count, list(share.history), share.last, source.rows_of))
         self._known = source.count is not None
         self._left_out: Counter[str] = Counter()
-        self.cuts: Sequence[Any] = ()  # streams below that also count rows they leave out
+        self.cuts: Sequence[Any] = ()  # batching streams below, which also count the rows that they leave out
         self.end = End(0, [], 0)
         if finite := self._numbers.total != math.inf:
             self.end = epoch_end(self._numbers, self._world, share.last, source.rows_of)
@@ -69,11 +69,11 @@ class AssignedStream(Stream):
 
     @property
     def left_out(self) -> Counter[str]:
-        """What no rank got, for flows that reached their end: rows, or batches of unknown size."""
+        """Number of rows, or of batches of unknown size, that no rank received; counted when a flow ends."""
         return self._left_out + Counter({ROWS: sum(cut.left_out for cut in self.cuts)})
 
     def leave_out(self, units: Iterable[range | None], given: int = 0) -> None:
-        """Count units that do not fill a step, except for ``given`` rows that were delivered."""
+        """Count the rows of units that do not fill a step, minus ``given`` rows of them that were delivered."""
         for rows in units:
             self._left_out[BATCHES if rows is None else ROWS] += 1 if rows is None else len(rows)
         self._left_out[ROWS] -= given
@@ -91,7 +91,7 @@ class AssignedStream(Stream):
 
     def open_at(self, at: At, lap: int) -> Flow:
         taken, below, number = at
-        if taken == EVERYTHING:  # all units were taken: only padding follows
+        if taken == EVERYTHING:  # all units were delivered, so only padding follows
             return _PaddingFlow()
         if self.in_runs:
             return _RunsFlow(self, taken, below, lap)
@@ -102,18 +102,18 @@ class AssignedStream(Stream):
 
     @property
     def in_runs(self) -> bool:
-        """Whether ranks take contiguous runs, since counts are known."""
+        """Whether ranks receive contiguous runs of units, which requires known counts."""
         return self._known and not self.share.turns
 
     @property
     def whole(self) -> bool:
-        """Whether one rank takes everything from the beginning."""
+        """Whether a single rank receives all units of the epoch."""
         return self._world == 1 and not self.share.history
 
     def spans(self, taken: int) -> Any:
-        """Yield runs of the epoch's unit numbers from this rank's unit ``taken`` on; None stands for a padding unit."""
+        """Yield runs of unit numbers from this rank's unit ``taken`` on; None means one padding unit."""
         total = self._numbers.total
-        if self.whole:  # one run, since splits at cuts between runs would be read twice
+        if self.whole:  # a single run, since splits at the boundary of two runs would be read twice
             if taken < total:
                 yield taken, total
             return
@@ -130,18 +130,18 @@ class AssignedStream(Stream):
                 yield None
 
     def owner(self, number: int) -> tuple[int, int] | None:
-        """Return (round, rank) of the epoch's unit ``number`` where ranks take turns; None if it was taken before."""
+        """Return (round, rank) of unit ``number`` if units are assigned in turn; None if it was already delivered."""
         among = self._numbers.rank_of(number)
         return None if among is None else divmod(among, self._world)
 
 
 def _padding(taken: int) -> Piece:
-    """Return a batch without rows, which ``last="pad"`` fills."""
+    """Return a batch without rows, which a later step fills with padding for ``last="pad"``."""
     return Piece(Rows.of(Block({}, no_keys(), aligned=False)), [taken, None, None], 0, batch=True)
 
 
 def _empty(unit: Piece) -> bool:
-    """Whether all rows of a batch were skipped without replacement, at the end of the epoch."""
+    """Whether a batch counts no rows, because all were skipped and the epoch ended before they could be replaced."""
     counted = unit.rows.counted() if unit.batch else None
     return counted is not None and not counted.any()
 
@@ -154,7 +154,7 @@ class _PaddingFlow(Flow):
 
 
 class _RunsFlow(Flow):
-    """Contiguous runs of a stream whose count is known."""
+    """Delivers contiguous runs of a stream whose count is known."""
 
     def __init__(self, stream: AssignedStream, taken: int, below: Position | None, lap: int) -> None:
         self._stream = stream
@@ -164,7 +164,7 @@ class _RunsFlow(Flow):
         self._spans = stream.spans(taken)
         self._flow: Flow | None = None
         self._left = 0
-        self._rest: deque[range] | None = None  # rows of the last batch, after the last run
+        self._rest: deque[range] | None = None  # rows of the last batch, set once the last run has ended
         self._shared: list[Rows] = []
 
     def pull(self, wait: bool) -> Pulled:
@@ -212,7 +212,7 @@ class _RunsFlow(Flow):
         if share.last is None and end.rows and self._taken == end.each:
             self._rest.extend(end.last_rows(share.rank))
         rest = end.rest if share.last in (None, "drop") else []
-        after = stream.source.rows_of(int(stream.source.count or 0))  # rows that do not fill a batch
+        after = stream.source.rows_of(int(stream.source.count or 0))  # rows at the end that do not fill a batch
         stream.leave_out([*rest, after or range(0)], end.rows * share.world)
 
     def _share(self, rest: deque[range], wait: bool) -> Pulled:
@@ -239,7 +239,7 @@ class _RunsFlow(Flow):
 
 
 class _WholeFlow(Flow):
-    """All units, for a single rank."""
+    """Delivers all units to a single rank."""
 
     def __init__(self, stream: AssignedStream, taken: int, below: Any, lap: int) -> None:
         self._taken = taken
@@ -259,7 +259,7 @@ class _WholeFlow(Flow):
 
 
 class _TurnsFlow(Flow):
-    """Units in turns: everything below is computed, and this rank keeps its own units."""
+    """Delivers every ``world``-th unit: all units below are computed, and those of other ranks are dropped."""
 
     def __init__(self, stream: AssignedStream, taken: int, below: Any, number: int | None, lap: int) -> None:
         self._stream = stream
@@ -267,11 +267,11 @@ class _TurnsFlow(Flow):
         self._number = number or 0
         self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
         self._ready: deque[Piece] = deque()
-        self._held: deque[Piece] = deque()  # this rank's units, held until their round is known to be full
-        self._round: list[Piece] = []  # all units of the current round
+        self._held: deque[Piece] = deque()  # this rank's units, not delivered until their round is known to be full
+        self._round: list[Piece] = []  # the current round's units for all ranks
         self._shares = stream.share.last is None and stream.share.world > 1 and not stream.share.may_end_apart
         self._skipped: list[Piece] = []  # batches without rows, delivered at the end to count their skipped rows
-        self._latest: tuple[int, int] | None = None  # owner of the last unit that was not taken before
+        self._latest: tuple[int, int] | None = None  # (round, rank) of the latest unit not delivered before this run
         self._ended = False
         self._strict = stream.share.last != "keep" and stream.share.world > 1 and not stream.share.may_end_apart
 
@@ -293,7 +293,7 @@ class _TurnsFlow(Flow):
             number = self._number
             owner = self._stream.owner(number)
             one = piece.slice(unit, unit + 1)
-            if _empty(one):  # no rank gets the batch, but its owner must count the skipped rows
+            if _empty(one):  # no rank receives the batch, but the rank in turn must count its skipped rows
                 if owner is not None and owner[1] == self._stream.share.rank and owner[0] >= self._taken:
                     self._skipped.append(Piece(one.rows, [owner[0], one.position(), number], 0, True, False))
                 continue
@@ -339,20 +339,20 @@ class _TurnsFlow(Flow):
         self._ready.extend(self._skipped)
 
     def _share(self, last: list[Piece], rows: int) -> None:
-        """Cut the units of the last round again, into one batch of ``rows`` rows for each rank.
+        """Cut the units of the last round into one batch of ``rows`` rows for each rank.
 
-        Ranks take rows in turns, so that no rank gets all rows of a bucket of long rows, whose batches are small.
+        Rows are assigned in turn, so that no rank receives all rows of a batch of long rows, which has few rows.
         """
         share, joined = self._stream.share, concat_rows([piece.rows for piece in last])
         counted = counted_slots(joined)
         self._stream.leave_out([range(len(counted) - rows * share.world)])
         if rows:
-            replaced = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # skipped and replaced
+            replaced = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # replaced failed rows
             mine = np.sort(np.append(counted[share.rank : rows * share.world : share.world], replaced))
             self._ready.append(Piece(joined.take(mine).compact(), last[0].at, 0, batch=True))
 
     def _in_open_round(self) -> bool:
-        """Whether some rank got a unit of the incomplete last round."""
+        """Whether some ranks, but not all, received a unit of the last round."""
         owner = self._latest
         return owner is not None and owner[1] != self._stream.share.world - 1 and owner[0] >= self._taken
 

@@ -1,9 +1,9 @@
 """Assign the units of an epoch to ranks.
 
-If the number of units is known, ranks take contiguous runs: the epoch is cut into rounds, and each round into one run
-per rank, so that a rank reads little of what others keep. If it is unknown, ranks take turns unit by unit. With
-``last=None``, units that do not fill a step on all ranks are cut again, into one shorter batch for each rank. A state
-saved by N ranks lists how many units each rank took, so the rest can be redistributed to M ranks.
+If the number of units is known, the epoch is cut into rounds, and each round into one contiguous run of units per rank,
+so that ranks read few rows of other ranks. If it is unknown, units are assigned to ranks in turn. With ``last=None``,
+the units that do not fill a step on all ranks are cut into one shorter batch for each rank. A state saved by N ranks
+lists how many units each rank received, so the remaining units can be redistributed to M ranks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cedar.core.errors import ResumeError
 from cedar.core.stream import Count
 
 Interval: TypeAlias = tuple[int, float]  # the stop may be infinity
-EVERYTHING = 1 << 60  # units taken by a rank that has finished an epoch
-_MAX_LEAD = 1 << 17  # maximum difference of units taken by two ranks, since these units are listed one by one
+EVERYTHING = 1 << 60  # in states: the number of units received by a rank that has finished an epoch
+_MAX_LEAD = 1 << 17  # maximum difference of units received by two ranks; these units are listed one by one
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
 RowsOf: TypeAlias = Callable[[int], "range | None"]  # returns the rows of a unit; see ``Stream.rows_of``
 
 
 def assigned_runs(total: float, world: int, rank: int, chunk: int, last: str | None) -> Iterator[tuple[int, int]]:
-    """Yield the runs of unit numbers that a rank takes, in order; numbers from ``total`` on are padding."""
+    """Yield the runs of unit numbers that a rank receives, in order; numbers from ``total`` on are padding."""
     if total == math.inf:
         start = rank * chunk
         while True:
@@ -47,9 +47,9 @@ class End(NamedTuple):
     """How an epoch ends on all ranks.
 
     Args:
-        each: units of each rank before the end.
-        rest: the rows of each remaining unit, see ``Stream.rows_of``; None if only a run can tell.
-        rows: rows that each rank gets of the rest as its last batch, with ``last=None``; 0 if there are too few.
+        each: number of units that every rank receives before the remaining ones.
+        rest: the rows of each remaining unit, see ``Stream.rows_of``; None for a unit whose rows only a run determines.
+        rows: with ``last=None``, how many of these rows each rank receives as its last batch; 0 if there are too few.
     """
 
     each: int
@@ -57,7 +57,7 @@ class End(NamedTuple):
     rows: int
 
     def units(self, rank: int, last: str | None) -> int:
-        """Return how many units a rank takes."""
+        """Return how many units a rank receives in the epoch."""
         return self.each + (
             rank < len(self.rest) if last == "keep" else bool((self.rest and last == "pad") or self.rows)
         )
@@ -77,7 +77,7 @@ class End(NamedTuple):
 
 
 def epoch_end(left: Numbers, world: int, last: str | None, rows_of: RowsOf) -> End:
-    """Return how an epoch ends if ``left`` are its remaining units."""
+    """Return how an epoch ends whose remaining units are ``left``."""
     total = int(left.total)
     each, rest = divmod(total, world)
     if last is None and world > 1 and each and not rest and _size(rows_of(left.number(total - 1))) < _size(rows_of(0)):
@@ -91,7 +91,7 @@ def _size(rows: range | None) -> int:
 
 
 def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf) -> list[Interval]:
-    """Return what the ranks of all earlier worlds have left, as intervals of unit numbers."""
+    """Return the units that no rank of any earlier world has received, as intervals of unit numbers."""
     left: list[Interval] = [(0, math.inf if total is None else total)]
     for world, chunk, taken in history:
         count = whole = _length(left)
@@ -134,10 +134,10 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
 
 
 def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf) -> int:
-    """Return the first remaining unit, where ranks took units in turns and all of them equally many.
+    """Return the first remaining unit, if units were assigned in turn and all ranks received equally many.
 
     Raises:
-        ResumeError: some rank took its part of a step, and another did not.
+        ResumeError: some ranks received their unit of a step, and others did not.
     """
     for place, (world, _, taken) in enumerate(history):
         left = Numbers(remaining(total, history[:place], last, rows_of))
@@ -158,7 +158,7 @@ def _length(intervals: list[Interval]) -> int | float:
 
 
 def _subtract(left: list[Interval], consumed: list[tuple[int, int]]) -> list[Interval]:
-    """Return ``left`` without ``consumed``, whose numbers count within ``left``; both are sorted and disjoint."""
+    """Return ``left`` without ``consumed``, whose numbers count units within ``left``; both are sorted and disjoint."""
     result: list[Interval] = []
     passed = 0
     pending = list(reversed(consumed))
@@ -182,7 +182,7 @@ def _subtract(left: list[Interval], consumed: list[tuple[int, int]]) -> list[Int
 
 
 class Numbers:
-    """Translates numbers among the remaining units to numbers in the epoch."""
+    """Converts a unit's number among the remaining units to its number in the epoch, and back."""
 
     def __init__(self, intervals: list[Interval]) -> None:
         self._intervals = intervals
@@ -191,12 +191,12 @@ class Numbers:
         self.total: int | float = _length(intervals)
 
     def number(self, number: int) -> int:
-        """Return the epoch's number of remaining unit ``number``."""
+        """Return the number in the epoch of remaining unit ``number``."""
         i = bisect_right(self._before, number) - 1
         return self._intervals[i][0] + number - self._before[i]
 
     def spans(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield the epoch's numbers of remaining units ``low`` to ``high``, as runs."""
+        """Yield the numbers in the epoch of remaining units ``low`` to ``high``, as runs (start, stop)."""
         while low < high:
             i = bisect_right(self._before, low) - 1
             start = self._intervals[i][0] + low - self._before[i]
@@ -205,7 +205,7 @@ class Numbers:
             low += int(stop) - start
 
     def rank_of(self, number: int) -> int | None:
-        """Return the number among remaining units of the epoch's unit ``number``; None if it was taken before."""
+        """Return the number among the remaining units of unit ``number``; None if it was already delivered."""
         for before, (low, high) in zip(self._before, self._intervals, strict=True):
             if low <= number < high:
                 return before + number - low

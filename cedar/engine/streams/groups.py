@@ -1,4 +1,4 @@
-"""GroupStage: run groups of exactly ``size`` rows through a kernel, and deliver rows again."""
+"""GroupStage: run a kernel on groups of exactly ``size`` rows, and output single rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.tasks.chain import Program
 
 
 class GroupStage(Stream):
-    """``map_batches(size=n)``: groups are counted from the beginning of the epoch, the same on all ranks."""
+    """Implements ``map_batches(size=n)``. Groups count from the epoch's beginning, so they are equal on all ranks."""
 
     def __init__(self, groups: Stream, rows: Stream, size: int, program: Callable[[], Program], tasks: Tasks) -> None:
         self._rows = rows
@@ -26,7 +26,7 @@ class GroupStage(Stream):
         return self._stage.start()
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        if self._rows.count is None:  # a group may have extra slots for rows that failed
+        if self._rows.count is None:  # a group may have more than ``size`` slots, since failed rows keep theirs
             return [self.start(), unit]
         at, _ = self._stage.seek(unit // self._size, lap)
         return [at, unit % self._size]

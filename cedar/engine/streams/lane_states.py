@@ -1,8 +1,8 @@
-"""The part of a state that describes a rank's lanes; merged and redistributed when the ranks change.
+"""The part of a state that describes a rank's lanes, and how lanes are redistributed when the number of ranks changes.
 
-Splits that no lane had begun are redistributed, if that is known of all lanes. Lanes that were begun are assigned to
-ranks as a whole. If their number is not a multiple of the ranks, several ranks share each remaining lane: all of them
-read it and take turns at its units. So every rank has work, and every unit is delivered by one rank.
+Splits that no lane has started are redistributed if every lane records what it has started. Started lanes are assigned
+to ranks as a whole. If their number is not a multiple of the number of ranks, several ranks share each remaining lane:
+all of them read it, and its units are delivered by these ranks in turn. So every unit is delivered by exactly one rank.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from cedar.core.errors import ResumeError
 from cedar.core.stream import Position
 from cedar.engine.streams.lanes import DONE, Lane, Past
 
-END = "done"  # instead of a position: this rank has finished the lane
+END = "done"  # replaces the position once this rank has finished the lane
 
 
 class LaneState(NamedTuple):
-    """A lane in a state; a list in JSON.
+    """A lane as saved in a state, where it is a JSON list.
 
     Args:
-        number, of, stop, turn, turns, history: see ``Lane``.
-        depth: how many times the epoch had been assigned before the lane was created.
-        position: position after what was delivered; None at the lane's beginning, ``END`` after its end.
-        keeps: number of splits begun, up to the end of their window; None if unknown. For a finished lane that several
-            ranks share: the number of units that this rank took.
-        drawn: see ``Lane``.
+        number, of, stop, turn, turns, history, drawn: see ``Lane``.
+        depth: how many times the epoch's splits had been assigned before the lane was created.
+        position: position after the last delivered unit; None at the lane's beginning, ``END`` after its end.
+        keeps: number of started splits, rounded up to the end of a window; None if unknown. For a finished lane that
+            several ranks share, the number of units that this rank delivered.
     """
 
     number: int
@@ -42,7 +41,7 @@ class LaneState(NamedTuple):
 
     @staticmethod
     def first(rank: int, world: int, epoch: int) -> LaneState:
-        """Return the first lane of a rank; it changes with the epoch, since some lanes have more rows than others."""
+        """Return a rank's first lane. It changes with the epoch, since some lanes have more rows than others."""
         return LaneState((rank + epoch) % world, world)
 
     @property
@@ -51,35 +50,35 @@ class LaneState(NamedTuple):
 
     @property
     def taken(self) -> int:
-        """How many units this rank took of the lane or of its turns; 0 if it has finished the lane."""
+        """How many units of the lane this rank has delivered; 0 if it has finished the lane."""
         return 0 if self.ended else _taken(self.position)
 
     @property
     def shared(self) -> bool:
-        """Whether its units are or were assigned to several ranks."""
+        """Whether the lane's units are or were assigned to several ranks."""
         return self.turns > 1 or bool(self.history)
 
     def lane(self, past: Past) -> Lane:
-        """Return the lane to read; ``past`` holds the earlier assignments of the epoch."""
+        """Return the lane to read; ``past`` lists the earlier assignments of the epoch's splits."""
         before = past[: self.depth]
         return Lane(self.number, self.of, before, self.stop, self.turn, self.turns, self.history, self.drawn)
 
     def after(self, position: Position, keeps: int | None) -> list[Any]:
-        """Return the lane for a state after a delivery."""
+        """Return the lane, as saved in a state, after a delivered unit."""
         return list(self._replace(position=position, keeps=keeps))
 
     def finished(self, position: Position | None) -> list[Any]:
-        """Return the lane for a state at its end; ``position`` is the one after its last unit."""
+        """Return the lane, as saved in a state, after its end; ``position`` is the one after its last unit."""
         return list(self if self.ended else self._replace(position=END, keeps=_taken(position)))
 
 
 def _taken(position: Position | None) -> int:
-    """Return how many units were taken at a position."""
+    """Return how many units were delivered before a position."""
     return 0 if position is None else int(position[0][0] + position[1])
 
 
 def past_of(entries: Iterable[dict[str, Any] | None]) -> list[Any]:
-    """Return the earlier assignments of an epoch, according to the entries of all ranks.
+    """Return the earlier assignments of an epoch's splits, from the state entries of all ranks.
 
     Raises:
         ResumeError: the entries contradict each other.
@@ -91,10 +90,10 @@ def past_of(entries: Iterable[dict[str, Any] | None]) -> list[Any]:
 
 
 def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """Return each lane of all ranks once; shared lanes are joined with what each rank took.
+    """Return each lane of all ranks once. The parts of a shared lane are merged into one lane.
 
-    If a rank has no record of a shared lane any more, it has finished it, but how much it took is unknown: then the
-    other ranks keep their turns.
+    If a rank has no record of a shared lane any more, it has finished the lane, but how many units it delivered is
+    unknown. In that case the parts are not merged.
     """
     groups: dict[tuple[Any, ...], list[LaneState]] = {}
     for lane in (LaneState(*each) for each in lanes):
@@ -107,7 +106,7 @@ def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
 
 
 def _joined(group: list[LaneState]) -> LaneState:
-    """Return what remains of a lane that several ranks shared."""
+    """Return what remains of a lane that several ranks shared, as one lane."""
     first = group[0]
     if all(each.ended for each in group):
         return first._replace(turn=0, turns=1, history=())
@@ -119,14 +118,14 @@ def _joined(group: list[LaneState]) -> LaneState:
 
 
 def _reassigned(lane: LaneState, turn: list[Any], place: Sequence[Any] | None) -> LaneState:
-    """Return a lane with redistributed units; those left are found from ``place`` on: [_, position, unit number]."""
+    """Return a lane with redistributed units; reading restarts at ``place``, which is [_, position, unit number]."""
     history = [*lane.history, turn] if any(turn[2]) else lane.history
     position = None if place is None else [[0, place[1], place[2]], 0]
     return lane._replace(history=history, position=position)
 
 
 def _take_turns(lane: LaneState, turn: int, turns: int) -> LaneState:
-    """Return the part of one of several ranks that share a lane from now on."""
+    """Return a rank's part of a lane that ``turns`` ranks share from now on."""
     if turns == 1:
         return lane
     place = None if lane.position is None else lane.position[0]
@@ -136,7 +135,7 @@ def _take_turns(lane: LaneState, turn: int, turns: int) -> LaneState:
 def reassign_lanes(
     lanes: Sequence[Sequence[Any]], past: Sequence[Any], rank: int, world: int
 ) -> tuple[list[list[Any]], list[Any]]:
-    """Return a rank's part of the merged lanes of all earlier ranks, and the earlier assignments of the epoch."""
+    """Return a rank's part of the merged lanes of all earlier ranks, and the past assignments of the epoch's splits."""
     known = [LaneState(*lane) for lane in lanes]
     unfinished = [lane for lane in known if not lane.ended]
     mains = sorted((lane for lane in known if lane.stop is None), key=lambda lane: lane.number)
@@ -153,7 +152,7 @@ def reassign_lanes(
 
 
 def _assign_evenly(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:
-    """Assign lanes evenly to ranks; ranks share the remainder by taking turns."""
+    """Return the lanes of a rank: lanes are assigned evenly, and several ranks share each of the remaining lanes."""
     even = len(lanes) // world * world
     mine, rest = lanes[rank:even:world], lanes[even:]
     if rest:

@@ -1,8 +1,8 @@
-"""Lanes: where row counts are unknown, an epoch is cut into as many parallel streams as there are ranks.
+"""Lanes: if row counts are unknown, an epoch is cut into as many parallel streams as there are ranks.
 
-Each lane has its own splits, assigned by bytes after the epoch's permutation, so that no two lanes read the same split.
-A source with fewer splits than lanes is read by every lane, and each keeps the rows whose key hashes belong to it.
-Both depend only on the metadata of the sources as written, so plans do not change them.
+Each lane has its own splits, which are balanced by bytes after the epoch's permutation. If a source has fewer splits
+than there are lanes, every lane reads all of them and keeps the rows that a hash of the row key assigns to it. Both
+assignments depend only on the metadata of the sources as written, so plans do not change them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys, hash_ints
 from cedar.operators.base import Env
 
-Past: TypeAlias = Sequence[Any]  # earlier assignments of an epoch, oldest first: [lanes, splits that each keeps]
-DONE = -1  # a finished lane: it leaves no splits to others
-_SEED = 0x1A9E5  # of the hashes that assign rows to lanes by key
+Past: TypeAlias = Sequence[Any]  # earlier assignments of splits, oldest first: [lanes, splits that each has started]
+DONE = -1  # replaces the number of started splits of a finished lane, so that none of its splits is redistributed
+_SEED = 0x1A9E5  # seed of the hashes that assign rows to lanes by key
 NO_COMMON_END = (
     "with last={last} all ranks take equally many steps, but they cannot communicate when one of them runs out. "
     'Use one of: last="keep" on batch(), or local=True on bucket_by_length(); loader(steps=); loader(agree=), a folder '
@@ -30,7 +30,7 @@ NO_COMMON_END = (
 
 
 def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
-    """Return the lane of each split: the largest first, each to the lane with the fewest bytes so far.
+    """Return the lane of each split. Splits are assigned from large to small, each to the lane with the fewest bytes.
 
     Examples:
         >>> import numpy as np
@@ -52,14 +52,14 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
 def assigned(
     sizes: npt.NDArray[np.float64], of: int, past: Past = (), lap: int = 0, by_key: Sequence[bool] = ()
 ) -> list[npt.NDArray[np.int64]]:
-    """Return the splits of each lane in order; after earlier assignments, only splits that no lane had begun.
+    """Return the splits of each lane in order, without splits that lanes of earlier assignments have started.
 
     Args:
         sizes: bytes of the splits, in order.
         of: number of lanes.
         past: earlier assignments.
-        lap: the pass of a ``repeat`` above: lanes swap their splits in each pass.
-        by_key: see ``assigned_by_key``; an assignment by key gives all splits to every lane.
+        lap: number of the pass of a ``repeat`` above; lanes swap their splits in each pass.
+        by_key: see ``assigned_by_key``; in an assignment by key, every lane has all splits.
     """
     left = np.arange(len(sizes))
     for place, (before, kept) in enumerate(past):
@@ -71,8 +71,8 @@ def assigned(
 
 
 def assigned_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tuple[bool, ...]:
-    """Return whether rows are assigned by key, because there are fewer splits than lanes: for each earlier assignment
-    and for the current one.
+    """Return, for each earlier assignment and for the current one, whether it assigns rows by key instead of splits,
+    because there are fewer splits than lanes.
 
     Examples:
         >>> import numpy as np
@@ -99,12 +99,12 @@ class Lane(NamedTuple):
     """One of the parallel streams of an epoch.
 
     Args:
-        number, of: its number, and the number of lanes.
-        past: earlier assignments of the epoch.
-        stop: number of splits after which it ends, since the rest was redistributed; None if it keeps all of them.
-        turn, turns: if several ranks take turns at its units: this rank's turn, and the number of ranks.
-        history: what was taken before its units were assigned to other ranks; see ``deal``.
-        drawn: by mixture number, the units from which weights apply, and the weights.
+        number, of: the lane's number, and the number of lanes.
+        past: earlier assignments of the epoch's splits.
+        stop: number of splits after which the lane ends, since the others were redistributed; None for all of them.
+        turn, turns: if several ranks deliver the lane's units in turn: this rank's turn, and the number of these ranks.
+        history: units that ranks received before the lane was assigned to other ranks; see ``deal``.
+        drawn: by mixture number, pairs of a unit number and the weights that apply from that unit on.
     """
 
     number: int
@@ -117,11 +117,11 @@ class Lane(NamedTuple):
     drawn: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     def splits(self, sizes: npt.NDArray[np.float64], lap: int, by_key: Sequence[bool]) -> npt.NDArray[np.int64]:
-        """Return the positions of its splits in the order of a pass."""
+        """Return the lane's splits, as positions in the order of a pass."""
         return assigned(sizes, self.of, self.past, lap, by_key)[self.number][: self.stop]
 
     def rows(self, by_key: Sequence[bool]) -> RowsByKey | None:
-        """Return the kernel that selects its rows from its splits; None if all rows are its own."""
+        """Return the kernel that selects the lane's rows from its splits; None if all of their rows belong to it."""
         now = (self.of, (self.number,))
         levels = [*((of, tuple(i for i, k in enumerate(kept) if k != DONE)) for of, kept in self.past), now]
         chosen = [(place, *level) for place, (level, keyed) in enumerate(zip(levels, by_key, strict=True)) if keyed]
@@ -130,12 +130,13 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True)
 class RowsByKey:
-    """The kernel that keeps the rows of a lane, by a hash of their row keys.
+    """Kernel that selects the rows of a lane by a hash of their row keys.
 
-    Items of one row stay together. The number of a concat input is not hashed, so plans may move the kernel across one.
+    All items of a row have the same hash. It ignores the number of the concat input, so that plans may move the kernel
+    across a concat.
 
     Args:
-        levels: (number of the assignment, lanes at that time, lanes whose rows are kept).
+        levels: for each assignment by key: its number, the number of lanes, and the lanes whose rows are kept.
     """
 
     levels: tuple[tuple[int, int, tuple[int, ...]], ...]
@@ -154,10 +155,10 @@ class Sharing:
     """How the ranks of a run share an epoch.
 
     Args:
-        lanes: counts are unknown, and each rank has its own lanes.
-        together: ranks end an epoch at a step that they agree on.
-        why: why every rank computes all of the epoch; "" if ranks share it.
-        asked: the user asked for that.
+        lanes: row counts are unknown, so each rank has its own lanes.
+        together: ranks communicate to end an epoch at the same step.
+        why: why every rank computes the whole epoch; "" if ranks share the work.
+        asked: the user requested that every rank computes the whole epoch.
     """
 
     lanes: bool = False
@@ -166,7 +167,7 @@ class Sharing:
     asked: bool = False
 
     def warning(self, world: int) -> str:
-        """Describe the cost of not sharing, and the reason."""
+        """Describe the cost of computing the whole epoch on every rank, and the reason for it."""
         return (
             f"each of the {world} ranks reads and computes the whole epoch and keeps its share, {world} times the work "
             f"of one: {self.why}"

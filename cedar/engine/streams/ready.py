@@ -1,8 +1,8 @@
-"""ReadyStream: deliver rows as they finish, if no operator needs an order: ``loader(order="any")``.
+"""ReadyStream: deliver rows as they finish, if no operator needs their order, for ``loader(order="any")``.
 
-The units of a stream are numbered in order. Tasks are small, and the first one that finishes is delivered next, so a
-slow row delays only its own task. A position records which units were delivered: all before a number, and some runs
-after it. There are at most as many runs as tasks in progress, no matter how far other tasks are ahead.
+The units of a stream are numbered in order. Tasks are small, and whichever task finishes first is delivered next, so a
+slow row delays only its own task. A position records the delivered units: all units below some number, and runs of
+units after it. There are at most as many such runs as tasks in progress.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from cedar.core.errors import ResumeError
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
 from cedar.engine.streams.stage import StageFlow, StageStream
 
-Run: TypeAlias = tuple[int, int]  # unit numbers from the first up to, not including, the second
+Run: TypeAlias = tuple[int, int]  # unit numbers from the first (inclusive) to the second (exclusive)
 Base: TypeAlias = tuple[Position, int]  # a position of the stream below, and its unit number
 _END = 1 << 62
 
 
 class ReadyStream(Stream):
-    """The units of ``inner``, as they finish.
+    """The units of ``inner``, in the order in which they finish.
 
-    ``at`` is [position below of the first undelivered unit, its number, the delivered runs after it, the run that
-    comes next or None, the number of splits that a lane has begun or None].
+    ``at`` is a list of: the position in ``inner`` of the first undelivered unit; its number; the delivered runs after
+    it; the run to deliver next, or None; the number of splits that a lane has started, or None.
 
     Args:
-        inner: the stream, in order.
+        inner: the stream with its units in order.
     """
 
     def __init__(self, inner: Stream) -> None:
         self.inner = inner
-        self.free = False  # whether any order is allowed
+        self.free = False  # whether units may be delivered in any order
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -45,7 +45,7 @@ class ReadyStream(Stream):
 
     @property
     def stage(self) -> StageStream | None:
-        """The stage whose tasks are taken as they finish; None if the units below only come in order."""
+        """The stage whose tasks are delivered as they finish; None if ``inner`` can only deliver in order."""
         return self.inner if isinstance(self.inner, StageStream) and self.inner.any_order else None
 
     def start(self) -> At:
@@ -73,7 +73,7 @@ class ReadyStream(Stream):
 
 
 class _Numbered(Flow):
-    """Units in order, with their numbers as positions: without delivered units, and cut where runs begin and end."""
+    """Undelivered units in order, with their numbers as positions; pieces are cut where runs begin and end."""
 
     def __init__(self, source: Flow, base: Base, taken: Sequence[Run], cuts: npt.NDArray[np.int64]) -> None:
         self._source = source
@@ -131,8 +131,8 @@ class _ReadyFlow(Flow):
         position, self._base, taken, run, self._keeps = at
         self._stream = stream
         self._taken: list[Run] = [(a, b) for a, b in taken]  # delivered runs after the base, in order
-        self._early: dict[int, Piece] = {}  # finished pieces that wait for their turn
-        self._run: Run | None = None if run is None else (run[0], run[1])  # delivered first, as part of it was already
+        self._early: dict[int, Piece] = {}  # finished pieces that must not be delivered yet, by their first unit
+        self._run: Run | None = None if run is None else (run[0], run[1])  # delivered first, since it is in progress
         cuts = np.unique(np.array([*self._taken, *([] if run is None else [run])], dtype=np.int64))
         stage = stream.stage
         below = (stream.inner if stage is None else stage.source).open(position, lap)
@@ -142,7 +142,7 @@ class _ReadyFlow(Flow):
     def _rebase(self, piece: Piece) -> At | None:
         stage = self._stream.stage
         assert stage is not None
-        at, skip = self._numbered.position(self._base)  # where the next plan continues after tasks in progress
+        at, skip = self._numbered.position(self._base)  # the next plan continues here, after tasks in progress
         return stage.source.rebase(Piece(piece.rows, at, skip, keeps=piece.keeps))
 
     def limit(self, units: int) -> None:
@@ -170,7 +170,7 @@ class _ReadyFlow(Flow):
             self._early[sum(piece.position())] = piece
 
     def _wanted(self) -> int | None:
-        """Return the unit that must come next; None if any may."""
+        """Return the number of the unit that must be delivered next; None if any unit may be."""
         if self._run is not None:
             return int(self._run[0])
         if not self._stream.free:
@@ -197,7 +197,7 @@ class _ReadyFlow(Flow):
         return [self._numbered.position(self._base), self._base, [list(run) for run in self._taken]]
 
     def _join(self) -> None:
-        """Join adjacent runs; a run at the base moves the base."""
+        """Join adjacent delivered runs. A run that begins at the first undelivered unit advances that number."""
         joined: list[Run] = []
         for first, last in self._taken:
             if first == self._base:

@@ -1,4 +1,4 @@
-"""RestStream: the rest of a stream after some of its units were taken."""
+"""RestStream: the remaining units of a stream after some units were delivered."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cedar.engine.streams.deal import Interval, Numbers
 class RestStream(Stream):
     """Selected units of a stream whose counts are known, in order.
 
-    ``at`` is [number among the remaining units, its position below, or None].
+    ``at`` is [a unit's number among the remaining units, its position in ``source`` or None].
 
     Args:
-        source: the stream.
+        source: the complete stream.
         left: intervals of the remaining unit numbers; a stop of None means the end of the stream.
     """
 
@@ -46,7 +46,7 @@ class RestStream(Stream):
         return _RestFlow(self, at, lap)
 
     def source_runs(self, low: int, high: float) -> list[Interval]:
-        """Return the source's numbers of the remaining units ``low`` to ``high``."""
+        """Return intervals of unit numbers of ``source`` that correspond to the remaining units ``low`` to ``high``."""
         found: list[Interval] = []
         before = 0
         for first, last in self.left:
@@ -97,7 +97,7 @@ class _RestFlow(Flow):
             if piece is not None:
                 return piece  # type: ignore[no-any-return]
             self.close()
-            if self._units_left:  # fewer units than were counted
+            if self._units_left:  # the source ended with fewer units than its count
                 return None
 
     def close(self) -> None:

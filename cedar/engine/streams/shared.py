@@ -1,6 +1,6 @@
-"""SharedStream: read a sub-pipeline with several consumers once, as long as the consumers stay close together.
+"""SharedStream: read a part of a pipeline once for several consumers, as long as they progress at a similar rate.
 
-When they drift apart by more than the buffer, the slower ones get a flow of their own; the rows are the same.
+If the distance between consumers exceeds the buffer, the slower ones get separate flows, which deliver the same rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _BUFFER_PIECES = 64
 
 
 class SharedStream(Stream):
-    """A stream whose flows at the same position share one flow below."""
+    """A stream whose flows at the same position share one flow of ``source``."""
 
     def __init__(self, source: Stream) -> None:
         self.source = source
@@ -49,7 +49,7 @@ class SharedStream(Stream):
         return trunk
 
     def drop(self, trunk: _Trunk) -> None:
-        """Close a flow whose last consumer has left."""
+        """Close a flow that has no consumers any more."""
         self._trunks = [t for t in self._trunks if t is not trunk]
         trunk.flow.close()
 
@@ -89,7 +89,7 @@ class _Trunk:
         return self.pieces[number - self.first]
 
     def trim(self) -> None:
-        """Drop pieces that every consumer has passed; detach consumers that are too far behind."""
+        """Drop pieces that all consumers have pulled; if too many remain, detach all but the fastest consumers."""
         slowest = min((c.number for c in self.consumers), default=self.first + len(self.pieces))
         excess = len(self.pieces) > _BUFFER_PIECES or sum(p.rows.nbytes for p in self.pieces) > _BUFFER_BYTES
         if excess:

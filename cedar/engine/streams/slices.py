@@ -1,4 +1,4 @@
-"""SliceStream: one rank's slice of every batch (``split_batches=True``)."""
+"""SliceStream: one rank's slice of every batch, for ``split_batches=True``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, St
 
 
 class SliceStream(Stream):
-    """Global batches, cut evenly; the position is that of the whole batch. With ``even``, rows of the last batch that
-    do not divide evenly among ranks are left out.
+    """This rank's slice of each global batch. Positions are those of the whole batches. With ``even``, rows of the last
+    batch that do not divide evenly among ranks are left out.
     """
 
     def __init__(self, source: Stream, rank: int, world: int, even: bool = False) -> None:
@@ -60,7 +60,7 @@ class _SliceFlow(Flow):
         ends = [
             0,
             *(slots + 1).tolist(),
-        ]  # end of each counted slot; slots that the next row replaced come after it
+        ]  # end of each counted slot; failed slots that it replaces precede it, in the same slice
         low, high = (ends[(len(slots) - over) * each // world] for each in (rank, rank + 1))
         mine = piece.rows.slice(low, high if rank + 1 < world or over else len(piece.rows))
         return Piece(mine, piece.at, piece.skip, True, piece.ends_window, piece.unit_key)
@@ -70,6 +70,6 @@ class _SliceFlow(Flow):
 
 
 def counted_slots(rows: Rows) -> Index:
-    """Return the slots that count in a batch: all except those that the next row replaced."""
+    """Return the slots that count toward a batch's size: all except failed rows that the next row replaces."""
     counted = rows.counted()
     return np.arange(len(rows)) if counted is None else np.flatnonzero(counted)

@@ -1,4 +1,4 @@
-"""SplitFlow: read splits, several ahead, whole or chunk by chunk."""
+"""SplitFlow: read splits ahead, each as a whole or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SplitFlow(Flow):
-    """The splits of a stream, from a given place on."""
+    """Reads the splits of a stream in order, from index ``place`` of the layout and row ``row`` of that split on."""
 
     def __init__(self, stream: SplitStream, place: int, row: int, lap: int) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class SplitFlow(Flow):
         self._lap = lap
         self._place = place
         self._row = row
-        self._stop = len(self._layout.order)  # splits from here on are not read ahead
+        self._stop = len(self._layout.order)  # index of the first split that must not be read ahead
         self._begun = False
         self._readers: deque[_SplitTask | _Chunks] = deque()
         self._ready: deque[Piece] = deque()
@@ -39,7 +39,7 @@ class SplitFlow(Flow):
     def limit(self, units: int) -> None:
         before = self._layout.before
         if before is not None:
-            first = self._place + (self._row > 0)  # a split entered midway is assumed to give no rows
+            first = self._place + (self._row > 0)  # assume that a split entered in the middle has no rows left
             reached = before[min(first, len(before) - 1)] + units
             self._stop = int(np.searchsorted(before, reached))
 
@@ -47,7 +47,7 @@ class SplitFlow(Flow):
         while not self._ready:
             if not self._readers:
                 if not wait and self._stop <= self._place < len(self._layout.order):
-                    return PENDING  # beyond the limit, a call that does not wait starts no reading
+                    return PENDING  # beyond the limit, splits are only read when the caller waits
                 self._stop = max(self._stop, self._place + 1)
             self._top_up()
             if not self._readers:
@@ -74,7 +74,7 @@ class SplitFlow(Flow):
             reader.advance()
 
     def _fenced(self) -> bool:
-        """Whether the next window (or split, if no operator uses windows) is left for the next plan."""
+        """Whether reading must stop here, so that the next plan reads the next window (or split, without windows)."""
         place = self._place
         if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
             return False
@@ -85,7 +85,7 @@ class SplitFlow(Flow):
         self._place, self._row = place + 1, 0
         segment, split = self._stream.entry(int(self._layout.order[place]))
         if getattr(split, "part", 0) == UNCOUNTED:
-            row = 0  # a missing file: its split only reports that it is missing
+            row = 0  # the split of a missing file only reports that the file is missing
         if split.streaming:
             return _Chunks(self._stream, segment, split, place, row, self._lap)
         ends, before = bool(self._layout.ends[place]), self._layout.before
@@ -101,11 +101,11 @@ class SplitFlow(Flow):
 
 
 class _SplitTask:
-    """A split read by one task.
+    """Reads a split in one task.
 
     Args:
-        left: the expected number of rows, where filters were counted.
-        is_first: this is the first split: all blocks but the last are delivered before the task ends.
+        left: the expected number of output rows, if the rows that filters keep were counted.
+        is_first: whether this is the first split, whose blocks are delivered before the task ends.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class _SplitTask:
         self._split, self._expected_rows = split, left
         self._keeps = stream.splits_begun(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
-        self._rows_early = self._left_early = 0  # input and output rows of blocks that came before the task ended
-        self._taken = self._skip = 0  # blocks and rows delivered so far
+        self._rows_early = self._left_early = 0  # input and output rows of blocks delivered before the task ended
+        self._taken = self._skip = 0  # numbers of blocks and of rows delivered so far
         self._early = _EarlyBlocks() if is_first else None
         self.exhausted = False
         hand = None if self._early is None else self._early.hand
@@ -135,7 +135,7 @@ class _SplitTask:
         return self._future.done() if self._early is None else self._early.blocks[self._taken].done()
 
     def advance(self) -> None:
-        """Do nothing: the only task is already submitted."""
+        """Do nothing, since the only task is already submitted."""
 
     def take(self) -> Iterator[Piece]:
         if self._early is not None:
@@ -177,16 +177,16 @@ class _EarlyBlocks:
     """Blocks that a task in this process delivers while it is still running."""
 
     def __init__(self) -> None:
-        self.blocks: list[Future[Block | None]] = [Future()]  # the last one is still to come; None means the end
+        self.blocks: list[Future[Block | None]] = [Future()]  # the last is the next block, or None at the task's end
 
     def hand(self, number: int, block: Block) -> None:
-        """Add a block; blocks that were added before come again if the task is retried."""
+        """Add block ``number``; ignore a block added before, which a retried task computes again."""
         if number == len(self.blocks) - 1:
             self.blocks.append(Future())
             self.blocks[-2].set_result(block)
 
     def end(self, _: Future[Result]) -> None:
-        """Mark the end of the task, whether it succeeded or failed."""
+        """Record the end of the task, whether it succeeded or failed."""
         self.blocks[-1].set_result(None)
 
 
@@ -203,7 +203,7 @@ def _miscounted(segment: Segment, split: Split, left: int, count: int) -> Pipeli
 
 
 class _Chunks:
-    """A split read chunk by chunk, by one task at a time, from an iterator in this process."""
+    """Reads a split chunk by chunk from an iterator in this process, in one task at a time."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class _Chunks:
         return self._futures[0].done()
 
     def advance(self) -> None:
-        """Keep one read in progress, and at most two chunks waiting."""
+        """Keep one chunk being read, and at most two finished chunks."""
         runner = self._tasks.runner
         most = 3 if runner.bound is None else min(3, runner.ahead_of(self._size))
         if self.exhausted or len(self._futures) >= most or (self._futures and not self._futures[-1].done()):
@@ -272,7 +272,7 @@ class _Chunks:
 
 
 class _ChunkReader:
-    """The open iterator of a streaming split; drops the rows before a resume position."""
+    """Reads a streaming split from its iterator, and drops the first ``row`` rows, which were delivered before."""
 
     def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
         self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
@@ -280,7 +280,7 @@ class _ChunkReader:
         self._operator = segment.operator
 
     def next(self, measures: bool) -> Result | None:
-        """Return the next block, None at the end; ``measures``: also measure the bytes of its columns."""
+        """Return the next block, or None at the end; ``measures``: also measure the bytes of its columns."""
         timing, worked = Timing(), time.thread_time()
         for block in self._blocks:
             dropped = min(self._drop, block.slots)

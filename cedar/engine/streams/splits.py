@@ -1,7 +1,7 @@
-"""SplitStream: read splits in order, several ahead, each through the kernels fused to it.
+"""SplitStream: read splits in order and ahead of use; the reading tasks also run the kernels fused with the source.
 
-This is the bottom of every plan. Its order and its windows depend on metadata only: a window is a run of whole splits
-whose decoded size reaches the limit; a streaming split, which may be large, is cut into runs of rows instead.
+This stream is the bottom of every plan. The order of splits and the windows depend only on metadata. A window is a run
+of whole splits whose decoded size reaches the limit. A streaming split may be large, and is cut into runs of rows.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ _MIN_WINDOW_BYTES = 8 << 20
 _MIN_WINDOW_ROWS = 1 << 16
 _WINDOWS_PER_EPOCH = 64
 _LARGE_SPLIT_BYTES = 16 << 20
-_SUM_CHUNK = 1 << 16  # splits whose sizes are added up at a time
+_SUM_CHUNK = 1 << 16  # number of splits whose sizes are converted to Python floats at a time
 
-_START = [0, 0]  # compared by identity: a position from a state is another list
+_START = [0, 0]  # compared by identity, to tell it from an equal position in a state
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window's size as the user gave it: bytes (an upper bound) or rows.
+    """A window's size as the user set it, in bytes or in rows.
 
-    A limit in bytes also holds at most 1/64 of the epoch (but at least 8 MiB or 65,536 rows, whichever is less), so
-    that several ranks can share an epoch without reading each other's rows.
+    If it is in bytes, a window is also limited to 1/64 of the epoch, but not below 8 MiB or 65,536 rows, whichever is
+    less. Therefore several ranks can share an epoch without reading many of each other's rows.
     """
 
     bytes: int | None = 256 << 20
     rows: int | None = None
 
     def limit(self, size: float, rows: int | None) -> float:
-        """Return the bytes of a window, for an epoch of ``size`` bytes and ``rows`` rows, if known."""
+        """Return the bytes of a window, for an epoch of ``size`` bytes and ``rows`` rows (None if unknown)."""
         least = min(_MIN_WINDOW_BYTES, size * _MIN_WINDOW_ROWS / rows) if rows else _MIN_WINDOW_BYTES
         return min(float(self.bytes or 0), max(size / _WINDOWS_PER_EPOCH, least))
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A source, its operator number, and the kernels that its blocks run through in the reading task.
+    """A source, its operator number, and the program that the reading tasks run on its blocks.
 
     Args:
-        make: returns the reader (Reader, ScanReader or KeptReader) and the program, when they are needed.
-        conditions: filter conditions of the pipeline as written; a split without matching rows has weight 0.
-        counted: number of rows that the program leaves of each split, where filters are counted.
+        make: creates the reader (Reader, ScanReader or KeptReader) and the program, on first use.
+        conditions: filter conditions of the pipeline as written; splits without matching rows get weight 0.
+        counted: number of rows of each split that pass the filters, if these were counted.
     """
 
     make: Callable[[], tuple[Any, Program]]
@@ -73,7 +73,7 @@ class Segment:
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """Number of rows that come out of each split, where it is known."""
+        """Number of rows that each split outputs, -1 if unknown."""
         return self.splits.rows if self.counted is None else self.counted.rows
 
     @property
@@ -81,7 +81,7 @@ class Segment:
         return self.splits.known_rows if self.counted is None else int(self.counted.rows.sum())
 
     def hashes(self, seed: int) -> Hashes:
-        """Return a hash of each split, from file id and start, which no other split shares."""
+        """Return a hash of each split's file id and start, which identify the split."""
         file, start = (self.splits.column(name).astype(np.int64, copy=False) for name in ("file", "start"))
         return np.asarray(hash_array(hash_array(seed, file_ids(self.source, file)), start), dtype=np.uint64)
 
@@ -100,24 +100,24 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of a pass: split numbers over all segments, where windows end, and rows before each split."""
+    """The order of splits in one pass, and their windows."""
 
-    order: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.bool_]
+    order: npt.NDArray[np.int64]  # split numbers over all segments
+    ends: npt.NDArray[np.bool_]  # whether a window ends at each split
     before: npt.NDArray[np.int64] | None  # cumulative rows, one entry longer than order; None if unknown
     starts: npt.NDArray[np.int64]  # index in order of each window's first split
 
 
 class SplitStream(Stream):
-    """Splits of one source, or of several under a concat, in order or permuted.
+    """Reads the splits of one source, or of several sources below a concat, in order or permuted.
 
     Args:
         segments: the sources, in order.
         window: size of windows.
         permute: seed of the permutation of splits; None keeps their order.
-        keeps_rows: the kernels neither add nor remove rows.
-        lane: read only the splits of this lane.
-        windowed: an operator above works window by window.
+        keeps_rows: whether the kernels neither add nor remove rows.
+        lane: read only the splits of this lane; None reads all.
+        windowed: whether an operator above works window by window.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class SplitStream(Stream):
         windowed: bool = True,
     ) -> None:
         self.windowed = windowed
-        self.reports_begun = False  # whether pieces report how many splits a lane keeps
+        self.reports_begun = False  # whether pieces report how many splits the lane has started
         self.segments = segments
         self.tasks = tasks
         self.lane = lane
@@ -149,14 +149,14 @@ class SplitStream(Stream):
 
     @cached_property
     def _by_key(self) -> tuple[bool, ...]:
-        """Whether the lane's rows are selected by key, see ``assigned_by_key``; the first pass decides for all."""
+        """The result of ``assigned_by_key`` for the lane; the order of the first pass determines it for all passes."""
         if self.lane is None:
             return ()
         return assigned_by_key(self._weights[self._order(0)], self.lane.of, self.lane.past)
 
     @property
     def by_key(self) -> RowsByKey | None:
-        """The kernel that selects the lane's rows, if it reads splits that other lanes read as well."""
+        """The kernel that selects the lane's rows, if other lanes read the same splits; else None."""
         return None if self.lane is None else self.lane.rows(self._by_key)
 
     @property
@@ -165,7 +165,7 @@ class SplitStream(Stream):
 
     @property
     def ahead(self) -> int:
-        """Splits in flight: two per worker, fewer if they are large, one inline; more as a cluster grows."""
+        """Number of splits to read ahead, derived from the number of workers and the size of splits."""
         runner = self.tasks.runner
         most = runner.ahead
         if self._mean_bytes > _LARGE_SPLIT_BYTES:
@@ -188,7 +188,7 @@ class SplitStream(Stream):
         return values[0] if len(values) == 1 else np.concatenate(values)
 
     def row_bytes(self, segment: Segment) -> float:
-        """Return the estimated decoded bytes of a source's row."""
+        """Return the estimated decoded size of a source's row in bytes."""
         given = row_bytes_of(segment.source)
         if given:
             return float(given)
@@ -213,7 +213,7 @@ class SplitStream(Stream):
 
     @cached_property
     def _weights(self) -> Floats:
-        """Bytes that are read of each split; 0 if metadata show that filters keep no row."""
+        """Bytes of each split; 0 if metadata show that no row passes the filters, so the split is not read."""
         weights = self._bytes.copy()
         for first, segment in zip(self._firsts.tolist(), self.segments, strict=False):
             prune = getattr(segment.source, "prune", None) if segment.conditions else None
@@ -247,7 +247,7 @@ class SplitStream(Stream):
         return Layout(order, ends, before, starts)
 
     def splits_begun(self, layout: Layout, place: int) -> int | None:
-        """Return how many splits a lane that has begun this one keeps, up to the window's end; None if not reported."""
+        """Return how many splits a lane has started after this one, counting whole windows; None if not reported."""
         if not self.reports_begun:
             return None
         window = int(np.searchsorted(layout.starts, place, side="right"))
@@ -273,7 +273,7 @@ class SplitStream(Stream):
         if not self._keeps_rows or self.streaming or not piece.units or piece.joined:
             return None
         row = int(piece.rows.slice(0, 1).keys().row[0])
-        return None if piece.skip and not row else [piece.at[0], row]  # a row that is a whole file always has number 0
+        return None if piece.skip and not row else [piece.at[0], row]  # rows that are whole files always have number 0
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         before = self.layout(lap).before
@@ -298,9 +298,9 @@ class SplitStream(Stream):
 
 
 def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: float) -> npt.NDArray[np.bool_]:
-    """Return where windows end: at the split that reaches the limit, after each streaming split, and at the end.
+    """Return where windows end: at a split that reaches the limit, at each streaming split, and at the last split.
 
-    Sizes are added one by one: another order would round differently, and windows must never change.
+    Sizes are added one by one, because another order could round differently, and windows must never change.
     """
     ends = np.zeros(len(sizes), dtype=bool) if streaming is None else streaming.copy()
     filled = 0.0

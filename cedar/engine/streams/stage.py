@@ -1,4 +1,4 @@
-"""StageStream: gather the rows of pieces and run kernels on them in tasks, several ahead, with results in order."""
+"""StageStream: gather rows and run kernels on them in tasks. Tasks run ahead; results are delivered in order."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from cedar.operators.base import Env
 from cedar.plan.physical import TASK_SECONDS
 from cedar.tasks.chain import Program, Result
 
-_RAMP = 0.05  # task duration as a fraction of the time since the start: small tasks deliver the first batch early
-_TARGET_BYTES = 4 << 20  # bytes of a task's result, so that it stays in caches and little output is waiting
+_RAMP = 0.05  # task duration as a fraction of the run's time so far; small first tasks deliver the first batch early
+_TARGET_BYTES = 4 << 20  # target bytes of a task's result, so that results fit into CPU caches and use little memory
 _FIRST_ROWS = 16
 _MOST_ROWS = 1 << 16
 _EMPTY = Block({}, no_keys())
-_FEW_ROWS = 2048  # smaller pieces are joined into one task
+_FEW_ROWS = 2048  # pieces with fewer rows are joined into one task
 
 
 class StageStream(Stream):
-    """Kernels above another stream.
+    """Applies kernels to the rows of another stream, ``source``.
 
-    Positions are those of the stream below: ``at`` is a place there, and ``skip`` counts units of output since then.
-    So they do not depend on how row operators are ordered, or cut into stages and tasks. ``per_row`` tasks are made
-    small enough, by measured time, that every worker has some.
+    In a position, ``at`` is that of ``source``, and ``skip`` counts output units from there. Therefore positions do not
+    depend on the order of row operators, or on how these are cut into stages and tasks. With ``per_row``, task sizes
+    follow from measured times, and are small enough that every worker has tasks.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class StageStream(Stream):
         self.per_row = per_row
         self.tasks = tasks
         self.keeps_rows = keeps_rows
-        self.batch = 0  # size of the batches that are cut directly above; 0 if there are none
+        self.batch = 0  # size of the batches made directly above this stage; 0 if there are none
 
     @cached_property
     def program(self) -> Program:
-        """The kernels that its tasks run; bound on first use."""
+        """The kernels that the stage's tasks run; bound on first use."""
         return self._program()
 
     @property
@@ -73,12 +73,12 @@ class StageStream(Stream):
 
     @cached_property
     def fills_batches(self) -> bool:
-        """Whether tasks write into the memory of the batch above: it is larger than a task, and row sizes are known."""
+        """Whether tasks write directly into the memory of a batch, which needs known row sizes and large batches."""
         return self.tasks.runner.local and self.batch * self.program.row_bytes >= _TARGET_BYTES
 
     @property
     def any_order(self) -> bool:
-        """Whether tasks may be taken as they finish: they are small, and each output unit is one input unit."""
+        """Whether tasks can be delivered as they finish: they are small, and each output row has one input row."""
         return self.keeps_rows and self.per_row
 
     def start(self) -> At:
@@ -108,7 +108,7 @@ class StageStream(Stream):
         return StageFlow(self, self.source.open([at, 0], lap), [at, 0])
 
     def place(self, base: Position | None, piece: Piece) -> Position:
-        """Return the position of the first unit made of ``piece``; ``base`` is the position after the last unit."""
+        """Return the position of the first output unit of ``piece``; ``base`` is the one after the previous unit."""
         at = self.source.rebase(piece)
         if at is not None:
             return [at, 0]
@@ -116,7 +116,7 @@ class StageStream(Stream):
 
 
 class _Task:
-    """A submitted block, and where its output belongs."""
+    """A submitted task, and the piece that it works on."""
 
     __slots__ = ("batch", "ends", "future", "key", "piece", "started", "units")
 
@@ -135,13 +135,13 @@ class _Task:
 
 
 class StageFlow(Flow):
-    """The tasks of a stage.
+    """Submits the tasks of a stage, and delivers their results.
 
     Args:
         stream: the stage.
-        source: the open stream below it.
-        opened: the position where it was opened.
-        rebase: as of the stream below; needed if its flow changes the positions of pieces.
+        source: the flow of the stream below.
+        opened: the position where ``source`` was opened.
+        rebase: replaces the source stream's ``rebase`` if its flow changes the positions of pieces.
     """
 
     def __init__(
@@ -158,18 +158,18 @@ class StageFlow(Flow):
         self._rebase = rebase
         self._runner = stream.tasks.runner
         self._tasks: deque[_Task] = deque()
-        self._held: deque[Piece] = deque()  # cut but not submitted
+        self._held: deque[Piece] = deque()  # pieces that were pulled or cut, but not submitted yet
         self._ended = False
-        self._short = False  # fewer tasks are in progress than possible, for lack of input rows
+        self._short = False  # whether fewer tasks are in progress than possible, for lack of input rows
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
         self._begun = False
-        self._hurries = True  # the first task, since the caller waits for it
-        self._units = 0  # units cut so far; a flow begins at the start of a batch
+        self._hurries = True  # whether the next task is the first, for which the caller waits
+        self._units = 0  # number of units submitted so far; a flow begins at the start of a batch
         self._room: Room | None = None
 
     def limit(self, units: int) -> None:
-        if self._stream.count is not None:  # output units are input units
+        if self._stream.count is not None:  # each output unit comes from one input unit
             self._source.limit(units)
 
     def pull(self, wait: bool) -> Pulled:
@@ -184,7 +184,7 @@ class StageFlow(Flow):
         if not wait and not task.done:
             return PENDING
         while task.future is not None and not task.done and self._short:
-            another = self._runner.reads.another()  # rows that arrive meanwhile keep other workers busy
+            another = self._runner.reads.another()  # also wake up for newly read rows, to give other workers tasks
             self._top_up(False)
             if self._short:
                 self._runner.wait([task.future, another], self._stream.program.awaited)
@@ -194,13 +194,13 @@ class StageFlow(Flow):
         return piece
 
     def pull_ready(self, wait: bool, wanted: int | None) -> Pulled:
-        """Like ``pull``, but take any finished task: the first of them, or the one that begins with unit ``wanted``.
+        """Like ``pull``, but deliver any finished task; if a task begins with unit ``wanted``, wait for that one.
 
-        The flow below numbers its units by their positions. If ``wanted`` is not in progress yet, others are taken.
+        The positions of the flow below must be unit numbers.
         """
         untaken = self._runner.untaken
         while True:
-            another = [] if untaken is None else [untaken.another()]  # also wakes up for results that the source needs
+            another = [] if untaken is None else [untaken.another()]  # also wake up for results that the source needs
             self._top_up(wait)
             if not self._tasks:
                 return self.pull(wait)
@@ -231,7 +231,7 @@ class StageFlow(Flow):
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
         slots = len(block.keys.row)
-        # A filter of whole batches keeps the batch or removes it.
+        # A filter on batches may have removed the whole batch.
         batch = task.batch and (slots > 0 or not block.aligned)
         rows = Rows((block,), range(slots))
         done = Piece(rows, at, skip, batch, task.ends, task.key, kept.keeps, kept.joined, kept.end)
@@ -246,14 +246,14 @@ class StageFlow(Flow):
     def _top_up(self, wait: bool) -> None:
         stream = self._stream
         ahead = self._runner.ahead_of(stream.tasks.metrics.results.get(stream.program.label, 0))
-        if not self._begun:  # kernels are bound now
+        if not self._begun:  # this is the first use of the program, which binds its kernels
             self._begun = True
             self._rows = min(self._rows, max(1, _TARGET_BYTES // max(self._stream.program.row_bytes, 1)))
         self._short = False
         while len(self._tasks) < ahead and not self._ended:
             try:
                 piece = self._next_piece(wait and not self._tasks)
-            except Fenced:  # deliver tasks in progress first
+            except Fenced:  # raised again after tasks in progress are delivered
                 self._ended = self._fenced = True
                 return
             if stream.tasks.watcher.fence and isinstance(piece, Piece) and self._can_switch_after(piece):
@@ -277,7 +277,7 @@ class StageFlow(Flow):
             self._tasks.append(_Task(future, piece, units))
 
     def _with_place(self, env: Env, units: int) -> Env:
-        """Add to ``env`` the place of a task's rows in their batch, if the batch is larger than a task."""
+        """Add to ``env`` where in the batch's memory a task writes its rows, if the task is within one batch."""
         size, first = self._stream.batch, self._units % self._stream.batch
         self._units += units
         if first == 0:
@@ -287,14 +287,14 @@ class StageFlow(Flow):
         return replace(env, place=BatchPlace(self._room, first, units))
 
     def _can_switch_after(self, piece: Piece) -> bool:
-        """Whether the next plan can begin right here, because rows that were read ahead are quickly read again."""
+        """Whether the next plan can begin at this piece, because rows read ahead can quickly be read again."""
         stream = self._stream
         if not stream.per_row or piece.batch:
             return False
         return (self._rebase or stream.source.rebase)(piece) is not None
 
     def _next_piece(self, wait: bool) -> Pulled:
-        """Return the units of the next task: cut from a large piece, or joined from small ones."""
+        """Return the units of the next task, cut from a large piece or joined from small ones."""
         while True:
             first = self._held.popleft() if self._held else self._source.pull(wait)
             if not isinstance(first, Piece) or first.batch:
@@ -324,7 +324,7 @@ class StageFlow(Flow):
                 joined = True
             units += more.units
             ends = more.ends_window
-        # All pieces are of one window.
+        # All joined pieces are from one window.
         return Piece(concat_rows(runs), first.at, first.skip, False, ends, keeps=first.keeps, joined=joined)
 
     def close(self) -> None:
@@ -336,7 +336,7 @@ class StageFlow(Flow):
 
 
 def _size(block: Block) -> int:
-    """Return the bytes of columns, in any format that reports them."""
+    """Return the bytes of a block's columns; columns in formats that do not report bytes count as 0."""
     size = 0
     for column in block.columns.values():
         size += columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
@@ -344,7 +344,7 @@ def _size(block: Block) -> int:
 
 
 class WindowStream(Stream):
-    """Marks the end of a window every ``size`` units of a stream that has no windows of its own."""
+    """Cuts a stream without windows into windows of ``size`` units."""
 
     def __init__(self, source: Stream, size: int) -> None:
         self._source = source
