@@ -1,9 +1,9 @@
 """Elastic: change the ranks of a job while an epoch is in progress.
 
-A change is a resume without a stop. The ranks of the new world meet; earlier ranks bring their states, and rank 0
-merges these into one state, as for a resume on another number of ranks. Each rank takes its part of it. A lost rank
-brings no state: it counts as having received every step up to the change, like the other ranks. Its position is derived
-from their states or, where ranks have lanes, found by running its part again up to that step.
+A change works like a resume on another number of ranks, but without a stop. All ranks of the new world meet, and send
+their states if they have one. Rank 0 merges the states into one, and each rank continues with its part of it. A lost
+rank sends no state. It is assumed to have received every step up to the change. Its position is derived from the other
+ranks' states or, if ranks have lanes, found by running its part again up to that step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NO_MEETING = "0"
 
 @dataclass(frozen=True)
 class LostRank:
-    """A lost rank whose part is run again.
+    """A lost rank, whose part must be run again to find its position.
 
     Args:
         rank, world: its number, and the number of ranks, before the change.
-        state: where its steps count from.
-        steps: number of steps that it received since.
-        lanes: whether it had lanes of its own.
+        state: its state when it began the epoch.
+        steps: number of steps that it has received since then.
+        lanes: whether it had its own lanes.
     """
 
     rank: int
@@ -41,16 +41,16 @@ class LostRank:
 
 
 class Elastic:
-    """A rank's side of changes of ranks: what it publishes in advance, and the change itself.
+    """One rank's part in changes of ranks: it publishes data in advance, and participates in the change.
 
     Args:
         name: name of the loader, the same on all ranks.
-        place: returns where ranks communicate, from rank and world; see ``meeting_place``.
+        place: returns the means of communication for (rank, world); see ``meeting_place``.
         timeout: seconds to wait for the slowest rank.
-        check: raises if a state belongs to another pipeline.
-        chunk: minimum units of a rank's run; see ``merge``.
-        drifts: a rank's position in an epoch does not follow from its steps, even where counts are known.
-        run_again: returns the state of a lost rank after its last step.
+        check: raises an error if a state belongs to another pipeline.
+        chunk: returns the minimum units of a rank's run; see ``merge``.
+        drifts: whether a rank's position in an epoch cannot be derived from its steps, even if counts are known.
+        run_again: runs a lost rank's part, and returns its state after its last step.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Elastic:
     ) -> None:
         self._name, self._place, self._timeout = name, place, timeout
         self._check, self._chunk, self._drifts, self._run_again = check, chunk, drifts, run_again
-        self._changes = 0  # number of changes that this rank took part in
-        self.meeting = ""  # name of the last change
+        self._changes = 0  # number of changes in which this rank participated
+        self.meeting = ""  # name of the latest change's rendezvous
 
     def _words(self, rank: int, world: int, site: Site | None) -> KeyValueStore | None:
         place = self._place(rank, world)
@@ -79,16 +79,15 @@ class Elastic:
         meeting = self.meeting if meeting is None else meeting
         return f"{self._name}/{meeting or _NO_MEETING}/{kind}/{rank}"
 
-    # ---- what ranks publish in advance
-    # -------------------------------------------------------------------------
+    # ---- what ranks publish in advance -------------------------------------------------------------------------------
 
     def must_publish(self, begun: State, epoch: int, lanes: bool, together: bool) -> bool:
-        """Whether this rank must publish where it began an epoch, since other ranks cannot derive it."""
+        """Whether this rank must publish its position at an epoch's beginning, since other ranks cannot derive it."""
         plain = begun == {"step": 0, "data": epoch, "open": {}}
         return (lanes or self._drifts) and (together or not plain)
 
     def publish_beginning(self, begun: State, epoch: int, rank: int, world: int, site: Site | None) -> None:
-        """Publish where this rank begins an epoch, in case it is lost before the next change."""
+        """Publish this rank's position at an epoch's beginning, in case the rank is lost before the next change."""
         words = self._words(rank, world, site)
         if words is not None:
             with talk(site):
@@ -110,13 +109,13 @@ class Elastic:
 
         Args:
             state: this rank's state; None if it has not begun.
-            epoch: the epoch that this rank is in.
+            epoch: this rank's current epoch.
             tells: the result of ``must_publish``.
-            rank, world: this rank's number and the number of ranks from now on.
+            rank, world: this rank's number and the number of ranks after the change.
 
         Raises:
             ResumeError: the ranks are at different steps or have different pipelines.
-            WorkerError: a rank did not come.
+            WorkerError: a rank did not join in time.
         """
         words = self._words(rank, world, site)
         if words is None:
@@ -135,7 +134,7 @@ class Elastic:
         def make(messages: list[State], keep_alive: Callable[[], None]) -> State:
             try:
                 return self._merged(words, messages, keep_alive, site)
-            except CedarError as error:  # the other ranks must learn of it
+            except CedarError as error:  # send the error to the other ranks
                 return {"error": [error.what, error.fix]}
 
         meeting, made = Rendezvous(words, self._name, rank, world, self._timeout, site).outcome(said, make)
@@ -148,12 +147,12 @@ class Elastic:
     def _merged(
         self, words: KeyValueStore, said: Sequence[State], keep_alive: Callable[[], None], site: Site | None
     ) -> State:
-        """Rank 0: merge the states of all ranks."""
+        """On rank 0: merge the states of all ranks."""
         deals = max(each["deals"] for each in said)
         if all(each["state"] is None for each in said):
             _common_value("epochs", [each["epoch"] for each in said])
             return {"state": None, "deals": deals + 1}
-        # The part of a rank that missed the last change went to other ranks: it joins like a new rank.
+        # If a rank missed the last change, other ranks have its part, so it joins like a new rank.
         stood = [each for each in said if each["state"] is not None and each["deals"] == deals]
         meeting = _common_value("meetings", [each["meeting"] for each in stood])
         states = [validated(each["state"], site) for each in stood]
@@ -166,7 +165,7 @@ class Elastic:
         tells = any(each["tells"] for each in stood)
         states += [self._lost_state(words, meeting, front[0], rank, tells, keep_alive, site) for rank in gone]
         state = merge(states, self._chunk(), site)
-        with talk(site):  # all ranks of the last change have met again, and need nothing that they published for it
+        with talk(site):  # all ranks of the last change have met again, so what they published for it can be deleted
             for rank in range(world):
                 words.drop(self._key("begun", rank, meeting))
                 words.drop(self._key("left", rank, meeting))
@@ -177,9 +176,9 @@ class Elastic:
         self, words: KeyValueStore, meeting: str, other: State, rank: int, tells: bool, keep_alive: Callable[[], None],
         site: Site | None,
     ) -> State:  # fmt: skip
-        """Return the state of a lost rank, after as many steps as ``other`` had."""
+        """Return the state of a lost rank after the same number of steps as another rank's state, ``other``."""
         lanes = any(entry["lanes"] is not None for entry in other["open"].values())
-        if not lanes and not self._drifts:  # all ranks have the same position
+        if not lanes and not self._drifts:  # the position in the state is valid for all ranks
             return other | {"rank": rank}
         with talk(site):
             begun = self._lost_beginning(words, meeting, other, rank, tells)
@@ -192,7 +191,7 @@ class Elastic:
         return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), keep_alive)
 
     def _lost_beginning(self, words: KeyValueStore, meeting: str, other: State, rank: int, tells: bool) -> State:
-        """Return where a lost rank began this epoch."""
+        """Return the position at which a lost rank began this epoch."""
         shared = words.get(f"{self._name}/{meeting}/outcome") if meeting else None
         state = None if shared is None else json.loads(shared)["state"]
         if state is not None and (state["epoch"], state["step"]) == (other["epoch"], other["begun"]["step"]):
@@ -203,7 +202,7 @@ class Elastic:
         reported = words.get(self._key("begun", rank, meeting))
         entry = None if reported is None else json.loads(reported)
         here = other["epoch"], other["world"], other["begun"]["step"]
-        if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # from an earlier run
+        if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # from another run
             raise ResumeError(
                 f"rank {rank} of {other['world']} ended and did not report where it began epoch {other['epoch']}",
                 fix="continue from the last checkpoint: load_state_dict() with the states of all ranks; with "
@@ -213,7 +212,7 @@ class Elastic:
 
 
 def _common_value(quantity: str, values: list[Any]) -> Any:
-    """Return the value that all ranks have in common; raise ResumeError if they differ."""
+    """Return the value that is the same on all ranks; raise ResumeError if it differs."""
     if any(value != values[0] for value in values):
         raise ResumeError(
             f"the ranks are at different {quantity}: {sorted(set(values))}",

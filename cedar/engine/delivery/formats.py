@@ -31,9 +31,9 @@ def check_format(name: str, site: Site | None) -> None:
 
 
 def in_form(columns: dict[str, Any], format: str) -> Any:
-    """Return a finished batch as the caller gets it: a dict, a tuple or an Arrow table.
+    """Return a finished batch as delivered to the caller: a dict, a tuple or an Arrow table.
 
-    What a function returned for a batch is delivered unchanged; a batch whose rows were all skipped is an empty dict.
+    If a function returned one object for the whole batch, that object is delivered, or {} if all rows were skipped.
     """
     if format == "jax":
         from jax import numpy as jnp
@@ -48,11 +48,11 @@ def in_form(columns: dict[str, Any], format: str) -> Any:
 
 @dataclass(frozen=True)
 class Finish:
-    """The kernel that converts a batch's columns; the result belongs to the caller.
+    """Kernel that converts a batch's columns to the loader's format. The caller may modify the result.
 
     Args:
         format: see ``FORMATS``.
-        marked: the groups that ``dedup()`` marked; each of their columns is delivered as the tensor of its group.
+        marked: the groups of ``dedup()``; under each of its column names, a group's tensor is delivered.
     """
 
     format: str
@@ -78,9 +78,9 @@ class Finish:
 
 
 def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) -> dict[str, Any]:
-    """Return the columns of groups as tensors, one object per group under the names of all its columns.
+    """Return one tensor object for each group of columns, under the names of all its columns.
 
-    A group that cannot be converted is left out: converting its columns one by one then reports the row to blame.
+    A group that cannot be converted is omitted. Its columns are then converted one by one, which reports the bad row.
     """
     from cedar.core.inverse import InverseKeyedJaggedTensor
 

@@ -1,4 +1,4 @@
-"""Loader: the iterator that a trainer uses, with a small JSON state to save and load."""
+"""Loader: the object that a trainer iterates, with a small JSON state to save and load."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _log = logging.getLogger("cedar")
 
 
 class Loader(ByStep, Mixtures, Generic[T]):
-    """Iterates a pipeline, epoch by epoch, and can be stopped and resumed anywhere.
+    """Iterates over a pipeline, epoch by epoch, and can be stopped and resumed after any batch.
 
-    ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts
-    the epoch again; after ``load_state_dict`` it continues where the state says.
+    ``for batch in loader`` runs the current epoch, then moves to the next epoch. After a ``break``, the next ``for``
+    starts the epoch again; after ``load_state_dict``, it continues from the position in the state.
 
     Examples:
         >>> import cedar
@@ -67,7 +67,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         return self._iterate(again)
 
     def _begin_in_fork(self) -> None:
-        """Take the position of the parent's loader, without any thread, lock or worker of the parent."""
+        """Recreate this loader in a forked child at the parent's position, without the parent's threads and locks."""
         names = {"epoch", "_step", "_data", "_begun", "_saved_numeric", "_started", "_resumed", "_data_placed"}
         names |= {"_generation", "_unused", "_elastic", "_ended", "_continue_if_over", "_earlier_steps"}
         position = {name: self.__dict__[name] for name in names}
@@ -97,7 +97,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         clock.begin(time.perf_counter(), runner.lanes)
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_TIMING)
         deliveries = self._deliveries(runner, self._continue_if_over)
-        # Threads of the run work concurrently with the caller, so the numeric settings hold until the run ends.
+        # The run's threads work while the caller trains, so the numeric settings must apply until the run ends.
         holding = hold_threads(numeric if runner.local and not runner.inline else None)
         holding.__enter__()
         try:
@@ -127,13 +127,13 @@ class Loader(ByStep, Mixtures, Generic[T]):
                 own.enter()
             own.leave()
             clock.give(time.perf_counter())
-        except Exception as error:  # not GeneratorExit: at interpreter exit, names may be gone
+        except Exception as error:  # GeneratorExit is excluded, since names may be gone at interpreter exit
             if isinstance(error, CedarError):
                 raise self._account.locate(error)  # noqa: B904 - the same error
             raise
         finally:
-            if getpid() == self._pid:  # a forked child must not end what belongs to the parent: locks may be held
-                if self._runner is runner:  # otherwise a later iteration has already ended the shared parts
+            if getpid() == self._pid:  # a forked child must not stop the parent's threads, whose locks may be held
+                if self._runner is runner:  # otherwise a later iteration has already stopped the shared components
                     instances.end()
                 deliveries.close()
                 others.close()
@@ -143,7 +143,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         yield from self._finish(batches_before)
 
     def _finish(self, batches_before: int) -> Iterator[Any]:
-        """Finish an epoch; continue with the next if the loaded state proved to be after this one's last batch."""
+        """Finish an epoch; also run the next one if the loaded state turned out to be after this epoch's last batch."""
         passes, self._continue_if_over = self._continue_if_over, False
         if self._metrics.batches == batches_before and not passes:
             self._warn_if_empty()
@@ -158,7 +158,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         self._publish_beginning()
 
     def _reread_files(self) -> None:
-        """Read files as they are now, at the same position, if nothing remains to be read as files were when saved."""
+        """Switch from the file list of a state to the current one, once the epoch that began with it is over."""
         if str(self._data) in self._open:
             return
         data, changed = self._data, self._file_changes
@@ -167,7 +167,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         self._mark_beginning()
 
     def _restart(self) -> None:
-        """Start the epoch again after a break, unless all of it was received; after a loaded state, continue."""
+        """After a break, start the epoch again, or the next one if this one was complete; after loading, continue."""
         steps, begun = self._options.steps, self._begun
         if self._step >= steps if steps is not None else self._step > 0 and units_left(self._current_epoch()) == 0:
             self._move_to_next_epoch()
@@ -188,7 +188,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         while steps is None or self._step < steps:
             self._account.epoch = self._data
             entry = self._open.get(str(self._data))
-            if entry is None and self._scheduled:  # scheduled weights depend on the steps of all epochs
+            if entry is None and self._scheduled:  # scheduled weights depend on the number of steps in all epochs
                 entry = DataEpoch(self._job, runner, self._data, None).entry()
                 entry = self._open[str(self._data)] = entry | {"left": {}, "since": self._earlier_steps + self._step}
             data, values = deliver(self._job, runner, self._data, entry, self._units, steps is None, agreement)
@@ -201,7 +201,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
                     break
                 if steps is not None and self._step >= steps:
                     return
-            if self._redistributed:  # after a change of ranks, batches computed ahead belong to other ranks
+            if self._redistributed:  # ranks or weights changed, so drop batches that were computed ahead
                 self._redistributed = self._resumed = False
                 self._started = True
                 data.leave()
@@ -212,16 +212,16 @@ class Loader(ByStep, Mixtures, Generic[T]):
                 self._close(data)
                 if not passes:
                     return
-                if self._current_files is not None:  # the next epoch reads the files as they are now
+                if self._current_files is not None:  # the next epoch must use the current file list
                     self._continue_if_over = True
                     return
-                passes = False  # the loaded state was after the last batch, as this run showed: start the next epoch
+                passes = False  # this run showed that the state was after the last batch, so start the next epoch
                 self._begin_next()
                 self._started = True
                 agreement = self._agreement()
                 continue
             idle += 1
-            if idle > self.rank.world:  # by then this rank has had every lane
+            if idle > self.rank.world:  # after that many passes, this rank has read every lane
                 raise PipelineError(
                     f"steps={steps}: one pass over the data has no batch for rank {self.rank.rank}",
                     site=self._site,
@@ -232,7 +232,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
             self._data += 1
 
     def _agreement(self) -> Agreement | None:
-        """Return how the ranks agree on the end of the epoch that begins; None if they need not."""
+        """Return the agreement of ranks on the end of the epoch that begins; None if none is needed."""
         self._agreed = None
         if not self._job.sharing.together:
             return None
@@ -243,8 +243,8 @@ class Loader(ByStep, Mixtures, Generic[T]):
         return self._agreed
 
     def _warn_if_empty(self) -> None:
-        """Warn that an epoch without any batch ends, unless batches were delivered before a resume."""
-        own = self._batched and self._options.encode is None  # encoded pieces of files are not the user's batches
+        """Warn that an epoch ended without any batch, unless it was resumed after earlier batches."""
+        own = self._batched and self._options.encode is None  # with ``encode``, units are not the user's batches
         if own and self._step == self._begun["step"]:
             _log.warning(
                 "epoch %d has no batch for rank %d of %d: no rows or less than a batch are left, or other ranks got "

@@ -1,4 +1,4 @@
-"""Find where a row of a batch came from, given its position; kernels run only if rows depend on them."""
+"""Find the origin of a row of a batch by step and index. Kernels run only if they determine which rows exist."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from cedar.plan.scan import Scan
 
 @dataclass(frozen=True)
 class Located:
-    """A row that a loader delivers, and where it came from.
+    """A row that a loader delivers, and its origin.
 
     Args:
         step, index: row ``index`` of batch ``step`` of the epoch; without batches, ``step`` is the row's number.
-        row: URL of the file and row in it (a byte offset in text), item of a ``flat_map``, repeat and epoch.
-        rows: all rows that it was made of, such as the documents of a packed row.
+        row: URL of the file, row in the file (byte offset in text), item of a ``flat_map``, repeat and epoch.
+        rows: all source rows that it consists of, such as the documents of a packed row.
         source: the label of the source, and the user's line.
         operators: labels of the operators between source and loader, in the order as written.
-        plan: how the loader's last plan was found.
-        ran: functions and files were run again to find the row, since they determine which rows exist.
+        plan: how the loader's latest plan was found.
+        ran: whether files were read and functions run to find the row, because they determine which rows exist.
     """
 
     step: int
@@ -65,12 +65,12 @@ class Located:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a row of a file is delivered.
+    """The position at which a row of a file is delivered.
 
     Args:
         epoch, rank, step, index: row ``index`` of batch ``step`` of ``rank`` in this epoch; without batches, ``step``
             is the row's number and ``index`` is 0.
-        row: the row, as in ``Located``.
+        row: the row; see ``Located``.
     """
 
     epoch: int
@@ -89,14 +89,14 @@ class Locator:
     Args:
         job: the loader's job.
         options: the loader's options.
-        skips: some operator may drop rows that fail.
-        full: replays complete batches, for pipelines in which rows depend on values.
+        skips: whether some operator may drop rows that fail.
+        full: replays complete batches; used if values determine which rows exist.
     """
 
     def __init__(self, job: Job, options: Options, skips: bool, full: Replays) -> None:
         bare = None if skips or job.split_batches else _without_kernels(job.binding.root)
         self.ran = bare is None
-        self._last: tuple[Any, Keys] | None = None  # cached, since callers look up several rows of a step in turn
+        self._last: tuple[Any, Keys] | None = None  # cached, since callers often look up several rows of one step
         self._replays = full
         if any(isinstance(n.operator, StreamOperator) and n.operator.joins for n in job.binding.nodes):
             binding = copy.copy(job.binding)
@@ -116,7 +116,7 @@ class Locator:
         return self._last[1]
 
     def places(self, epoch: int, begun: dict[str, Any], rank: int, row: int) -> Iterator[tuple[int, int, RowRef]]:
-        """Yield step, index and key of every row with this number, in any file, that ``rank`` gets."""
+        """Yield step, index and key of each row that ``rank`` receives and whose number in any file is ``row``."""
         for step, piece in self._replays.open(epoch, begun).all(rank):
             places, keys = (piece.rows.gather().live_keys() if self.ran else piece.rows.keys()).each()
             for found in np.flatnonzero(keys.row == row).tolist():
@@ -129,7 +129,7 @@ class Locator:
 
 
 def path(root: Node, ordinal: int) -> Iterator[Node]:
-    """Yield the nodes from source ``ordinal`` to the root."""
+    """Yield the nodes on the way from source ``ordinal`` to the root."""
     on = {id(graph.sources(root)[ordinal])}
     for node in graph.walk(root):
         if id(node) in on or any(id(child) in on for child in node.inputs):
@@ -138,7 +138,7 @@ def path(root: Node, ordinal: int) -> Iterator[Node]:
 
 
 def _without_kernels(root: Node) -> Node | None:
-    """Return the pipeline without operators on values; None if values determine which rows exist."""
+    """Return the pipeline without operators that only change values; None if values determine which rows exist."""
     for node in graph.walk(root):
         effects = node.effects
         if effects.rows == "stream" and (effects.random or effects.reads is None or effects.reads):

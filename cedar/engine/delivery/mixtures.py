@@ -16,25 +16,25 @@ from cedar.operators.mix import Mix, Weight
 
 
 class Mixtures(Resharding):
-    """Draws the rest of a mixture by other weights."""
+    """Changes the weights of a mixture for the rest of an epoch."""
 
     def update_mix(
         self, weights: Mapping[str, float] | Sequence[float] | None = None, *, remove: Iterable[str] = ()
     ) -> None:
-        """Draw from the inputs of ``mix()`` by other weights from here on; each input continues where it is.
+        """Change the weights of a ``mix()`` from the next batch on. Each input continues at its current position.
 
         All ranks must make the same call at the same step, between two batches or before a ``for``. States saved later
-        include the new weights, which apply after loading as long as the pipeline's own weights are unchanged. If a
-        state is loaded by a pipeline with other weights, the pipeline's weights apply.
+        include the new weights. When such a state is loaded, its weights apply if the weights in the pipeline's code
+        are the same as when it was saved; otherwise the pipeline's weights apply.
 
         Args:
             weights: new weights by input name, or by input number as a string if inputs have no names; or one weight
                 for each input. Inputs that are not named keep their weights.
-            remove: inputs to stop drawing from.
+            remove: inputs from which no more rows are drawn.
 
         Raises:
             PipelineError: no ``mix()`` or several have such inputs; a weight is negative; or the position in each
-                input cannot be derived from the batches delivered.
+                input cannot be derived from the delivered batches.
 
         Examples:
             >>> import cedar
@@ -66,7 +66,7 @@ class Mixtures(Resharding):
         return {number: cast("Mix", node.operator) for number, node in self._binding.mixtures.items()}
 
     def _mixture(self, names: list[str], site: Site | None) -> tuple[str, Mix]:
-        """Return the only mixture that has inputs of these names."""
+        """Return the mixture that has inputs of these names; raise PipelineError unless there is exactly one."""
         mixes = self._mixes
         fit = [number for number, mix in mixes.items() if set(names) <= set(mix.inputs_named)]
         if len(fit) != 1:
@@ -80,7 +80,7 @@ class Mixtures(Resharding):
         return fit[0], mixes[fit[0]]
 
     def _draw_by(self, number: str, weights: Sequence[Weight]) -> None:
-        """Draw the rest of a mixture by these weights."""
+        """Draw the rest of a mixture with these weights."""
         if any(map(callable, weights)):
             raise PipelineError(
                 "update_mix(): the mixture has weights that are functions", fix="give a number for each of its inputs"
@@ -96,12 +96,12 @@ class Mixtures(Resharding):
         self._mark_beginning()
 
     def _reset_replays(self) -> None:
-        """Close open replays, so that batches are read again by the current weights."""
+        """Close open replays, so that batches are recomputed with the current weights."""
         self._replays.close()
         self._replays, self._locator = Replays(self._job, self._options, self._site), None
 
     def _redrawn_entry(self, number: str, weights: list[Weight], entry: dict[str, Any]) -> dict[str, Any]:
-        """Return the entry of a data epoch whose rest is drawn by these weights."""
+        """Return the state entry of a data epoch, changed so that the rest of it is drawn with these weights."""
         job = self._job
         alone = self.rank.world == 1 or job.split_batches
         before = job.weights.get(number) or list(self._mixes[number].weights)
@@ -139,7 +139,7 @@ class Mixtures(Resharding):
         )
 
     def _apply_saved_weights(self, state: dict[str, Any], site: Site | None) -> None:
-        """Apply the weights of a loaded state, or the pipeline's own if those differ: see ``update_mix``."""
+        """Apply the weights of a loaded state, unless the pipeline's own have changed since; see ``update_mix``."""
         mixes = self._mixes
         saved = {number: tuple(each) for number, each in state.get("mix", {}).items() if number in mixes}
         others = {
@@ -167,5 +167,5 @@ class Mixtures(Resharding):
 
 
 def _equal_weights(written: Sequence[float | None], mine: Sequence[float | None]) -> bool:
-    """Whether a state's weights equal the pipeline's. None stands for a schedule; its code is compared elsewhere."""
+    """Whether a state's weights equal the pipeline's. None means a schedule, whose code ``Identity`` compares."""
     return len(written) == len(mine) and all(a == b for a, b in zip(written, mine, strict=True))

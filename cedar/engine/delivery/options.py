@@ -26,22 +26,22 @@ class Observer:
     """Observes the progress of a run.
 
     Args:
-        position: returns the progress in the epoch and its total or None, in one unit; set by the loader's creator.
+        position: returns (units delivered in this epoch, total or None); set by the loader's creator.
     """
 
     position: Callable[[], tuple[int, int | None]] | None = None
 
     def begin(self, metrics: Metrics) -> None:
-        """Note that a loader was created, with its counters."""
+        """Called when a loader is created; ``metrics`` are its counters."""
 
     def update(self, metrics: Metrics) -> None:
-        """Note that rows or a batch are about to be delivered."""
+        """Called when rows or a batch are about to be delivered."""
 
     def ended(self) -> None:
-        """Note that an iteration has ended, for any reason."""
+        """Called when an iteration has ended, for any reason."""
 
     def close(self) -> None:
-        """Note that the loader was closed."""
+        """Called when the loader is closed."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +52,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of ``Pipeline.loader``, as given."""
+    """The arguments of ``Pipeline.loader``, and internal settings."""
 
     executor: str | Executor = "auto"
     workers: int | None = None
@@ -65,7 +65,7 @@ class Options:
     steps: int | None = None
     deal: str = "auto"
     counts: str = "auto"
-    agree: Any = None  # where ranks communicate: a folder, a store of torch.distributed, or a service
+    agree: Any = None  # how ranks communicate: a folder, a store of torch.distributed, or a service
     timeout: float | None = None
     order: str = "exact"  # or "any"
     format: str = "numpy"
@@ -75,17 +75,17 @@ class Options:
     plan: Plan | None = None
     plan_for: Callable[[Node], Planner | None] | None = None  # creates the planner for a root with other snapshots
     explainer: Callable[[Node, Plans], str] | None = None
-    as_blocks: bool = False  # for sinks: deliver blocks instead of rows or batches
-    encode: Kernel | None = None  # runs in tasks on each batch; its result is delivered
+    as_blocks: bool = False  # deliver blocks instead of rows or batches, for sinks
+    encode: Kernel | None = None  # kernel that tasks run on each batch, and whose result is delivered
     observer: Observer | None = None
-    words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # returns labels as the user wrote them
+    words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # returns labels for display
 
 
 def checked(options: Options, site: Site | None) -> Options:
     """Return validated options, with integer arguments converted to int.
 
     Raises:
-        PipelineError: an option is invalid; reported at ``site``.
+        PipelineError: an option is invalid; the error names ``site``.
     """
     options = replace(
         options, **{name: as_int(getattr(options, name)) for name in ("workers", "steps", "seed", "epoch")}
@@ -132,10 +132,10 @@ def _limit(seconds: Any, site: Site | None) -> float | None:
 
 
 def check_fits(binding: Binding, options: Options, world: int, site: Site | None) -> None:
-    """Reject options that do not fit the pipeline.
+    """Raise an error for options that cannot be combined with the pipeline.
 
     Raises:
-        PipelineError: reported at the operator's line, or the loader's.
+        PipelineError: names the user's line of the operator or of the loader.
     """
     if options.split_batches:
         check_slices(binding, world, site)
@@ -145,7 +145,7 @@ def check_fits(binding: Binding, options: Options, world: int, site: Site | None
 
 
 def _check_counted(binding: Binding, site: Site | None) -> None:
-    """Reject a pipeline whose row counts cannot be known before a run."""
+    """Raise PipelineError if the pipeline's row counts cannot be known before a run."""
     _, culprit = counted_if_read(binding)
     if culprit is not None:
         node, why = culprit
@@ -158,7 +158,7 @@ def _check_counted(binding: Binding, site: Site | None) -> None:
 
 
 def _check_turns(binding: Binding, options: Options) -> None:
-    """Reject options that let ranks reach the steps of ``balance()`` in different epochs."""
+    """Raise PipelineError for options with which ranks would be in different epochs at a step of ``balance()``."""
     node = over_ranks(binding.nodes)
     if node is None:
         return

@@ -1,4 +1,4 @@
-"""The components of a loader, and where its tasks run."""
+"""The components of a loader, and the executor of its tasks."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from cedar.tasks.chain import KernelStep
 
 
 class Parts(DataLoaderLike):
-    """Creates and holds the components of a loader.
+    """Creates and owns the components of a loader.
 
     Args:
         root: the last node of the pipeline.
-        options: the arguments that the user gave.
+        options: the arguments that the user passed.
     """
 
     url: str | None = None  # address of the status page, if there is one
@@ -103,7 +103,7 @@ class Parts(DataLoaderLike):
         self._agreed: Agreement | None = None
 
     def _watch(self, memory: int | None) -> None:
-        """Record queued results if an observer watches the run or its memory is limited."""
+        """Record results that are not delivered yet, if an observer watches the run or its memory is limited."""
         observer = self._options.observer
         if observer is not None or memory is not None:
             self._untaken = self._untaken or UntakenResults()
@@ -127,7 +127,7 @@ class Parts(DataLoaderLike):
         return self._cached_identity
 
     def _environment(self) -> NumericEnvironment:
-        """Return the numeric environment of a run that begins now: the caller's, or that of a plan or state."""
+        """Return the numeric environment for a new run: that of the loaded plan or state if any, else the caller's."""
         caller = NumericEnvironment.of_caller()
         return caller if self._saved_numeric is None else self._saved_numeric.again(caller)
 
@@ -140,7 +140,7 @@ class Parts(DataLoaderLike):
             )
 
     def _new_runner(self) -> tuple[Runner, Runners]:
-        """Create the runner of an iteration, and the runners of other places for its plans."""
+        """Create the runner of an iteration, and the runners for other executors that its plans may use."""
         runner = self._runner = Runner(
             *executor_after_fork(self._options.executor, self._options.workers),
             self._metrics.deaths,
@@ -155,7 +155,7 @@ class Parts(DataLoaderLike):
         return runner, others
 
     def _stop(self) -> None:
-        """End an iteration even if the caller still holds it, for example in the traceback of an error in the loop."""
+        """End an iteration, even if the caller still references it, for example in the traceback of an error."""
         self._job.instances.end()
         if self._agreed is not None:
             self._agreed.stop()
@@ -170,9 +170,9 @@ class Parts(DataLoaderLike):
             self._options.observer.ended()
 
     def close(self) -> None:
-        """Stop what runs; the loader can still return its state and report."""
+        """Stop tasks and threads. The loader can still return its state and report."""
         self._generation += 1
-        if os.getpid() != self._pid:  # forked: what runs belongs to the parent
+        if os.getpid() != self._pid:  # in a forked child, tasks and threads belong to the parent
             return
         self._replays.close()
         if self._locator is not None:
@@ -189,6 +189,6 @@ class Parts(DataLoaderLike):
 
 
 def _labels(binding: Binding, words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None) -> dict[int, str]:
-    """Return the labels of operators by ordinal, as the user wrote them."""
+    """Return the labels of operators for display, by ordinal."""
     labels = binding.labels if words is None else words(binding.root, binding.labels)
     return {binding.index[id(n)]: labels[id(n)] for n in binding.nodes}

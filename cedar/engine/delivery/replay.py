@@ -1,4 +1,4 @@
-"""Replay: deliver any batch of an epoch again, for trainers that retry a step."""
+"""Replay: recompute any batch of an epoch, for trainers that retry a step."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from cedar.executors.choose import executor_after_fork
 from cedar.executors.recovery import Patience
 from cedar.plan.data import Plan
 
-_OPEN = 4  # flows kept open, so that reading consecutive steps needs no new search
+_OPEN = 4  # number of flows to keep open, so that consecutive steps can be read without seeking
 
 
 class Replay:
-    """Random access to the units of one epoch; reading forward continues an open flow.
+    """Random access to the units of one epoch; reading the next step continues an open flow.
 
     Args:
-        job: what to run.
+        job: the job whose units are recomputed.
         epoch: the loader's epoch.
-        begun: where its steps count from: {"step", "data", "open"}.
-        steps: the epoch's fixed length, or None.
+        begun: the position from which the epoch's steps count: {"step", "data", "open"}.
+        steps: the epoch's fixed number of steps, or None.
         site: the user's line, for errors.
-        runner: runs the tasks; closed with the replay.
+        runner: runs the tasks; the replay closes it.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Replay:
         ] = {}  # by rank: (next step, the piece that contains it, later pieces)
 
     def commit(self, step: int) -> None:
-        """Mark steps up to ``step`` as consumed: they cannot be read again."""
+        """Declare steps up to ``step`` as final, so that they cannot be read again."""
         self._committed = max(self._committed, step)
 
     def unit(self, step: int, rank: int) -> Piece:
-        """Return the unit that ``rank`` gets at ``step``.
+        """Return the unit that ``rank`` receives at ``step``.
 
         Raises:
             PipelineError: the step is committed, before the epoch's start or after its end.
@@ -77,10 +77,10 @@ class Replay:
         raise PipelineError(f"step {step}: the epoch of rank {rank} has {place} steps", site=self.site)
 
     def all(self, rank: int) -> Iterator[tuple[int, Piece]]:
-        """Yield all that ``rank`` gets in the epoch: pieces of one or more units, each with the step of its first.
+        """Yield all units that ``rank`` receives in the epoch, as pairs of a step and the piece that begins at it.
 
         Raises:
-            PipelineError: only that rank knows its position, or the epoch has no end.
+            PipelineError: only that rank knows its position, or the epoch is endless.
         """
         self._check_rank(rank)
         place, pieces = self._open(self.begun["step"], rank)
@@ -110,7 +110,7 @@ class Replay:
             raise PipelineError(f"step {step}: the epoch has {self._steps} steps", site=self.site)
 
     def _check_rank(self, rank: int) -> None:
-        """Raise PipelineError if this rank cannot know what ``rank`` gets."""
+        """Raise PipelineError if this rank cannot derive what ``rank`` receives."""
         world = self._job.rank.world
         if not 0 <= rank < world:
             raise PipelineError(f"rank {rank}: ranks are 0 to {world - 1}", site=self.site)
@@ -129,7 +129,7 @@ class Replay:
             )
 
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
-        """Return a step and the pieces from it on: the wanted step if counts allow a jump, else an earlier one."""
+        """Return the pieces from a step on, and that step: the wanted one if counts are known, else an earlier one."""
         job = replace(self._job, rank=replace(self._job.rank, rank=rank))
         place = self.begun["step"]
         data = self.begun["data"]
@@ -172,7 +172,7 @@ class Replay:
 
 
 def _entry_of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
-    """Return an epoch's entry for another rank, without this rank's position below the assigned units."""
+    """Return an epoch's state entry for another rank, without the position that is valid only for this rank."""
     if entry is None or own or entry["deal"] is None:
         return entry
     (taken, _, _), skip = entry["deal"]
@@ -180,12 +180,12 @@ def _entry_of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | 
 
 
 class Replays:
-    """The replay of a loader's current epoch.
+    """Creates the replay of a loader's current epoch.
 
     Args:
-        job: the loader's job; batches are recomputed by the pipeline as written, not by the current plan.
-        options: the loader's options. Batches are computed in other processes if the loader's are, so that a row that
-            crashes workers does not crash this process; otherwise in the caller's thread.
+        job: the loader's job. Batches are recomputed by the pipeline as written, not by the current plan.
+        options: the loader's options. If its tasks run in other processes, so do the replay's, so that a row that
+            crashes workers does not crash this process. Otherwise they run in the caller's thread.
         site: the user's line, for errors.
         plans: plans to use instead of the pipeline as written.
     """
@@ -200,7 +200,7 @@ class Replays:
 
     def open(self, epoch: int, begun: dict[str, Any]) -> Replay:
         """Return the replay of an epoch whose steps count from ``begun``."""
-        if self._pid != os.getpid():  # forked: open flows belong to the parent and must not be closed here
+        if self._pid != os.getpid():  # in a forked child, open flows belong to the parent and must not be closed
             _replays_of_parent.append(self._current)
             self._current, self._pid = None, os.getpid()
         current = self._current
@@ -226,7 +226,7 @@ class Replays:
             self._current = None
 
     def __del__(self) -> None:
-        self.close()  # leaves no thread behind when a loader is garbage-collected
+        self.close()  # ends its threads when a loader is garbage-collected
 
 
-_replays_of_parent: list[Replay | None] = []  # kept alive, so that this process does not close them
+_replays_of_parent: list[Replay | None] = []  # referenced here so that a forked child does not close them

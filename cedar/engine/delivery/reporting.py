@@ -1,4 +1,4 @@
-"""What a loader reports about itself: its length, its plan and its progress."""
+"""Loader methods that report its length, its plan and its progress."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Reporting(LoaderPosition):
         )
 
     def units(self) -> float | None:
-        """Return the units of an epoch on this rank, from metadata alone: infinity without end, None if unknown."""
+        """Return the units of an epoch on this rank, from metadata: infinity if it is endless, None if unknown."""
         try:
             return DataEpoch(self._job, Runner("inline", 1), self.epoch, None).units()
-        except CedarError as error:  # a row of the sample may fail
+        except CedarError as error:  # for example, a sample row made a function fail
             self._account.locate(error)
             raise
 
@@ -52,10 +52,10 @@ class Reporting(LoaderPosition):
         return self._account.skips
 
     def __len__(self) -> int:
-        """Return the units of an epoch on this rank.
+        """Return the number of units of an epoch on this rank.
 
         Raises:
-            TypeError: the number is known only after a run, or the epoch has no end.
+            TypeError: the number is known only after a run, or the epoch is endless.
         """
         if self._options.steps is not None:
             return self._options.steps
@@ -66,7 +66,7 @@ class Reporting(LoaderPosition):
         return int(units)
 
     def position(self) -> tuple[int, int | None]:
-        """Return the number of units (batches or rows) of this epoch delivered so far, and in total or None.
+        """Return how many units (batches or rows) of this epoch were delivered, and their total or None if unknown.
 
         Examples:
             >>> import cedar
@@ -82,7 +82,7 @@ class Reporting(LoaderPosition):
         return self._step, self._total[1]
 
     def report(self) -> Report:
-        """Report on the run so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
+        """Return a report on the run so far: rows/s, time spent waiting, time by operator, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
         made: Report = extension("watch.report").make_report(
             self._metrics, requests_outside_tasks(tables), inline=self._executor_name == "inline", rank=self.rank.rank,
@@ -100,7 +100,7 @@ class Reporting(LoaderPosition):
 
     @property
     def skipped(self) -> Mapping[str, int]:
-        """Number of rows that each operator has dropped because they failed, by operator label."""
+        """Number of failed rows that each operator has dropped, by operator label."""
         return self._metrics.skipped
 
     def _unsteady(self) -> list[str]:
@@ -109,7 +109,7 @@ class Reporting(LoaderPosition):
     def _graph(self) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
         index, labels, nodes = self._binding.index, self._metrics.display_labels, self._binding.nodes
         details: list[tuple[str, ...]] = [()] * len(nodes)
-        if self._workers:  # before the first run, a report does not list storage
+        if self._workers:  # before the first run, a report must not list files in storage
             physical = self._binding.lowered(self._plans.current.root, self._executor_name)
             details = pictured(nodes, self._binding.splits, physical, self._executor_name)
         inputs = (tuple(index[id(child)] for child in node.inputs) for node in nodes)
@@ -135,7 +135,7 @@ class Reporting(LoaderPosition):
         return replace(self._plans.describe(), numeric=self._binding.numeric)
 
     def explain(self) -> str:
-        """Explain the current plan and the reasons for it, with measurements so far."""
+        """Describe the current plan and the reasons for it, with the measurements so far."""
         explainer, sharing = self._options.explainer, self._job.sharing
         beyond = sharing.warning(self.rank.world) if sharing.why else self._job.reads_beyond()
         top = f"RANKS  {beyond}\n" if beyond else ""

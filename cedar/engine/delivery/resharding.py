@@ -1,4 +1,4 @@
-"""Loader methods that change the ranks during an epoch."""
+"""Loader methods that change the number of ranks during an epoch."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class Resharding(LoaderPosition):
         self._elastic = self._make_elastic()
 
     def reshard(self, rank: int | None, world: int) -> None:
-        """Continue as another rank of another number of ranks; the rest of the epoch is redistributed without loss.
+        """Change this rank's number and the number of ranks; the rest of the epoch is redistributed without loss.
 
         All ranks of the new world must call it at the same step: staying ranks between two batches, and new ranks with
-        an unused loader of the same pipeline and seed. A loop in progress continues with this rank's part of the rest;
-        otherwise the next ``for`` does. Ranks communicate through ``loader(agree=)``, torch.distributed's store if it
-        is initialized for the new ranks, or the service that they read through; see docs/ranks.md.
+        an unused loader of the same pipeline and seed. A ``for`` in progress continues with this rank's part of the
+        rest; otherwise the next ``for`` does. Ranks communicate through ``loader(agree=)``, torch.distributed's store
+        if it is initialized for the new ranks, or the service that they read through; see docs/ranks.md.
 
-        A rank of the old world that does not call it is lost: every batch up to this step counts as delivered to it.
+        A rank of the old world that does not call it is lost. All batches up to this step count as delivered to it.
 
         Args:
-            rank: this rank's number from now on; None if it leaves. A leaving rank publishes its state, so that other
-                ranks need not recompute it, and its loader is closed.
-            world: the number of ranks from now on.
+            rank: this rank's new number; None if it leaves. A leaving rank publishes its state, so that other ranks
+                need not recompute it, and its loader is closed.
+            world: the new number of ranks.
 
         Raises:
             PipelineError: a rank is outside its world, or ranks cannot communicate.
             ResumeError: the ranks are at different steps, or have different pipelines.
-            WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This rank keeps its position.
+            WorkerError: a rank did not join within ``loader(timeout=)``, or 600 s. This rank keeps its position.
 
         Examples:
             >>> import cedar
@@ -97,12 +97,12 @@ class Resharding(LoaderPosition):
         return self._elastic.must_publish(self._begun, self.epoch, lanes, sharing.together)
 
     def _publish_beginning(self) -> None:
-        """Publish where this rank begins, in case it is lost before ranks change."""
+        """Publish this rank's position at the epoch's beginning, in case the rank is lost before the next change."""
         if self.rank.world > 1 and self._must_publish():
             self._elastic.publish_beginning(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
 
     def _run_again(self, gone: LostRank, keep_alive: Callable[[], None]) -> dict[str, Any]:
-        """Return the state of a lost rank after its last step."""
+        """Run a lost rank's part again, and return its state after its last step."""
         options = replace(
             self._options, rank=gone.rank, world=gone.world, subgroup=True, observer=None, planner=None, plan=None,
             device=None,

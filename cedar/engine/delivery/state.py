@@ -1,7 +1,7 @@
-"""The state of a loader: a few KiB of JSON, in coordinates of the logical pipeline.
+"""The state of a loader: a few KiB of JSON, whose positions refer to the pipeline as written.
 
-A state records what its rank has received. Each data epoch in progress has an entry: how much ranks of earlier worlds
-took, and where this rank is. The states of N ranks can be merged into one from which M ranks continue.
+A state has an entry for each data epoch in progress: the numbers of units that ranks of earlier worlds received, and
+this rank's position. The states of N ranks can be merged into one state, from which M ranks continue.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cedar.plan.graph import Node
 VERSION = 3  # version of states that are not packed; versions 1 and 2 shuffled by file numbers in the listing
 _SETTLED = "splits by folders"
 _COUNTED = "counts of filters"
-_MAX_OPERATORS = 32  # number of operators that a state lists, so that an error can name the one that differs
+_MAX_OPERATORS = 32  # maximum number of operators that a state lists, so that errors can name the one that differs
 _MAX_LISTING_CHARS = 2048  # maximum characters of all listings in a state
 
 
 def snapshots_of(root: Node) -> list[int | None]:
-    """Return the table snapshot number that each source reads, None for other sources; empty if no source has one."""
+    """Return each source's table snapshot number, or None if it has no snapshots; [] if no source has snapshots."""
     sources = [node.operator.source for node in _reads(root)]
     if len(sources) > BUCKETS or not any(isinstance(source, SnapshotSource) for source in sources):
         return []
@@ -44,10 +44,10 @@ def snapshots_of(root: Node) -> list[int | None]:
 
 
 def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
-    """Return the graph with sources that read these snapshots, except where the user chose a snapshot.
+    """Return the graph with sources that read these snapshots, unless the user chose a snapshot.
 
     Raises:
-        SourceError: a table does not have the snapshot any more.
+        SourceError: a table no longer has the snapshot.
     """
     numbers = {id(node): number for node, number in zip(_reads(root), snapshots, strict=False)}
 
@@ -62,7 +62,7 @@ def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
 
 
 def check_snapshots(root: Node, snapshots: Sequence[int | None], site: Site | None) -> None:
-    """Raise ResumeError if a source reads another snapshot than the one in the state."""
+    """Raise ResumeError if a source reads a different snapshot than in the state."""
     for number, (own, other) in enumerate(zip(snapshots_of(root), snapshots, strict=False)):
         if own != other:
             raise ResumeError(
@@ -80,7 +80,7 @@ def _reads(root: Node) -> list[Any]:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a state must match: topology and parameters, sources and seed; changed code only causes a warning."""
+    """Identifies the pipeline, data and seed that a state belongs to. A difference in code only causes a warning."""
 
     pipeline: str
     sources: list[str]
@@ -89,9 +89,9 @@ class Identity:
     split_batches: bool
     steps: int | None
     operators: list[str]  # for each of the first operators: its name and the start of its parameters' digest
-    marks: list[Any]  # for each source with files: stamps and content hashes of runs of files; None for others
-    counts: str | None = None  # digest of the rows that filters leave of each split, where they are counted
-    any_order: bool = False  # rows are delivered as they finish
+    marks: list[Any]  # for each source: [stamps, content hashes] of runs of its files; None if it has no files
+    counts: str | None = None  # digest of the number of rows of each split that pass the filters, if counted
+    any_order: bool = False  # whether rows are delivered as they finish
     snapshots: list[int | None] = field(default_factory=list)  # table snapshot of each source; empty if none has one
     count: int = field(default=0, compare=False)  # number of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # files that marks refer to
@@ -102,7 +102,7 @@ class Identity:
         root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False, counts: str | None = None,
         any_order: bool = False,
     ) -> Identity:  # fmt: skip
-        """Return the identity of a pipeline; ``settled``: filters decide which splits exist."""
+        """Return the identity of a pipeline; ``settled``: filters determine which splits exist."""
         reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
         digests = [graph.digest(operator.parameters()) for operator in reads]
         files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
@@ -111,7 +111,7 @@ class Identity:
                 list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
             ]
             listings = [listing_text(operator.source) for operator in reads]
-        else:  # with many sources, digests cover groups of them, so that the state stays small
+        else:  # with many sources, each digest is of a group of sources, so that the state stays small
             digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
             files = [[file for each in files for file in each]]
             marks = [list(marks_of(files[0])) if files[0] else None]
@@ -210,7 +210,7 @@ def _operators(root: Node) -> list[str]:
 
 
 def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
-    """Describe the first operator that differs; operators are numbered from 1, inputs first."""
+    """Describe the first operator that differs. Operators are numbered from 1, with inputs before their consumers."""
     if not saved:
         return "its operators, their connections or their parameters differ"
     for number, (now, before) in enumerate(itertools.zip_longest(mine, saved, fillvalue=""), 1):
@@ -223,7 +223,7 @@ def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
 
 
 def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None) -> None:
-    """Raise ResumeError if a file was written again since the state was saved, with the same name and size."""
+    """Raise ResumeError if a file was overwritten since the state was saved, with the same name and size."""
     if [len(each) for each in mine] != [len(each) for each in saved]:
         raise ResumeError("the state is damaged: 'files'", site=site, fix="use an earlier checkpoint")
     changed = changed_runs(len(files), saved, mine)
@@ -240,7 +240,7 @@ def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None)
 
 
 def seal(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state with a checksum that reveals edits, packed if it is large."""
+    """Return the state with a checksum that detects edits; large states are packed."""
     state = packed(state)
     return state | {"check": graph.digest(state)}
 
@@ -292,9 +292,9 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
 def choose(
     states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], drifts: bool, site: Site | None
 ) -> dict[str, Any]:
-    """Return a rank's own state, or its part of the merged states of all ranks, which may be derived from one.
+    """Return the state of this rank among ``states``, or else this rank's part of the merged states of all ranks.
 
-    ``drifts``: a rank's position does not follow from its number of steps.
+    If only one state is given, the others are derived from it. With ``drifts``, that is possible only between epochs.
 
     Raises:
         ResumeError: these states are not sufficient.
@@ -328,7 +328,7 @@ def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) 
     """Return the state of another rank after the same number of steps.
 
     Raises:
-        ResumeError: it cannot be derived from this state.
+        ResumeError: the other rank's state cannot be derived from this one.
     """
     if state["rank"] == rank:
         return state
@@ -353,7 +353,7 @@ def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) 
 
 
 def _position_of_any_rank(deal: list[Any] | None) -> list[Any] | None:
-    """Return a position for any rank that took as many units; a position in one rank's run below is dropped."""
+    """Return a position after the same number of units that is valid for every rank, without one in a rank's own run."""
     if deal is None:
         return None
     (taken, below, number), skip = deal
@@ -361,7 +361,7 @@ def _position_of_any_rank(deal: list[Any] | None) -> list[Any] | None:
 
 
 def part_of(state: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
-    """Return a rank's part of a state that ``merge`` created."""
+    """Return a rank's part of a merged state."""
     opened = {number: _part_of(entry, rank, world) for number, entry in state["open"].items()}
     return copied(state | {"open": opened})  # type: ignore[no-any-return]
 
@@ -377,10 +377,10 @@ def _part_of(entry: dict[str, Any] | None, rank: int, world: int) -> dict[str, A
 
 
 def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
-    """Merge the states of all ranks into one, with the rest of each data epoch in progress to be redistributed.
+    """Merge the states of all ranks into one, from which ``part_of`` redistributes the rest of each data epoch.
 
     Raises:
-        ResumeError: ranks are missing, duplicate or of different runs; or rows were delivered as they finished.
+        ResumeError: ranks are missing, duplicate or from different runs; or rows were delivered as they finished.
     """
     if any(state.get("order") == "any" for state in states):
         raise ResumeError(
@@ -430,7 +430,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             )
     for number in epochs:
         if number > whole["data"] and "before" in (ahead_of := whole["open"].get(str(number), {})):
-            del ahead_of["before"]  # included in the entry of its own epoch, in which some rank still is
+            del ahead_of["before"]  # some rank is still in that epoch, so the state has an entry for it
     whole["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
     whole["begun"] = None
     whole["seen"] = sum(s["seen"] for s in states) // world
@@ -440,7 +440,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
 
 
 def _assigned_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
-    """Whether some ranks share an epoch by lanes, and others by batches."""
+    """Whether some states assign an epoch by lanes, and others by batches."""
     for number in {number for s in states for number in s["open"]}:
         entries = [s["open"][number] for s in states if number in s["open"]]
         while entries:
@@ -453,7 +453,7 @@ def _assigned_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
 def _merge_entries(
     number: int, entries: list[dict[str, Any] | None], ahead: list[bool], world: int, chunk: int, sliced: bool
 ) -> dict[str, Any]:
-    """Merge the entries of several ranks for one data epoch; ``ahead`` marks the ranks that have finished it."""
+    """Merge the entries of several ranks for one data epoch; ``ahead`` tells which ranks have finished it."""
     some = next(e for e in entries if e is not None)
     if some.get("lanes") is not None or any(e and e.get("lanes") is not None for e in entries):
         lanes: list[Sequence[Any]] = []
@@ -470,7 +470,7 @@ def _merge_entries(
         if entry is None or entry["deal"] is None:
             taken.append(EVERYTHING if done else 0)
             if not done:
-                hint = [None, 0]  # a rank has not begun, so units remain from the first on
+                hint = [None, 0]  # this rank has not begun, so reading restarts at the first unit
             continue
         (units, below, at), skip = entry["deal"]
         taken.append(units + skip)
@@ -486,7 +486,7 @@ def _merge_entries(
 
 
 def _merge_leftovers(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:
-    """Merge what ranks have left of the epoch before; ranks without such an entry have finished it."""
+    """Merge the undelivered parts of the previous epoch; ranks without such an entry have finished that epoch."""
     if not (present := [each for each in left if each]):
         return {}
     number = max(each["epoch"] for each in present)

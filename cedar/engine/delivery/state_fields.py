@@ -1,7 +1,7 @@
 """Validate a state field by field when it is loaded, so that all other code can rely on its structure.
 
-A state is JSON from an untrusted source. The positions in it belong to operators: ``Stream.fits`` checks whether one
-fits a pipeline; here they are only checked to be nested lists of counts.
+A state is JSON from an untrusted source. This module checks only that its positions are nested lists of counts; whether
+a position exists in a pipeline is checked by ``Stream.fits``.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ def _is_number_list(value: Any) -> bool:
 
 
 def _is_weights(value: Any) -> bool:
-    """Check ``[as written, as changed]``: None stands for a weight that is a function, or for no change."""
+    """Check ``[weights as written, weights set in the run]``; None means a function, or no change."""
     if not is_list(value, 2) or not _list_of(_optional(lambda each: isinstance(each, (int, float))))(value[0]):
         return False
     return value[1] is None or _is_number_list(value[1])
 
 
 def _is_drawn(value: Any) -> bool:
-    """Check, by mixture number, the list of ``[unit from which weights apply, weights]``."""
+    """Check a dict from mixture number to a list of ``[unit from which weights apply, weights]``."""
     turn = lambda each: is_list(each, 2) and _is_number(each[0]) and _is_number_list(each[1])  # noqa: E731
     return _dict_of(lambda turns: _list_of(turn)(turns) and bool(turns) and turns[0][0] == 0)(value)
 
@@ -116,14 +116,14 @@ def _is_lane(value: Any) -> bool:
 
 
 def _is_assignment(value: Any) -> bool:
-    """Check ``[lanes, what each of them keeps]``; see ``lanes.Past``."""
+    """Check ``[number of lanes, number of splits that each has started]``; see ``lanes.Past``."""
     if not is_list(value, 2) or not _is_number(value[0]):
         return False
     return is_list(value[1], value[0]) and value[0] > 0 and all(k == DONE or _is_number(k) for k in value[1])
 
 
 def _is_interval(value: Any) -> bool:
-    """Check ``[from, to]``, units of an input; ``to`` is None for no end."""
+    """Check ``[from, to]``, an interval of an input's units; ``to`` is None if it has no end."""
     return is_list(value, 2) and _is_number(value[0]) and (value[1] is None or _is_number(value[1]))
 
 
@@ -136,7 +136,7 @@ _ENTRY = _fields({"history": _list_of(_is_turn), "deal": _optional(_is_deal), "l
 
 
 def _is_entry(value: Any) -> bool:
-    """Check a data epoch in progress, and the rest of the epoch before it, if any."""
+    """Check the entry of a data epoch in progress, and of the previous epoch in it, if any."""
     for _ in range(_MAX_DEPTH):
         if not _ENTRY(value):
             return False
@@ -154,12 +154,12 @@ def _is_entry(value: Any) -> bool:
 
 
 def _is_open(value: Any) -> bool:
-    """Check the data epochs in progress, by number."""
+    """Check a dict from data epoch numbers to their entries."""
     return _dict_of(_is_entry)(value) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
 
 
 def _is_marks(value: Any) -> bool:
-    """Check stamps and content hashes of runs of files, one string per run."""
+    """Check ``[stamps, content hashes]``, lists with one string for each run of files."""
     return is_list(value, 2) and all(map(_list_of(_is_string), value)) and len(value[0]) == len(value[1])
 
 
@@ -181,7 +181,7 @@ _OPTIONAL: dict[str, tuple[Test, Any]] = {  # with default values
 
 
 def fault_of(state: dict[str, Any]) -> str | None:
-    """Return why a state is invalid, or None if it is valid: which field is missing or has an invalid value.
+    """Return why a state is invalid, such as the field that is missing or has an invalid value; None if it is valid.
 
     Examples:
         >>> fault_of({"cedar": "1"})

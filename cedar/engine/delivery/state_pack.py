@@ -1,8 +1,8 @@
-"""Packed states: compress the parts of a state that grow with ranks and sources, if the state would be large.
+"""Packed states: compress the parts of a large state that grow with the numbers of ranks and sources.
 
-``open`` and ``begun`` hold a number for each earlier rank and a position for each source of a mix; ``mix``, if present,
-holds weights. A state of more than 4 KiB has ``packed`` instead of these: ``[length, text]``, where
-``text`` is the base64 of the Zstandard frame of their JSON, and ``length`` the bytes of that JSON.
+``open`` and ``begun`` contain a number for each earlier rank and a position for each source of a mix; ``mix``, if
+present, contains weights. In a state of more than 4 KiB, ``packed`` replaces them: ``[length, text]``, where ``text``
+is their JSON, compressed with Zstandard and encoded as base64, and ``length`` is the size of the JSON in bytes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from cedar.core.stream import is_list
 
-SMALL = 4096  # characters of the largest state that is not packed
+SMALL = 4096  # maximum characters of a state that is not packed
 PACKED = 4  # the version of states with ``packed``
 _NAMES = ("open", "begun")
-_MIXTURES = "mix"  # only in states with mixtures
-_LEVEL = 19  # takes some milliseconds for 100 KB; the result is a quarter smaller than at level 3
-_MAX_BYTES = 16 << 20  # enough for 4,096 ranks that changed 200 times; damaged lengths must not fill memory
+_MIXTURES = "mix"  # present only in states with mixtures
+_LEVEL = 19  # compression takes a few milliseconds for 100 KB, and the result is a quarter smaller than at level 3
+_MAX_BYTES = 16 << 20  # limit for damaged lengths; enough for 4,096 ranks whose number changed 200 times
 
 
 def packed(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state, packed if it is large.
+    """Return the state, in packed form if it is large.
 
     Examples:
         >>> from cedar.engine.delivery.state_pack import packed, unpacked
@@ -46,7 +46,7 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state without ``packed``, whose content is not trusted.
+    """Return the state with the content of ``packed``, which is not trusted, in place of it.
 
     Raises:
         ValueError: ``packed`` is invalid.

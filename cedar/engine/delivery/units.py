@@ -1,4 +1,4 @@
-"""Units: what the caller gets from the pieces of an epoch, counted against skip budgets."""
+"""Units: convert the pieces of an epoch to what the caller receives, and check the limits on skipped rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Units:
     Args:
         account: counts delivered and skipped rows.
         options: the loader's options.
-        batched: the unit is a batch.
-        finish: steps that convert a batch to its format; run here if tasks ran elsewhere.
-        rows: rows of a batch.
-        leave: called right before a value is yielded, after which the caller may take arbitrarily long.
+        batched: whether units are batches.
+        finish: steps that convert a batch to its format; run in this process if tasks ran in other processes.
+        rows: number of rows in a batch.
+        leave: called immediately before a value is yielded, after which the caller may take arbitrarily long.
     """
 
     account: DeliveryCounter
@@ -42,13 +42,13 @@ class Units:
     leave: Callable[[], None] = lambda: None
 
     def total(self, units: Count) -> float | None:
-        """Return the total rows of an epoch with ``units`` still to come; None if unknown or infinite."""
+        """Return the total rows of an epoch of which ``units`` units remain; None if unknown or infinite."""
         if units is None or units == math.inf:
             return None
         return float(units * (self.rows if self.batched else 1)) + self.account.budgets.seen
 
     def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Iterator[Any]:
-        """Yield what the caller gets for an epoch of the data; reports each unit to ``data`` before yielding it."""
+        """Yield the units of an epoch of the data as the caller receives them, and record each in ``data`` first."""
         whole = self.batched or self.options.as_blocks
         for piece in data.pieces():
             block = piece.rows.gather()
@@ -66,24 +66,24 @@ class Units:
                     yield value
 
     def _rows(self, block: Block, total: float | None) -> Iterator[tuple[int, Any]]:
-        """Yield (unit, row) for each row of a piece; the row is None if only skipped rows remain."""
+        """Yield (unit, row) for each row of a piece, and (last unit, None) if its last rows were skipped."""
         counted = 0
         block = block.only_columns({name: writeable(column) for name, column in block.columns.items()})
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
             self.account.add(block, range(counted, slot + 1), 1, total)
             counted = slot + 1
             yield slot, tuple(row.values()) if self.options.format == "tuple" else row
-        if counted < block.slots:  # skipped rows after the last live one
+        if counted < block.slots:  # there are skipped rows after the last row that was not skipped
             self.account.add(block, range(counted, block.slots), 0, total)
             yield block.slots - 1, None
 
     def count(self, block: Block, total: float | None) -> None:
-        """Count a whole block that is about to be delivered; raise beyond a skip budget."""
+        """Count a whole block that is about to be delivered; raise if too many rows were skipped."""
         slots = len(block.keys.row)
         self.account.add(block, range(slots), slots - len(block.dead), total)
 
     def value(self, block: Block, runner: Runner) -> Any:
-        """Return a batch as the caller gets it, or the block itself for a sink."""
+        """Return a batch as the caller receives it, or the block itself for a sink."""
         if self.options.as_blocks:
             return block
         columns = block.columns if runner.local else self.columns(block, runner)
@@ -91,7 +91,7 @@ class Units:
         return in_form(columns, self.options.format)
 
     def columns(self, block: Block, runner: Runner) -> dict[str, Any]:
-        """Return the columns of a batch in its format; counts nothing, so it may run in any thread."""
+        """Return the columns of a batch in the loader's format. Updates no counters, so it may run in any thread."""
         if not runner.local:
             for step in self.finish:
                 block = step.kernel(block, Env())
@@ -99,12 +99,12 @@ class Units:
 
 
 def replaced(block: Block) -> bool:
-    """Whether all rows of a block were skipped, and other rows take their place."""
+    """Whether all rows of a block were skipped, and other rows replace them."""
     return bool(block.dead) and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
 
 
 def units_left(data: DataEpoch) -> Count:
-    """Return the number of units still to come; None if metadata do not say."""
-    with suppress(CedarError):  # a row of the sample may fail
+    """Return the number of remaining units; None if it cannot be computed from metadata."""
+    with suppress(CedarError):  # for example, a sample row made a function fail
         return data.units()
     return None
