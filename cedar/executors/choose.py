@@ -1,4 +1,4 @@
-"""The executors that run tasks, by name: each is a ``concurrent.futures.Executor``, and all give the same results."""
+"""The executors that run tasks. Each is a ``concurrent.futures.Executor``, and all produce the same results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
 
 
 class DoneFuture(Future[Any]):
-    """A future that is created with its result. It creates its lock only if something accesses it."""
+    """A future that is created with its result. It creates its condition variable only on first access."""
 
     def __init__(self, result: Any) -> None:
         self._result, self._exception, self._state = result, None, "FINISHED"
@@ -45,7 +45,7 @@ class DoneFuture(Future[Any]):
 
 
 class InlineExecutor(Executor):
-    """Run each task in the caller's thread as soon as it is submitted, so that ``breakpoint()`` works."""
+    """Runs each task in the caller's thread when it is submitted, so that ``breakpoint()`` works in tasks."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         try:
@@ -62,7 +62,7 @@ def available_cpus() -> int:
 
 
 def executor_after_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
-    """Return executor and workers; replace threads by processes if this process was forked after it had used cedar."""
+    """Return executor and workers. In a process forked after cedar was used, threads are replaced by processes."""
     if forks.lost() and executor in ("auto", "threads", "inline"):
         return "processes", 1 if executor == "inline" else workers
     return executor, workers
@@ -77,7 +77,7 @@ def _threads(workers: int) -> Executor:
 
 
 def own_threads(workers: int) -> Executor:
-    """Return a thread pool that only runs tasks."""
+    """Return a thread pool whose threads only run cedar's tasks."""
     return ThreadPoolExecutor(workers, thread_name_prefix="cedar", initializer=keep_in_this_thread)
 
 
@@ -114,11 +114,11 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Exe
     """Return the executor for a name, a Dask client, or a scheduler's address. An Executor is returned unchanged.
 
     Args:
-        workers: how many tasks run at once. None: one per available core, or one per thread of the cluster.
-        limit: seconds to wait for a cluster that was reachable before and no longer is.
+        workers: number of concurrent tasks; None means one per available core, or one per thread of the cluster.
+        limit: seconds to wait for a cluster that was reachable earlier but is not reachable now.
 
     Raises:
-        WorkerError: the cluster does not answer, or it runs other versions.
+        WorkerError: the cluster does not answer, or its workers have other versions of libraries.
     """
     if names_cluster(executor):
         return extension("cluster.dask").open_cluster(executor, workers, limit)  # type: ignore[no-any-return]
@@ -128,7 +128,7 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Exe
 
 
 def check_executor(executor: Any) -> None:
-    """Raise PlanError if the executor is unknown or would hang."""
+    """Raise PlanError if the executor is unknown, or if its workers would hang."""
     if isinstance(executor, ProcessPoolExecutor):
         _check_start_method(executor)
     if isinstance(executor, ThreadPoolExecutor) and any(not thread.is_alive() for thread in executor._threads):
@@ -149,7 +149,7 @@ def check_executor(executor: Any) -> None:
 
 
 def _check_start_method(pool: ProcessPoolExecutor) -> None:
-    """Reject a pool that forks: its workers could wait forever for locks held by threads that they did not inherit."""
+    """Reject a pool that forks: its workers could wait forever for locks of threads that a fork does not copy."""
     context = getattr(pool, "_mp_context", None)
     threads = threading.active_count() > 1 or "polars" in sys.modules
     if context is not None and context.get_start_method() == "fork" and threads:

@@ -1,6 +1,6 @@
 """Call user functions on sample rows in a worker process, so that a crash does not end the program.
 
-Such calls are tasks like any other: recovery finds the row that kills a worker, and ends a worker that hangs.
+These calls are supervised like other tasks: ``Recovery`` finds a row that crashes workers, and kills hanging workers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from cedar.operators.marks import Marks, each_key
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
 
-_NO_SOURCE = -1  # source number for rows without a key
-_MAX_BAD_ROWS = 8  # max sample rows per function that may crash workers
+_NO_SOURCE = -1  # source number in keys that are made up for rows without keys
+_MAX_BAD_ROWS = 8  # maximum number of sample rows per function that may crash workers
 
 
 class IsolatedCalls:
-    """Run calls on sample rows in worker processes, for a run whose tasks run in processes.
+    """Runs calls on sample rows in worker processes, for a run whose tasks run in processes.
 
     Args:
         workers: number of workers in the pool.
-        deaths: record of the workers that died.
+        deaths: records the workers that died.
         patience: how long to wait for a call that makes no progress.
     """
 
@@ -48,7 +48,7 @@ class IsolatedCalls:
         self._last_outcome: tuple[Call, Block, Outcome] | None = None
 
     def enter(self, block: Block) -> None:
-        """Set the block whose rows the next call is for."""
+        """Set the block whose rows are the arguments of the next call."""
         self._next_block = block
 
     def __call__(
@@ -57,14 +57,14 @@ class IsolatedCalls:
         """Run the call in a worker process; see ``Call.run``.
 
         Raises:
-            WorkerError: the function crashes its worker on too many rows, or on no row in particular.
+            WorkerError: the function crashes its worker on too many rows, or for reasons that no single row explains.
         """
         block, self._next_block = self._next_block, None
-        if block is not None and len(block) != n:  # the call gets batches, not rows
+        if block is not None and len(block) != n:  # the arguments are batches, not the rows of the block
             block = None
         last = self._last_outcome
         if block is not None and last is not None and last[0] is call and last[1] is block:
-            return last[2]  # called once to infer types, and again for the rows
+            return last[2]  # samples are used twice: to infer types, and to compute rows
         columns = [list(column) for column in arguments]
         rows = Block({}, _numbered_keys(n) if block is None else block.live_keys())
         outcome = self._outcome(call, replace(env, call_in_subprocess=None), rows, columns, hashes)
@@ -89,21 +89,21 @@ class IsolatedCalls:
         except WorkersDied as error:
             raise _crash_error(call, error.what) from error
         except WorkerError:
-            return call.run(env, columns, len(rows), hashes)  # cannot be pickled: call it in this process
+            return call.run(env, columns, len(rows), hashes)  # the call cannot be pickled, so run it in this process
         finally:
             recovery.close()
         return outcome  # type: ignore[no-any-return]
 
 
 def _numbered_keys(rows: int) -> Keys:
-    """Return made-up keys for rows that have none."""
+    """Return made-up keys for rows without keys."""
     return Keys(np.arange(rows, dtype=np.int64), source=_NO_SOURCE)
 
 
 def isolated_calls_for(
     executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None
 ) -> IsolatedCalls | None:
-    """Return how a loader calls functions on samples; None unless its executor is "processes"."""
+    """Return the object with which a loader calls functions on samples; None unless its executor is "processes"."""
     executor, workers = executor_after_fork(executor, workers)
     return IsolatedCalls(workers or available_cpus(), deaths, patience) if executor == "processes" else None
 
@@ -149,7 +149,7 @@ def _portable(results: list[Any], failures: dict[int, Any]) -> Outcome:
 
 @dataclass(frozen=True)
 class _SomeRowsKernel:
-    """A kernel that makes the call for some of the rows and ignores the results."""
+    """Kernel that runs the call on the rows of a block, and ignores the results."""
 
     call: Call
     keys: Keys

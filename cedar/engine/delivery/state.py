@@ -353,7 +353,7 @@ def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) 
 
 
 def _position_of_any_rank(deal: list[Any] | None) -> list[Any] | None:
-    """Return a position after the same number of units that is valid for every rank, without one in a rank's own run."""
+    """Return a position after the same number of units that is valid for every rank."""
     if deal is None:
         return None
     (taken, below, number), skip = deal

@@ -1,4 +1,4 @@
-"""Executor "processes": pools of worker processes that stay warm between runs. There is one pool per worker count."""
+"""Executor "processes": pools of worker processes that keep running between runs, one pool for each worker count."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from cedar.executors.processes.process import WorkerProcess
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import call_shipped, same
 
-_IDLE_SECONDS = 120.0  # seconds without use after which a pool is closed, once another pool is created
+_IDLE_SECONDS = 120.0  # when a pool is created, other pools that were unused for this long are closed
 _pools: dict[int, Pool] = {}
 _last_used: dict[int, float] = {}
 _leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-_fresh_pools: weakref.WeakSet[Pool] = weakref.WeakSet()  # created by ``fresh``
+_fresh_pools: weakref.WeakSet[Pool] = weakref.WeakSet()  # pools created by ``fresh``
 _lock = threading.Lock()
 
 
 class Lease(Executor):
-    """A run's use of a warm pool. Shutting it down can cancel the run's queued tasks, but keeps the workers.
+    """One run's access to a warm pool. ``shutdown`` can cancel the run's queued tasks, but does not end the workers.
 
-    With ``alone`` set, a worker gets its next task only after it finishes the last, so no task waits behind a slow one.
+    With ``alone`` set, a worker is sent a task only when it is idle, so that no task waits for a slow task to finish.
     """
 
     alone = False
@@ -66,7 +66,7 @@ class Lease(Executor):
         return [] if self._pool.closed else self._pool.members()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the run's use of the pool."""
+        """End this run's access to the pool. Other runs can still use it."""
         self._shut = True
         _last_used[self.workers] = time.monotonic()
         with self._adding:
@@ -83,12 +83,12 @@ class Lease(Executor):
 
     @property
     def ended(self) -> bool:
-        """Whether the pool is closed; its workers then take no more tasks."""
+        """Whether the pool is closed, so that its workers accept no more tasks."""
         return self._pool.closed
 
 
 def warm(workers: int) -> Pool:
-    """Return the warm pool with this many workers. New workers start in the background, and keep running after the run.
+    """Return the pool with this many workers. New workers start in the background, and keep running after the run.
 
     Args:
         workers: number of workers in the pool.
@@ -129,7 +129,7 @@ def _drop_idle(now: float) -> None:
 
 
 def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, float]:
-    """Measure the overhead of a task on a warm worker: return seconds per task, and bytes per second of transfer.
+    """Measure the overhead of tasks on a running worker; return seconds per task, and bytes transferred per second.
 
     Args:
         sample_bytes: size of the block that is sent to the worker and back; above 0.
@@ -178,7 +178,7 @@ def close() -> None:
 
 
 def _after_fork() -> None:
-    """In a forked child, abandon the parent's pools: keeper threads do not survive a fork, and the wires are shared."""
+    """In a forked child, abandon the parent's pools: the child has no keeper threads, and shares the parent's wires."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
     _parents.extend([*_pools.values(), *_fresh_pools])
@@ -187,7 +187,7 @@ def _after_fork() -> None:
     _pools.clear()
 
 
-_parents: list[Pool] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
+_parents: list[Pool] = []  # references to the parent's objects, so that their finalizers do not run in this child
 atexit.register(close)
 os.register_at_fork(after_in_child=_after_fork)
 forks.by(call_fresh)

@@ -1,4 +1,4 @@
-"""Client of the fork server, the process that forks workers. Each process has one, restarted if its settings change.
+"""Client of the fork server, which forks workers. Each process has one, restarted when inherited settings change.
 
 A forked worker starts in milliseconds and shares the memory of imported modules with the other workers.
 """
@@ -39,21 +39,21 @@ _VARIABLES = (
     "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "OPENCV_FOR_THREADS_NUM",
 )  # fmt: skip
 _THREAD_LIMITS = dict.fromkeys(_VARIABLES, "1") | {"TOKENIZERS_PARALLELISM": "false"}
-_START_SECONDS = 60.0  # max seconds for the server to start, or to fork a worker
-_END_SECONDS = 5.0  # max seconds for the server to end
-_LISTEN_SECONDS = 0.01  # seconds that a thread listens before it lets others use the socket
+_START_SECONDS = 60.0  # maximum seconds for the server to start, or to fork a worker
+_END_SECONDS = 5.0  # maximum seconds for the server to end
+_LISTEN_SECONDS = 0.01  # seconds for which a thread listens before it lets other threads use the socket
 
 
 def thread_limits() -> dict[str, str]:
     """Return the environment variables that limit threads in a worker.
 
-    polars gets as many threads as in this process: it cannot change the number later, and sums depend on it.
+    polars uses as many threads as in this process, because it cannot change the number later, and sums depend on it.
     """
     return _THREAD_LIMITS | {"POLARS_MAX_THREADS": str(NumericEnvironment.of_caller().polars)}
 
 
 def _inherited() -> dict[str, Any]:
-    """Return the settings of this process that workers inherit, as they are now."""
+    """Return the current settings of this process that workers inherit."""
     limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return {
         "executable": os.fsdecode(spawn.get_executable()),
@@ -83,7 +83,7 @@ class ForkServer:
         self._workers: set[int] = set()
         self._ended: dict[int, int] = {}  # exit codes of ended workers, by pid
         self._retired = self._lost = False
-        with fork_lock:  # a child forked now would keep the server's end open
+        with fork_lock:  # a child that is forked here would keep the server's end open
             self._control, peer = socket.socketpair()
             with peer:
                 code = _CODE.format(path=list(inherited["path"]), home=_HOME, end=peer.fileno(), parent=os.getpid())
@@ -93,7 +93,7 @@ class ForkServer:
                         stdin=subprocess.DEVNULL,
                         pass_fds=[peer.fileno()],
                         env=inherited["environment"],
-                        process_group=0,  # in its own group, it gets no Ctrl-C before it ignores SIGINT
+                        process_group=0,  # in its own process group, it receives no Ctrl-C before it ignores SIGINT
                     )
                 except OSError:
                     self._control.close()
@@ -125,7 +125,7 @@ class ForkServer:
         return ForkedWorker(number, self)
 
     def _next_reply(self) -> tuple[int, int]:
-        """Return the server's next reply to a request; note the workers that have ended.
+        """Return the server's next reply to a request. Also record workers whose end the server reports.
 
         Raises:
             OSError: the server does not answer in time.
@@ -136,7 +136,7 @@ class ForkServer:
                 continue
             if self._lost:
                 raise OSError(self._describe_ending())
-            self._process.kill()  # a late answer would be taken for the next request's
+            self._process.kill()  # otherwise a late reply would be mistaken for the reply to the next request
             self._lost = True
             raise OSError(f"the process that forks workers did not answer within {_START_SECONDS:g} s")
         return self._replies.popleft()
@@ -175,7 +175,7 @@ class ForkServer:
                 while pid not in self._ended and self._receive_message(min(max(remaining, 0.0), _LISTEN_SECONDS)):
                     pass
                 if pid in self._ended or self._lost:
-                    return self._ended.get(pid, -signal.SIGKILL)  # workers end with their server
+                    return self._ended.get(pid, -signal.SIGKILL)  # if the server is lost, its workers were killed
             if remaining <= 0:
                 return None
 
@@ -184,12 +184,12 @@ class ForkServer:
         return not self._lost and self._process.poll() is None
 
     def retire(self) -> None:
-        """Note that a new server replaces this one, which closes when its last worker has ended."""
+        """Called when a new server replaces this one: close this server once its last worker has ended."""
         self._retired = True
         self.forget(0)
 
     def forget(self, pid: int) -> None:
-        """Drop what is known about an ended worker; close a retired server after its last worker."""
+        """Forget an ended worker. If it was the last worker of a retired server, close the server."""
         with self._lock:
             self._workers.discard(pid)
             self._ended.pop(pid, None)
@@ -200,7 +200,7 @@ class ForkServer:
     def close(self) -> None:
         """End the server and all workers that it forked."""
         with suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # wakes a thread that is listening
+            self._control.shutdown(socket.SHUT_RDWR)  # wakes up a thread that is waiting for a message
         with self._lock:
             self._lost = True
             self._control.close()
@@ -210,7 +210,7 @@ class ForkServer:
             self._process.kill()
 
     def abandon(self) -> None:
-        """In a child of the process that started the server: close the copied socket."""
+        """In a forked child of the process that started the server, close the copied socket."""
         self._control.close()
 
 
@@ -244,7 +244,7 @@ class ForkedWorker:
         return code
 
     def kill(self) -> None:
-        """Kill the worker now."""
+        """Kill the worker immediately."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -298,5 +298,5 @@ def _after_fork() -> None:
     _server = None
 
 
-_parents: list[ForkServer] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
+_parents: list[ForkServer] = []  # references to the parent's objects, so that their finalizers do not run in this child
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Keeper: the thread that manages one worker. It starts it, sends tasks, receives answers, and replaces it on death."""
+"""Keeper: a thread that starts one worker, sends it tasks, receives its answers, and replaces it when it dies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cedar.executors.worker.main import CodeWanted, LogLine, Ready, ReceivedTask
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
-_SHORT_SECONDS = 0.1  # seconds; after a task this short, a second task is sent ahead of the worker's answer
+_SHORT_SECONDS = 0.1  # after a task shorter than this, send a second task before the worker has answered the first
 
 
 @dataclass
 class QueuedCall:
-    """A submitted call. With ``alone``, it never shares a worker's queue with another call."""
+    """A submitted call. With ``alone``, it is sent only to an idle worker, and no call is queued after it there."""
 
     future: Future[Any]
     fn: Callable[..., Any]
@@ -57,33 +57,33 @@ def _folder() -> str | None:
 
 
 class CallQueue(Protocol):
-    """Where a keeper gets its calls: a pool."""
+    """The source of a keeper's calls, implemented by ``Pool``."""
 
     @property
     def closed(self) -> bool: ...
 
     def take(self, wait: bool) -> QueuedCall | None:
-        """Return the next call; None if the pool is closed, or, without ``wait``, if no call may be sent ahead."""
+        """Return the next call; None if the pool is closed or, without ``wait``, if no call may be sent ahead."""
 
     def give_back(self, works: list[QueuedCall]) -> None:
         """Return calls that no worker has started to the queue."""
 
 
 class Keeper(threading.Thread):
-    """Manage one worker, and its replacements, until the queue is closed."""
+    """Manages one worker and its replacements until the queue is closed."""
 
     def __init__(self, queue: CallQueue, number: int) -> None:
         super().__init__(name=f"worker-keeper-{number}", daemon=True)
         self.ready = False
         self.worker: WorkerProcess | None = None
         self._queue = queue
-        self._sent: deque[QueuedCall] = deque()  # the worker is running the first
+        self._sent: deque[QueuedCall] = deque()  # unanswered calls; the worker is running the first of them
         self._answered = 0.0
         self._last_was_short = False  # whether the last task took less than ``_SHORT_SECONDS``
         self._starting = threading.Lock()
 
     def run(self) -> None:
-        """Run one worker after another. After a worker that did not start, wait for a call before starting the next."""
+        """Run one worker after another. If a worker did not start, wait for a call before starting the next worker."""
         first: list[QueuedCall] = []
         while not self._queue.closed:
             if self._run_worker(first):
@@ -93,19 +93,19 @@ class Keeper(threading.Thread):
                 first = [work] if work is not None else []
 
     def stop(self) -> None:
-        """Kill the worker, which also ends this thread once the queue is closed."""
+        """Kill the worker. If the queue is closed, this thread then ends too."""
         with self._starting:
             if self.worker is not None:
                 self.worker.kill()
 
     def _run_worker(self, first: list[QueuedCall]) -> bool:
-        """Start a worker and feed it until it dies, ``first`` first. Return False if it did not start."""
+        """Start a worker and send it calls, ``first`` before all others, until it dies; return whether it started."""
         why = ""
         try:
             self._serve(self._start(), first)
         except (EOFError, OSError) as error:
             why = str(error)
-        except Exception as error:  # noqa: BLE001 - on any error, the calls must fail rather than wait forever
+        except Exception as error:  # noqa: BLE001 - on any error, calls must fail instead of waiting forever
             why = f"{type(error).__name__}: {error}"
         started, self.ready = self.ready, False
         with self._starting:
@@ -120,7 +120,7 @@ class Keeper(threading.Thread):
                 raise EOFError
             worker = self.worker = WorkerProcess()
         while not isinstance(decode(worker.wire.receive()), Ready):
-            pass  # a log record from an import
+            pass  # the message is a log record from an import
         self.ready = True
         return worker
 
@@ -129,7 +129,7 @@ class Keeper(threading.Thread):
             self._receive_answer(worker)
 
     def _send_calls(self, worker: WorkerProcess, first: list[QueuedCall]) -> bool:
-        """Send the worker as many calls as it may hold; return False once the pool is closed and no answer is due."""
+        """Send the worker one or two calls; return False once the pool is closed and all answers have arrived."""
         while not self._sent or (self._last_was_short and len(self._sent) < 2 and not self._sent[0].alone):
             work = first.pop() if first else self._queue.take(not self._sent)
             if work is None:
@@ -138,7 +138,7 @@ class Keeper(threading.Thread):
         return True
 
     def _send_call(self, worker: WorkerProcess, work: QueuedCall) -> None:
-        if not self._sent and not worker.alive:  # it died before this call, which is not to blame
+        if not self._sent and not worker.alive:  # the worker died before it received this call
             self._queue.give_back([work])
             raise EOFError
         try:
@@ -173,7 +173,7 @@ class Keeper(threading.Thread):
             work.future.set_result(answer.value)
 
     def _fail_calls(self, works: list[QueuedCall], death: WorkerDied) -> None:
-        """Fail the call that the dead worker was running, and return its other calls to the queue."""
+        """Fail the call that the dead worker was running, and return the worker's other calls to the queue."""
         self._sent.clear()
         if works:
             self._queue.give_back(works[1:])
@@ -181,7 +181,7 @@ class Keeper(threading.Thread):
 
 
 def _log_record(record: logging.LogRecord) -> None:
-    """Log a worker's record in this process. An error in a handler or filter is logged, and fails no task."""
+    """Log a worker's record in this process. An error in a handler or filter is logged, and does not fail the task."""
     log = logging.getLogger(record.name)
     if not log.isEnabledFor(record.levelno):
         return
@@ -190,9 +190,9 @@ def _log_record(record: logging.LogRecord) -> None:
     except Exception as error:  # noqa: BLE001 - user code may raise anything
         if type(error) not in _reported_errors:
             _reported_errors.add(type(error))
-            with suppress(Exception):  # the handler may fail on this record too
+            with suppress(Exception):  # the handler may also fail on this warning
                 _log.warning("a logging handler or filter failed on a worker's log record", exc_info=True)
 
 
 _log = logging.getLogger("cedar")
-_reported_errors: set[type[Exception]] = set()  # errors already reported
+_reported_errors: set[type[Exception]] = set()  # types of errors in handlers that were already reported

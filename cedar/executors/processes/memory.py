@@ -1,4 +1,4 @@
-"""Describe how a process ended, and detect whether the kernel killed it because memory ran out."""
+"""Describe how a process ended, including whether the kernel killed it because memory ran out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cedar.core import forks
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _lock = forks.Lock()
-_explained = [0]  # the kernel's kills, up to this count, have each been matched to a dead worker
+_explained = [0]  # number of the kernel's kills that were already matched to a dead worker
 
 
 def kills() -> int | None:
-    """Return how many processes of this cgroup the kernel killed for lack of memory; None if it keeps no count."""
+    """Return how many processes of this cgroup the kernel killed for lack of memory; None if it does not count them."""
     for path in _count_files():
         with suppress(OSError, ValueError):
             with open(path, encoding="ascii") as file:
@@ -24,7 +24,7 @@ def kills() -> int | None:
 
 
 def was_killed(before: int | None) -> bool:
-    """Return whether a process killed by SIGKILL ran out of memory. Each kill the kernel counts explains one death.
+    """Return whether the kernel killed a process for lack of memory. Each kill that it counts explains one death.
 
     Args:
         before: the kernel's count when the process started.
@@ -41,7 +41,7 @@ def was_killed(before: int | None) -> bool:
 
 
 def _count_files() -> list[str]:
-    """Return the files with the kernel's counts, for cgroup versions 2 and 1; this process's own group first."""
+    """Return the files with the kernel's counts, for cgroup versions 2 and 1; this process's own group is first."""
     files = []
     with suppress(OSError), open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
         for line in file:

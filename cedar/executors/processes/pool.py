@@ -1,7 +1,7 @@
-"""Pool: an Executor whose worker processes stay warm between epochs and loaders.
+"""Pool: an Executor whose worker processes keep running between epochs and loaders.
 
-One thread per worker starts it, sends it tasks, receives the results, and replaces it if it dies. Only the task that
-the dead worker was running fails; a task queued behind it moves to another worker.
+For each worker, a thread starts the worker, sends it tasks, receives the results, and replaces the worker if it dies.
+Only the task that the dead worker was running fails. Tasks that were queued after it are sent to other workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from cedar.executors.processes.keeper import Keeper, QueuedCall
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
 
-_JOIN_SECONDS = 2.0  # seconds to wait for the keeper threads at shutdown
+_JOIN_SECONDS = 2.0  # maximum seconds to wait for the keeper threads at shutdown
 
 
 class Pool(Executor):
@@ -41,12 +41,12 @@ class Pool(Executor):
         return self.enter(QueuedCall(Future(), fn, args, kwargs))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Submit a call ahead of all queued calls: for a retry, whose result a caller may be waiting for."""
+        """Submit a call ahead of all queued calls. Used for retries, whose results a caller may be waiting for."""
         return self.enter(QueuedCall(Future(), fn, args, {}), first=True)
 
     def enter(self, work: QueuedCall, first: bool = False) -> Future[Any]:
         """Add a call at the end of the queue, or at its front (``first``); return its future."""
-        if not self._closed:  # checked before locking: after a fork, no thread would release the lock
+        if not self._closed:  # check before locking, because in a forked child no thread would release the lock
             with self._changed:
                 if not self._closed:
                     (self._waiting.appendleft if first else self._waiting.append)(work)
@@ -84,17 +84,17 @@ class Pool(Executor):
             keeper.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
-        """In a child of the process that owns the pool: close the copied wires, and leave the workers to the parent."""
+        """In a forked child of the process that owns the pool, close the copied wires without ending the workers."""
         self._closed = True
         for keeper in self._keepers:
             if keeper.worker is not None:
                 keeper.worker.wire.close()
 
     def take(self, wait: bool) -> QueuedCall | None:
-        """Return the next call; None if the pool is closed, or, without ``wait``, if no call may be sent ahead."""
+        """Return the next call; None if the pool is closed or, without ``wait``, if no call may be sent ahead."""
         with self._changed:
             while not self._closed:
-                # A call that an idle worker can start now is not sent ahead to a busy one.
+                # Do not send a call to a busy worker if an idle worker can start it now.
                 if len(self._waiting) > (0 if wait else self._idle) and (wait or not self._waiting[0].alone):
                     work = self._waiting.popleft()
                     if work.future.running() or work.future.set_running_or_notify_cancel():
@@ -108,7 +108,7 @@ class Pool(Executor):
             return None
 
     def give_back(self, works: list[QueuedCall]) -> None:
-        """Put calls that no worker has started back at the front of the queue."""
+        """Return calls that no worker has started to the front of the queue."""
         with self._changed:
             if not self._closed:
                 self._waiting.extendleft(reversed(works))

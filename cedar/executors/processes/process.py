@@ -12,11 +12,11 @@ from cedar.executors.processes.memory import ending
 from cedar.executors.worker.arena import fork_lock
 from cedar.executors.worker.wire import Wire
 
-_KILL_SECONDS = 5.0  # max seconds for a killed process to end
+_KILL_SECONDS = 5.0  # maximum seconds to wait for a killed process to end
 
 
 class WorkerDied(BrokenExecutor):
-    """A worker ended during a task, did not start (``started=False``), or gave no result (``ended=False``)."""
+    """A worker died during a task, did not start (``started=False``), or lost its result (``ended=False``)."""
 
     def __init__(self, how: str, started: bool = True, ended: bool = True) -> None:
         super().__init__(how if started else f"it could not be started ({how})")
@@ -35,7 +35,7 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         forks = server()
-        with fork_lock:  # a child forked now would keep the worker's end open and hide its death
+        with fork_lock:  # a child that is forked here would keep the worker's end open, and so hide its death
             parent_end, worker_end = socket.socketpair()
             with worker_end:
                 self.wire = Wire(parent_end)
@@ -54,7 +54,7 @@ class WorkerProcess:
         return self._process.poll() is None and not self.wire.ended()
 
     def kill(self, why: str = "") -> None:
-        """Kill the worker now. The caller must then call ``end``, whose result includes ``why``."""
+        """Kill the worker immediately. Its keeper then calls ``end``, whose description includes ``why``."""
         self._kill_reason = self._kill_reason or why
         self._process.kill()
 
@@ -67,7 +67,7 @@ class WorkerProcess:
             self._process.kill()
             try:
                 code = self._process.wait(_KILL_SECONDS)
-            except TimeoutError:  # even SIGKILL has to wait for the kernel
+            except TimeoutError:  # a process inside a system call may not end until the call returns
                 return f"{self._kill_reason or 'killed by SIGKILL'}, but still waiting in the kernel"
         if self._kill_reason:
             return f"{self._kill_reason}, ended by SIGKILL"

@@ -1,6 +1,6 @@
-"""Recovery: retry tasks whose worker died, and find the row that kills workers.
+"""Recovery: retry tasks whose worker died, and find the row that crashes workers.
 
-Kernels are pure and random draws are keyed by the row, so retries are safe. The caller gets exactly one result.
+Retries are safe: kernels are pure, and random draws depend only on the row. The caller receives exactly one result.
 """
 
 from cedar.executors.recovery.deaths import Death, Deaths

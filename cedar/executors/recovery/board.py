@@ -1,7 +1,7 @@
-"""Board: a page of shared memory where workers record which operator and row each running task has reached.
+"""Board: shared memory in which workers record the operator and row that each running task has reached.
 
-A process has one page and one file descriptor for all its workers and runs. The page's file is removed
-automatically, even if all processes are killed (on Linux; elsewhere it is a temporary file).
+A process has one board and one file descriptor for all its workers and runs. On Linux, the file has no name, so it
+disappears even if all processes are killed. On other systems it is a temporary file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("cedar")
 
 
 class AttemptBoard:
-    """A page of slots. Each attempt at a task takes one slot, where its worker writes marks: the operator and row.
+    """Shared memory with slots. Each attempt at a task uses one slot, in which its worker marks the operator and row.
 
     Examples:
         >>> board = AttemptBoard()
@@ -40,7 +40,7 @@ class AttemptBoard:
         self._fd, self._path = -1, ""
         try:
             self._page = self._shared(size)
-        except OSError as error:  # a file size limit or a full disk: run without marks
+        except OSError as error:  # there is a file size limit or the disk is full, so run without marks
             self._free.clear()
             self._page = mmap.mmap(-1, size)
             _log.warning("cannot share memory with workers (%s): rows that crash workers will not be named", error)
@@ -58,7 +58,7 @@ class AttemptBoard:
         return mmap.mmap(self._fd, size)
 
     def take(self) -> SlotAddress | None:
-        """Return an empty slot; None if all are taken. A task without a slot records no marks."""
+        """Return an empty slot; None if all slots are in use. A task without a slot records no marks."""
         with self._lock:
             if not self._free:
                 return None
@@ -67,9 +67,9 @@ class AttemptBoard:
         return SlotAddress(self._path, self._token, number, self._owner)
 
     def give(self, place: SlotAddress) -> None:
-        """Return a slot to which no process writes any more."""
+        """Make a slot available again, to which no process writes any more."""
         with self._lock:
-            self._free.append(place.number)  # ``take`` reuses the longest unused slot first
+            self._free.append(place.number)  # ``take`` reuses the slot that was unused for the longest time
 
     def read(self, place: SlotAddress) -> SlotReading | None:
         """Return the mark in a slot; None if it is empty."""

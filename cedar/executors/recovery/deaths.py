@@ -1,4 +1,4 @@
-"""Deaths: the workers that a loader lost, what each was running, and what happened to its task."""
+"""Deaths: a record of the workers that a loader lost, what each was running, and what happened to its task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Death:
 
     Args:
         how: exit code or signal, and whether the kernel reports that memory ran out.
-        operators: label of the operator that was running; of all the task's operators if unknown.
+        operators: label of the operator that was running; if unknown, label of all operators of the task.
         row: the row that was being processed, or the first of ``rows``; None if unknown.
-        rows: number of rows that may have been processed at the time.
-        then: what followed. "run again": the task was retried; "tried": the process was a trial; "bad row" or "bad
-            block": the row or its block also crashed fresh workers; "given up": the run was stopped.
+        rows: number of rows that may have been in process at that time.
+        then: what happened next. "run again": the task was retried; "tried": the process was a trial; "bad row" or
+            "bad block": the row or its block also crashed fresh workers; "given up": the run was stopped.
     """
 
     how: str
@@ -35,7 +35,7 @@ class Death:
     then: AfterDeath = "run again"
 
     def describe(self, row: RowRef | None) -> str:
-        """Describe the death in words; ``row`` is the row to name."""
+        """Describe the death in one line; ``row`` is the row to name in it."""
         where = "" if row is None else f", {row}" if self.rows <= 1 else f", {row} ({self.rows:,} rows)"
         then = {
             "run again": "its task was run again", "tried": "it was on trial",
@@ -49,9 +49,9 @@ class Death:
 
 
 class Deaths:
-    """The deaths of one loader's workers: ``count`` counts them all, ``latest`` holds the last thousand.
+    """The deaths of one loader's workers: ``count`` is their number, and ``latest`` lists the last thousand.
 
-    ``recoveries`` holds, for the last thousand recovered tasks, the seconds from detecting the loss to finishing.
+    ``recoveries`` lists, for the last thousand recovered tasks, the seconds from detecting the loss to finishing.
     """
 
     def __init__(self) -> None:
@@ -60,17 +60,17 @@ class Deaths:
         self.latest: deque[Death] = deque(maxlen=_MAX_KEPT)
         self.recoveries: deque[float] = deque(maxlen=_MAX_KEPT)
         self.in_a_row = 0  # deaths since a task last finished
-        self.known: dict[Mark, BadRow] = {}  # rows to blame; in another task, one death is then enough
+        self.known: dict[Mark, BadRow] = {}  # bad rows; if one crashes another task too, no further trials are needed
 
     def add(self, death: Death, ended: bool = True) -> None:
-        """Record a death. ``in_a_row`` counts it only if a process really ended."""
+        """Record a death. ``in_a_row`` counts only deaths in which a process ended."""
         with self._lock:
             self.count += 1
             self.in_a_row += ended
             self.latest.append(death)
 
     def done(self, lost: float) -> None:
-        """Record a finished task; ``lost`` is when it was last lost (``time.monotonic``), 0 if never."""
+        """Record a finished task; ``lost`` is the ``time.monotonic()`` of its latest loss, 0 if it was never lost."""
         self.in_a_row = 0
         if lost:
             self.recoveries.append(time.monotonic() - lost)

@@ -1,4 +1,4 @@
-"""Lost: tell errors that mean a worker was lost from errors that the task itself raised."""
+"""Distinguish errors that mean that a worker was lost from errors that the task itself raised."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from concurrent.futures import BrokenExecutor, CancelledError
 from concurrent.futures import thread as pools
 
-# Errors by which dask.distributed reports a lost worker; by name, so that this module does not import dask.
+# Names of the errors by which dask.distributed reports a lost worker; names avoid importing dask in this module.
 _LOST = frozenset({"KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError"})
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error means that a worker was lost, whichever executor raised it.
+    """Return whether an error means that a worker was lost, for any executor.
 
     Examples:
         >>> from concurrent.futures.process import BrokenProcessPool
@@ -25,6 +25,6 @@ def is_lost(error: BaseException) -> bool:
 
 def block_daemon_at_exit() -> None:
     """Block a daemon thread while the interpreter shuts down, so that it ends without a traceback."""
-    ends = pools._shutdown or not threading.main_thread().is_alive()  # pools reject tasks slightly earlier
+    ends = pools._shutdown or not threading.main_thread().is_alive()  # ``_shutdown`` is set slightly earlier
     if threading.current_thread().daemon and ends:
         threading.Event().wait()

@@ -1,4 +1,4 @@
-"""Patience: how long a run waits without progress, and how it detects that a process is stuck."""
+"""Patience: the limits of a run's waiting without progress, and how to detect that a process is stuck."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_MAX_STEP_SECONDS = 2.0  # seconds: a longer time between checks means that the checking process was itself stopped
+_MAX_STEP_SECONDS = 2.0  # a longer time between two checks means that the checking process itself was stopped
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,13 @@ class Patience:
     """Limits in seconds for tasks and processes that make no progress.
 
     Args:
-        timeout: without progress, until the worker is killed and its task retried, or the run ends. None: no limit.
-        warn: without progress, until a warning says what the run is waiting for.
-        stopped: until a process stopped by a signal is killed.
-        frozen: until a worker is killed if none of its threads ran, although one wakes every second.
-        look: between two checks.
-        clock: returns the current time; it never goes backward.
+        timeout: time without progress after which a worker is killed and its task retried, or the run ends; None
+            means no limit.
+        warn: time without progress after which a warning names what the run is waiting for.
+        stopped: time after which a process that was stopped by a signal is killed.
+        frozen: time after which a worker is killed if none of its threads ran, although one wakes up every second.
+        look: time between two checks.
+        clock: returns the current time in seconds, which never decreases.
     """
 
     timeout: float | None = None
@@ -35,10 +36,10 @@ class Patience:
 class StallTimer:
     """Measures for how long states have not changed.
 
-    Time during which this process was itself stopped, for example by Ctrl-Z or a paused container, does not count.
+    Time during which this process itself was stopped, for example by Ctrl-Z or a paused container, does not count.
 
     Args:
-        clock: returns the current time in seconds; it never goes backward.
+        clock: returns the current time in seconds, which never decreases.
         look: seconds between two checks.
 
     Examples:
@@ -68,7 +69,7 @@ class StallTimer:
 
 @dataclass(frozen=True)
 class Pulse:
-    """What ``/proc`` reports of a process: its state (R, S, D, T, ...), and how often its threads switched context."""
+    """A process's state according to ``/proc`` (R, S, D, T, ...), and the number of its threads' context switches."""
 
     state: str
     turns: int
@@ -85,7 +86,7 @@ def pulse(pid: int) -> Pulse | None:
     """
     turns = 0
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # the process name may be cut inside a character
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # the process name may end inside a character
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):  # the thread has ended
                 turns += _context_switches((thread / "status").read_text(errors="replace"))
@@ -99,13 +100,12 @@ def _context_switches(status: str) -> int:
 
 
 def why_stopped(pulse: Pulse, seconds: float, patience: Patience, has_heartbeat: bool) -> str:
-    """Say why a process will not continue by itself, given its pulse for ``seconds``; "" if it may continue.
+    """Return why a process with an unchanged pulse for ``seconds`` cannot continue by itself; "" if it may continue.
 
-    A traced process (state t) is under a debugger and may continue.
+    A traced process (state t) is stopped by a debugger and may continue.
 
     Args:
-        beats: whether a thread of the process wakes every second, whatever the others do, if only to wait for the
-            GIL.
+        has_heartbeat: whether a thread of the process wakes up every second, even if other threads hold the GIL.
     """
     if pulse.state == "T" and seconds >= patience.stopped:
         return f"stopped by a signal, for {seconds:.0f} s"

@@ -27,25 +27,25 @@ from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
 
 _log = logging.getLogger("cedar")
-_MAX_DEATHS_IN_A_ROW = 100  # max deaths without a finished task in between
-_MAX_DEATHS_OF_TASK = 25  # max deaths of one task that reveal no bad row
-_MAX_FAILED_STARTS = 3  # max workers that exit before they are ready, without a finished task in between
+_MAX_DEATHS_IN_A_ROW = 100  # maximum deaths without a finished task in between
+_MAX_DEATHS_OF_TASK = 25  # maximum deaths of workers during one task that reveal no bad row
+_MAX_FAILED_STARTS = 3  # maximum workers that exit before they are ready, without a finished task in between
 _STOPPED = "the epoch was stopped; the state is that of the last batch received"
 
 
 class WorkersDied(WorkerError):
-    """A task was given up because its workers die or do not start, and no row is to blame."""
+    """A task failed because its workers die or do not start, and no row is to blame."""
 
 
 class Recovery:
-    """Supervises the tasks that one run sends to other processes, whichever executor starts these.
+    """Supervises the tasks that one run sends to other processes, with any executor.
 
-    It retries lost tasks, runs trials of suspect rows, checks for stuck workers, and gives up after too many deaths.
-    Once it is closed, lost tasks are canceled.
+    It retries lost tasks, runs trials of rows that may crash workers, checks for stuck workers, and gives up after too
+    many deaths. Once it is closed, lost tasks are canceled.
 
     Args:
-        executor: returns the executor to submit to; called for each submission.
-        deaths: record of the workers that died.
+        executor: returns the executor for the next submission.
+        deaths: records the workers that died.
         marks: whether the workers run on this machine, so that their marks are visible on the board.
         patience: how long to wait without progress.
     """
@@ -62,15 +62,15 @@ class Recovery:
         self._thread: threading.Thread | None = None
         self._patience = patience or Patience()
         self._watch = WorkerWatch(self._patience)
-        self._tasks: set[SupervisedTask] = set()  # in progress
+        self._tasks: set[SupervisedTask] = set()  # tasks in progress
         self._check_interval = self._patience.look  # seconds between two checks for stuck workers
-        self._check_has_failed = False  # a check has failed, and a warning was logged
+        self._check_has_failed = False  # whether a check has failed and a warning was logged
         self._done = 0
         self._unstarted = 0
         self._extra_check: Callable[[], None] | None = None
 
     def submit(self, work: TaskWork) -> Future[Result]:
-        """Submit a task, and return a future that survives the death of workers.
+        """Submit a task. If its worker dies, the task is retried, and the returned future remains valid.
 
         Raises:
             WorkerError: the executor accepts no tasks.
@@ -88,14 +88,14 @@ class Recovery:
         self._start()
 
     def progress(self) -> object:
-        """Return a value that changes whenever a task finishes, is lost, or moves to another row or block."""
+        """Return a value that changes whenever a task finishes, is lost, or reaches another row or block."""
         board = process_board()
         with self._lock:
             places = [task.place for task in self._tasks if task.place is not None]
         return self._done, self._deaths.count, [board.read(place) for place in places]
 
     def at_work(self) -> list[RunningTask]:
-        """Return the tasks whose marks show that they have started; if there are none, all tasks that were sent."""
+        """Return the tasks whose marks show that they have started; if there are none, all submitted tasks."""
         board, running, sent = process_board(), [], []
         with self._lock:
             tasks = [(task, task.place) for task in self._tasks]
@@ -125,7 +125,7 @@ class Recovery:
             self._release(task)
             raise
         try:
-            first = getattr(executor, "submit_first", executor.submit)  # retries go first: others may wait for them
+            first = getattr(executor, "submit_first", executor.submit)  # for retries, which other tasks may wait for
             attempt = task.work.send(first if task.deaths else executor.submit, marks)
         except (RuntimeError, BrokenExecutor) as error:
             self._release(task)
@@ -150,23 +150,23 @@ class Recovery:
         return fresh() if task.in_fresh_process else warm(1) if task.on_this_machine else self._executor()
 
     def _attempt_done(self, task: SupervisedTask, attempt: Future[Result]) -> None:
-        """Handle an attempt's result. This runs in a thread of the executor, so it must not block or submit tasks."""
+        """Handle an attempt's result. The executor calls this in its thread, so it must not block or submit tasks."""
         error = CancelledError() if attempt.cancelled() else attempt.exception()
         outcome: Any = attempt.result() if error is None else error
         if (isinstance(outcome, Survived) or (error is not None and is_lost(error))) and not task.cancelled():
             task.lost = task.lost if isinstance(outcome, Survived) else time.monotonic()
             self._lost.put((task, outcome))
             self._start()
-            if self._closed:  # the recovery thread may have ended
+            if self._closed:  # the recovery thread may have ended already
                 self._cancel_lost()
-                self._lost.put(None)  # if it has not, tell it again to end: _cancel_lost removed that request
+                self._lost.put(None)  # if it has not ended, wake it up again, because _cancel_lost removed that request
             return
         self._release(task)
         if error is None:
             self._deaths.done(task.lost)
             self._unstarted = 0
             self._done += 1
-        task.attempt = None  # breaks a reference cycle, which would keep the result in memory
+        task.attempt = None  # breaks a reference cycle that would keep the result in memory
         _settle(task, error, outcome)
 
     def _release(self, task: SupervisedTask) -> None:
@@ -188,7 +188,7 @@ class Recovery:
         if seconds < self._check_interval:
             self._check_interval = seconds
             if self._thread is not None:
-                self._lost.put(None)  # wakes the thread
+                self._lost.put(None)  # wakes up the thread
 
     def _run(self) -> None:
         while True:
@@ -219,7 +219,7 @@ class Recovery:
                 self._release(task)
                 task.cancel()
                 return
-            if getattr(self._executor(), "ended", False):  # the pool was closed on purpose, as at program exit
+            if getattr(self._executor(), "ended", False):  # the pool was closed intentionally, such as at exit
                 self._release(task)
                 _settle(task, cause if isinstance(cause, BaseException) else CancelledError(), None)
                 return
@@ -234,7 +234,7 @@ class Recovery:
         how = how_it_ended(error)
         if task.ended or task.silent:
             how = f"{task.ended or task.silent}, ended by SIGKILL"
-        ended = getattr(error, "ended", True)  # otherwise the process may still run, and its mark shows nothing
+        ended = getattr(error, "ended", True)  # if False, the process may still run, so its mark must be ignored
         seen = None if task.place is None or not ended else process_board().read(task.place)
         self._release(task)
         if not getattr(error, "started", True) and "exit code" in how:
@@ -256,7 +256,7 @@ class Recovery:
         self._send(task)
 
     def _after_survival(self, task: SupervisedTask) -> None:
-        """Handle a trial whose process survived: run the next trial, or retry the task."""
+        """Run the next trial, or retry the task, after a trial whose process survived."""
         trial = task.trial
         self._release(task)
         task.survived()
@@ -272,10 +272,10 @@ class Recovery:
         return replace(mark.ref, url=task.work.reads) if task.work.reads else mark.ref
 
     def _record(self, task: SupervisedTask, mark: Mark | None, how: str, then: AfterDeath, ended: bool = True) -> None:
-        known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # negative for samples without keys
+        known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # negative source numbers mean made-up keys
         row, rows = (self._row_ref(task, mark), mark.rows) if known and mark is not None else (None, 0)
         death = Death(how, task.work.named(mark), row, rows, then)
-        if then != "tried":  # a trial's process is not one of the run's workers
+        if then != "tried":  # do not count the process of a trial, which is not one of the run's workers
             self._deaths.add(death, ended)
         _log.warning("a worker was lost: %s", death)
 
@@ -308,7 +308,7 @@ class Recovery:
     def _look(self) -> None:
         try:
             self._check_workers()
-        except Exception:  # noqa: BLE001 - lost tasks must still be retried
+        except Exception:  # noqa: BLE001 - after a failed check, lost tasks must still be retried
             if not self._check_has_failed:
                 _log.warning("checking for stuck workers failed", exc_info=True)
             self._check_has_failed = True
@@ -322,7 +322,7 @@ class Recovery:
 
 
 def how_it_ended(error: BaseException) -> str:
-    """Describe how a worker ended."""
+    """Describe how a worker ended, from the error of its task."""
     text = str(error).strip().partition("\n")[0]
     if type(error).__name__ == "WorkerDied":
         return text
@@ -346,7 +346,7 @@ def refused(error: BaseException) -> WorkerError:
 
 
 def _settle(task: SupervisedTask, error: BaseException | None, result: Any) -> None:
-    with suppress(InvalidStateError):  # it was canceled meanwhile
+    with suppress(InvalidStateError):  # the task was canceled in the meantime
         if not task.done():
             if error is None:
                 task.set_result(result)

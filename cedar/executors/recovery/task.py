@@ -1,4 +1,4 @@
-"""Task: one task over all its attempts, and what these reveal about a row that kills workers."""
+"""Task: a task with all its attempts, and the search for a row that crashes its workers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, Slo
 from cedar.tasks.chain import Program, Result
 
 Submit: TypeAlias = "Callable[..., Future[Result]]"
-_MAX_SAME_DEATHS = 6  # max deaths in a row at the same mark, if they reveal no single row
-_MAX_TRIALS = 5  # max series of trials in a row that find nothing to blame
-_CRASHES_TO_BLAME = 2  # processes that a row or block must crash before it is to blame
+_MAX_SAME_DEATHS = 6  # maximum consecutive deaths at the same mark, if they reveal no single row
+_MAX_TRIALS = 5  # maximum consecutive series of trials that find no row or block to blame
+_CRASHES_TO_BLAME = 2  # number of fresh processes that a row or block must crash to be considered bad
 
 
 @dataclass(frozen=True)
 class TaskWork:
-    """What a task does, and how to submit it.
+    """The work of a task, and how to submit it.
 
     Args:
         program: the steps that the task runs.
-        send: passes the task to the given ``submit``, with the marks in its ``Env``; called once per attempt.
-        reads: URL or other name of what the task reads; empty if it gets its rows with the call.
-        limits: time limits of the functions that have one, in seconds per call.
+        send: submits the task by the given ``submit``, with the given marks in its ``Env``; called once per attempt.
+        reads: URL or other name of what the task reads; empty if its rows are sent with the call.
+        limits: seconds per call, of the functions that have a time limit.
         fine: mark each row from the first attempt on.
-        most: how many bad rows it may have before it is given up. None: any number.
+        most: maximum number of bad rows before the task fails; None means no limit.
     """
 
     program: Program
@@ -51,10 +51,11 @@ class TaskWork:
 
 
 class SupervisedTask(Future[Result]):
-    """The future that the caller waits for, over all attempts. The first result counts; later ones are dropped.
+    """The future that the caller waits for, across all attempts. Only the first result counts.
 
-    The first attempt marks operators and blocks, later attempts rows. If a later one dies at a row, trials in fresh
-    processes follow: the row alone, then its block. A row or block that crashes two of them is bad, and is left out.
+    In the first attempt, the worker marks the operator and block that it works on; in later attempts, it marks rows. If
+    a later attempt dies at a row, trials in fresh processes run the row by itself, and then its block. A row or block
+    that crashes two fresh processes is bad, and is left out of the next attempt.
     """
 
     def __init__(self, work: TaskWork) -> None:
@@ -62,17 +63,17 @@ class SupervisedTask(Future[Result]):
         self.work = work
         self.attempt: Future[Any] | None = None
         self.place: SlotAddress | None = None
-        self.killed = 0.0  # when this attempt's worker was killed because a call exceeded its time limit
-        self.ended = ""  # why its worker was killed, if no row is to blame
-        self.silent = ""  # why its worker was killed, if it made no progress
-        self.sent = 0.0  # when this attempt was submitted
-        self.lost = 0.0  # when the task was last found to be lost
+        self.killed = 0.0  # time at which this attempt's worker was killed, because a call exceeded its time limit
+        self.ended = ""  # why this attempt's worker was killed, if that was not caused by a row
+        self.silent = ""  # why this attempt's worker was killed, if it made no progress
+        self.sent = 0.0  # time at which this attempt was submitted
+        self.lost = 0.0  # time at which the latest loss of the task was detected
         self.deaths = 0
-        self.on_this_machine = False  # run the next attempt on this machine, where marks are visible
-        self.fruitless_trials = 0  # series of trials in a row that found nothing to blame
-        self.trial: Trial | None = None  # what the next attempt runs instead of the task
-        self._crashes = 0  # processes that the trial crashed
-        self._group: Mark | None = None  # rows passed in one call, one of which is the suspect
+        self.on_this_machine = False  # whether to run the next attempt on this machine, where marks are visible
+        self.fruitless_trials = 0  # consecutive series of trials that found no row or block to blame
+        self.trial: Trial | None = None  # the trial that the next attempt runs instead of the task
+        self._crashes = 0  # number of processes that the trial has crashed
+        self._group: Mark | None = None  # rows passed in one call, one of which may crash workers
         self._fine = False
         self._unmarked = 0
         self._same_mark = 0
@@ -89,11 +90,11 @@ class SupervisedTask(Future[Result]):
 
     @property
     def in_fresh_process(self) -> bool:
-        """Whether the next attempt needs a fresh process: it is a trial, or trials found nothing to blame."""
+        """Whether the next attempt needs a fresh process, because it is a trial, or because trials found no cause."""
         return self.trial is not None or self.fruitless_trials > 0
 
     def marks(self, patience: float = 0.0, fine: bool = False) -> Marks | None:
-        """Return the marks for the next attempt. It marks each row on retries, and given a limit (``patience``)."""
+        """Return the marks for the next attempt. Retries, and attempts with a limit ``patience``, mark each row."""
         self._fine = fine or self.work.fine or self.deaths > 0 or patience > 0
         if self.place is None:
             self.trial = None
@@ -101,11 +102,11 @@ class SupervisedTask(Future[Result]):
         return Marks(self.place, self._fine, self._divided, self._bad, self.trial)
 
     def learn(self, seen: SlotReading | None, how: str, known: Mapping[Mark, BadRow]) -> BadRow | None:
-        """Learn from a lost attempt: plan a trial if useful; return the row or block if it is now known to be bad.
+        """Evaluate a lost attempt: plan a trial if it may help, and return a row or block that is now known to be bad.
 
         Args:
-            seen: the mark that the attempt left, if any.
-            how: how the process ended.
+            seen: the last mark of the attempt; None if it left none.
+            how: description of how the process ended.
             known: bad rows of other tasks, by mark.
         """
         self.deaths += self.trial is None or seen is None or bool(self.ended)
@@ -122,7 +123,7 @@ class SupervisedTask(Future[Result]):
         mark = seen.mark
         self._same_mark = self._same_mark + 1 if mark == self._last else 1
         again, self._last = mark == self._last, mark
-        if any(mark == entry.mark for entry in self._bad):  # the bad row was left out, and yet the process died
+        if any(mark == entry.mark for entry in self._bad):  # the process died although the bad row was left out
             return None
         if not mark.rows or (mark in self._divided):
             return None
@@ -131,16 +132,16 @@ class SupervisedTask(Future[Result]):
             self.trial = Trial(mark, apiece=True) if again else None
         elif self._fine and mark in known and known[mark] not in self._bad:
             return self._blame(known[mark])
-        elif self._fine:  # without it, a mark names a row only if its block has one row
+        elif self._fine:  # otherwise, a mark identifies a row only if its block has one row
             self.trial = Trial(mark, alone=mark.rows == 1)
         return None
 
     def _after_trial_death(self, trial: Trial, seen: SlotReading | None, how: str) -> BadRow | None:
-        """Handle a trial whose process died."""
+        """Evaluate a trial whose process died; return the row or block if it is now known to be bad."""
         if seen is None:
             return None
         mark, suspect = seen.mark, trial.suspect
-        if not mark.rows or (suspect.rows > 1 and not suspect.divisible and mark != suspect):  # it died elsewhere
+        if not mark.rows or (suspect.rows > 1 and not suspect.divisible and mark != suspect):  # not at the suspect
             self._blame_nothing()
             return None
         if trial.apiece and not trial.alone:
@@ -156,13 +157,13 @@ class SupervisedTask(Future[Result]):
         return self._blame(BadRow(row, reported, bool(self.silent), block))
 
     def survived(self) -> None:
-        """Handle a trial whose process survived: try the block after the row; after the block, nothing is to blame."""
+        """Evaluate a trial whose process survived: next, try the row's block; if it was the block, stop the trials."""
         trial = self.trial
         assert trial is not None
         if trial.alone:
             self._start_trial(Trial(trial.suspect))
             return
-        if trial.apiece:  # passed one by one, the rows crash no process
+        if trial.apiece:  # the rows crash no process if they are passed one by one, so do that from now on
             self._divided += (trial.suspect,)
         self._blame_nothing()
 
@@ -184,7 +185,7 @@ class SupervisedTask(Future[Result]):
 
     @property
     def max_loss(self) -> bool:
-        """Whether to give up: too many bad rows, repeated deaths without a suspect row, or trials that find nothing."""
+        """Whether to give up, after too many bad rows, deaths at the same mark, or trials that found no cause."""
         many = self.work.most is not None and len(self._bad) > self.work.most
         return many or self._same_mark >= _MAX_SAME_DEATHS or self.fruitless_trials >= _MAX_TRIALS
 
@@ -195,7 +196,7 @@ class SupervisedTask(Future[Result]):
 
 
 def time_limits(program: Program, reader: Any = None) -> tuple[float, ...]:
-    """Return the time limits of a program's functions, and of those that a reader runs."""
+    """Return the time limits of the functions that a program and a reader call, in seconds."""
     programs = [program, *([reader.program] if hasattr(reader, "program") else [])]
     steps = [step for each in programs for step in (*each.steps, *(each.written or ()))]
     calls = [getattr(part.kernel, "call", None) for step in steps for part in (step.parts or (step,))]

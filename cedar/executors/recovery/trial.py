@@ -1,6 +1,6 @@
-"""Trial: run only the row at which a worker died in a fresh process, and then the row's block.
+"""Trial: in a fresh process, run only the row at which a worker died, or only that row's block.
 
-If the process dies, the row or block is the suspect; ``task`` decides which is to blame.
+``SupervisedTask`` decides from the results of trials which row or block is to blame.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def read_trial_task(code: Code, env: Env, split: Any, lap: int, first: int) -> S
     assert env.marks is not None
     trial = env.marks.trial
     if trial is not None and trial.alone and getattr(plain.source, "cuts_splits", False):
-        row = trial.suspect.key[2]  # the source can read this row without the others
+        row = trial.suspect.key[2]  # the source can read this row without reading other rows
         split = replace(split, start=row, stop=row + 1, rows=1)
     blocks = marked(plain.blocks(split, lap), plain, split, first, env)
     return run_trial((*steps, *program.steps), (from_row(block, first) for block in blocks), env)
 
 
 def _source_and_steps(reader: Any) -> tuple[Reader, tuple[KernelStep, ...]]:
-    """Return a reader's source reader, and the steps that the reader itself runs on its rows."""
-    if hasattr(reader, "program"):  # a reader for ``cache()``
+    """Return the innermost reader, which reads the source, and the steps that the outer readers run on its rows."""
+    if hasattr(reader, "program"):  # this is the reader of a ``cache()``
         plain, steps = _source_and_steps(reader.reader)
         return plain, (*steps, *reader.program.steps)
     if isinstance(reader, Reader):
@@ -65,7 +65,7 @@ def run_trial(steps: Sequence[KernelStep], blocks: Iterable[Block], env: Env) ->
     assert env.marks is not None
     assert env.marks.trial is not None
     trial, env = env.marks.trial, replace(env, watch="")
-    with suppress(Exception):  # only crashes count, not errors
+    with suppress(Exception):  # a trial detects only crashes, not errors
         for block in blocks:
             slots = _slots(block, trial.suspect)
             if slots:
@@ -75,14 +75,14 @@ def run_trial(steps: Sequence[KernelStep], blocks: Iterable[Block], env: Env) ->
 
 
 def _slots(block: Block, suspect: Mark) -> list[int]:
-    """Return the slots of the suspect row in a task's input; an earlier operator may have made it from an input row."""
+    """Return the slots of the suspect row in a task's input, or of the input rows from which an operator made it."""
     keys = each_key(block.keys)
     same = [slot for slot, key in enumerate(keys) if key == suspect.key]
     return same or [slot for slot, key in enumerate(keys) if key[:3] == suspect.key[:3]]
 
 
 def _steps_until(steps: Sequence[KernelStep], operator: int) -> tuple[KernelStep, ...]:
-    """Return the steps up to and including an operator's; none if the worker died while reading."""
+    """Return the steps up to and including that of an operator; none if the worker died while reading."""
     if operator == READING:
         return ()
     last = next((i for i, step in enumerate(steps) if operator in step.operators), len(steps) - 1)

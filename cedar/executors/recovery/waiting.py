@@ -1,4 +1,4 @@
-"""Waiting: wait for a result; warn if nothing makes progress, and raise if that lasts too long."""
+"""Waiting: wait for a result, warn if no task makes progress, and raise an error if that lasts too long."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cedar.operators.base import Env
 from cedar.operators.marks import Marks, SlotAddress
 
 _log = logging.getLogger("cedar")
-_GRACE_SECONDS = 10.0  # seconds beyond twice the limit: by then, recovery should have killed a stuck worker
+_GRACE_SECONDS = 10.0  # seconds to wait beyond twice the timeout, so that recovery can first kill a stuck worker
 _POLL_SECONDS = 0.1  # seconds between two checks whether the run has ended
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RunningTask:
-    """A task in progress: its label, where it runs, when it began, and the row it has reached, if known."""
+    """A task in progress: its label, its process or thread, its start time, and the row it has reached, if known."""
 
     label: str
     where: str
@@ -41,11 +41,11 @@ class RunningTask:
 
 
 class Waiting:
-    """Waits for the results of one run.
+    """Waits for the results of one run's tasks.
 
     Args:
         patience: how long to wait.
-        progress: returns a value that changes with each progress.
+        progress: returns a value that changes whenever a task makes progress.
         at_work: returns the tasks in progress.
         ends: returns whether recovery kills stuck workers and retries their tasks.
     """
@@ -65,7 +65,7 @@ class Waiting:
         """Wait until one of the futures is done; ``awaited`` describes them in messages.
 
         Raises:
-            WorkerError: nothing made progress for too long.
+            WorkerError: no task made progress for too long.
         """
         if any(future.done() for future in futures):
             return
@@ -75,7 +75,7 @@ class Waiting:
             self.look(still, awaited)
 
     def look(self, still: StallTimer, awaited: str) -> None:
-        """Check once for progress; warn or raise as ``wait`` does."""
+        """Check once for progress; log a warning or raise WorkerError if there was none for too long."""
         seconds = still.look({"progress": self._progress()})["progress"]
         timeout = self.patience.timeout
         if seconds >= self.patience.warn and not self._warned:
@@ -99,7 +99,7 @@ class Waiting:
 
 
 def _any_done(futures: Sequence[Future[Any]], seconds: float) -> bool:
-    """Wait briefly; return whether a future is done. ``concurrent.futures.wait`` notices a cancellation too late."""
+    """Wait up to ``seconds``; return whether a future is done. ``wait_for`` would notice a cancellation too late."""
     if len(futures) == 1:
         with suppress(TimeoutError, CancelledError):
             futures[0].exception(seconds)
@@ -120,8 +120,8 @@ class LocalTasks:
     """Tasks that run in threads of this process, including the caller's thread.
 
     Args:
-        patience: if it has a ``timeout``, rows are marked, so that progress is visible.
-        named: describes, for messages, what a call with these arguments does.
+        patience: if it has a ``timeout``, tasks mark the rows they reach, so that progress is visible.
+        named: returns a description of a call with the given arguments, for messages.
     """
 
     def __init__(self, patience: Patience, named: Callable[[tuple[Any, ...]], str]) -> None:
@@ -132,7 +132,7 @@ class LocalTasks:
         self.done = 0
 
     def run(self, stop: Stop, fn: Callable[..., T], *args: Any) -> T:
-        """Run a call in this thread; with a time limit, in a new thread, which is abandoned if it hangs."""
+        """Run a call in this thread. With a ``timeout``, run it in a new thread, which is abandoned if it hangs."""
         number = next(self._numbers)
         call = self._calls[number] = _WaitingCall(args, threading.current_thread().name, time.monotonic())
         try:
@@ -158,7 +158,7 @@ class LocalTasks:
         return bool(self._calls)
 
     def progress(self) -> object:
-        """Return a value that changes whenever a task finishes or moves to another row."""
+        """Return a value that changes whenever a task finishes or reaches another row."""
         return self.done, tuple(self._slot_reading(call) for call in list(self._calls.values()))
 
     def _slot_reading(self, call: _WaitingCall) -> object:

@@ -1,4 +1,4 @@
-"""Watch: kill workers on this machine that are stuck, or whose current call exceeds its time limit."""
+"""Watch: kill workers on this machine that are stuck or whose current call exceeds its time limit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class OwnWorker(Protocol):
     pid: int
 
     def kill(self, why: str = "") -> None:
-        """Kill the worker; ``why`` becomes the error of its tasks."""
+        """Kill the worker; ``why`` is reported as the reason."""
 
 
 class WorkerWatch:
-    """Watches the workers of one run. Recovery then handles a killed worker like any other lost one."""
+    """Watches the workers of one run. ``Recovery`` handles the workers that it kills like other lost workers."""
 
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
@@ -34,11 +34,11 @@ class WorkerWatch:
     def look(self, members: Iterable[OwnWorker], tasks: Sequence[SupervisedTask]) -> None:
         """Check all workers once. Call this at least every ``patience.look`` seconds.
 
-        A running process shows in its threads' context switches, and a task's progress in its mark.
+        A process is running if its threads switch context, and a task makes progress if its mark changes.
 
         Args:
             members: the executor's own worker processes.
-            tasks: the tasks in progress; processes on this machine that wrote their marks are checked too.
+            tasks: the tasks in progress. Other processes on this machine that wrote their marks are checked too.
         """
         at = {task: seen for task in tasks if (seen := _reading_of_other_process(task)) is not None}
         own = {member.pid: member for member in members}
@@ -54,7 +54,7 @@ class WorkerWatch:
                 self._end_stopped(why, own.get(pid), {task: seen for task, seen in at.items() if seen.pid == pid})
 
     def _end_late(self, task: SupervisedTask, seen: SlotReading, still: float) -> None:
-        """Kill the worker of a task whose call exceeds its own limit, or which made no progress within the loader's."""
+        """Kill a task's worker if a call exceeds its time limit, or without progress within the loader's timeout."""
         now, timeout = time.monotonic(), self.patience.timeout
         if task.killed or task.silent:
             return
@@ -73,14 +73,14 @@ class WorkerWatch:
 
 
 def _reading_of_other_process(task: SupervisedTask) -> SlotReading | None:
-    """Return a task's slot if another process on this machine wrote it; otherwise None."""
+    """Return what a task's slot contains if another process on this machine wrote it; otherwise None."""
     place = task.place
     seen = None if place is None else process_board().read(place)
     return None if seen is None or seen.pid == os.getpid() else seen
 
 
 def _kill(place: SlotAddress | None, seen: SlotReading) -> bool:
-    """Kill the process that wrote a mark; return False if it has moved on from that mark."""
+    """Kill the process that wrote a mark; return False if the slot has a newer mark."""
     board: AttemptBoard = process_board()
     if place is None:
         return False
@@ -90,7 +90,7 @@ def _kill(place: SlotAddress | None, seen: SlotReading) -> bool:
             return True
         process = os.pidfd_open(seen.pid)
         try:
-            if board.read(place) == seen:  # so the pid still belongs to the process that wrote the mark
+            if board.read(place) == seen:  # then the pid still belongs to the process that wrote the mark
                 signal.pidfd_send_signal(process, signal.SIGKILL)
                 return True
         finally:

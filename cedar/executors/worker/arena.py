@@ -1,8 +1,7 @@
 """Arena: memory shared by two processes. One process writes buffers to it, and the other reads them without a copy.
 
-The reader creates the arena, maps it, and sends its file descriptor once. The writer chooses the bytes for each
-buffer, and the reader's next message lists the buffers it has released. The file is unnamed, so it disappears with
-the processes.
+The reader creates the arena, maps it, and sends its file descriptor once. The writer allocates space for each buffer,
+and the reader's next message lists the buffers that it released. The file has no name, so it ends with the processes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-CAPACITY = 128 << 20  # bytes of address space; memory is allocated on first use
+CAPACITY = 128 << 20  # size in bytes; physical memory is allocated on first use
 _ALIGN = 64
 _MAX_UNUSED_BYTES = 16 << 20  # bytes that may be unused before the writer returns them to the system
 _PUTS_BETWEEN_TRIMS = 64  # buffers written between two checks for unused memory
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class _OnceFilter(logging.Filter):
-    """Let only the first record through, so that several workers do not repeat the same warning."""
+    """Passes only the first record, so that several workers do not repeat the same warning."""
 
     reported = False
 
@@ -40,7 +39,7 @@ _log.addFilter(_OnceFilter())
 
 
 def warn(error: Exception) -> None:
-    """Warn once that shared memory is missing or full. In a worker this sends a message: do not call it in ``send``."""
+    """Warn once that shared memory is missing or full. Do not call this in ``send``: in a worker, logging sends too."""
     _log.warning(
         "shared memory is missing or full (%s): rows travel through pipes, which costs another copy; "
         "give the container more, such as docker run --shm-size=1g", error,
@@ -48,7 +47,7 @@ def warn(error: Exception) -> None:
 
 
 class RangeAllocator:
-    """Allocate byte ranges of an arena by first fit, so that the high addresses are used last.
+    """Allocates byte ranges of an arena by first fit, so that high addresses are used last.
 
     Args:
         capacity: size of the arena in bytes; a multiple of 64.
@@ -80,7 +79,7 @@ class RangeAllocator:
         return None
 
     def free(self, start: int) -> None:
-        """Free the range whose start ``take`` returned."""
+        """Free the range that begins at ``start``, a value that ``take`` returned."""
         stop = self._stop_by_start.pop(start)
         i = bisect.bisect(self._starts, start)
         if i < len(self._starts) and self._starts[i] == stop:
@@ -110,7 +109,7 @@ class Outbox:
     """The writer's side of an arena.
 
     Args:
-        number: the arena's number; its reader counts them from 1.
+        number: the arena's number; each reader numbers its arenas from 1.
         file: the arena's file descriptor, which ``close`` closes.
         capacity: size in bytes.
     """
@@ -119,15 +118,15 @@ class Outbox:
         self.number = number
         self._file = file
         self._ranges = RangeAllocator(capacity)
-        self._written_bytes = 0  # the file has memory for the bytes below this offset
-        self._recent_peak = 0  # highest offset written since the last check
+        self._written_bytes = 0  # memory is allocated for the bytes below this offset
+        self._recent_peak = 0  # highest offset written since the last check for unused memory
         self._puts = 0
 
     def put(self, buffer: memoryview) -> int | None:
         """Copy the buffer into the arena and return its offset, which the reader needs; None if there is no room.
 
         Raises:
-            OSError: the file system is full. The arena is limited to the memory that it already has.
+            OSError: the file system is full. From then on, the arena uses only memory that it already has.
         """
         start = self._ranges.take(buffer.nbytes)
         if start is None:
@@ -146,7 +145,7 @@ class Outbox:
         return start
 
     def free(self, starts: Iterable[int]) -> None:
-        """Free the buffers at these offsets; the reader has released them."""
+        """Free the buffers at these offsets, which the reader has released."""
         for start in starts:
             self._ranges.free(start)
 
@@ -169,10 +168,10 @@ class Outbox:
 
 
 class Inbox:
-    """The reader's side of an arena. Its memory lives until the inbox and all views of it are collected.
+    """The reader's side of an arena. Its memory is freed once the inbox and all views of it are garbage-collected.
 
     Args:
-        number: the arena's number; this reader counts them from 1.
+        number: the arena's number; each reader numbers its arenas from 1.
 
     Raises:
         OSError: shared memory is not available.
@@ -182,7 +181,7 @@ class Inbox:
         self.file = -1
         self.number = number
         self.capacity = capacity
-        self.released: deque[int] = deque()  # offsets of buffers without readers, to report to the writer
+        self.released: deque[int] = deque()  # offsets of released buffers that must still be reported to the writer
         self.retired = False
         self.file = _open_unnamed_file()
         try:
@@ -196,7 +195,7 @@ class Inbox:
             _inboxes.add(self)
 
     def view(self, start: int, size: int) -> memoryview:
-        """Return the buffer without a copy. It is released when the last object that refers to it is collected."""
+        """Return the buffer without copying it. It is released once nothing references the returned memory any more."""
         with fork_lock:
             self._viewed_starts.add(start)
         whole = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=start)
@@ -204,18 +203,18 @@ class Inbox:
         return whole.data
 
     def _release(self, start: int) -> None:
-        """Note that a buffer is free. The garbage collector may call this in any thread, so it takes no lock."""
+        """Record a released buffer. The garbage collector may call this in any thread, so it must not acquire locks."""
         self._viewed_starts.discard(start)
         if not self.retired:
             self.released.append(start)
 
     @property
     def read(self) -> bool:
-        """Whether something still refers to a buffer of this arena."""
+        """Whether any buffer of this arena is still referenced."""
         return bool(self._viewed_starts)
 
     def close(self) -> None:
-        """Close the file descriptor once it has been sent; the memory stays mapped."""
+        """Close the file descriptor; the memory stays mapped."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
@@ -225,7 +224,7 @@ class Inbox:
 
 
 def _open_unnamed_file() -> int:
-    """Return the descriptor of an unnamed file in memory."""
+    """Return the descriptor of a new unnamed file in memory."""
     try:
         return os.memfd_create("cedar", os.MFD_CLOEXEC)
     except (AttributeError, OSError):  # this Python or this system has no memfd_create
@@ -234,10 +233,10 @@ def _open_unnamed_file() -> int:
 
 # ---- forks -----------------------------------------------------------------------------------------------------------
 # A forked child shares the arena's memory, so the writer must not overwrite buffers that the child may still read.
-# An arena in use at a fork is retired: it releases no more buffers, and the reader creates another.
+# An arena in use at a fork is retired: it no longer reports released buffers, and the reader creates another arena.
 
 _inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
-fork_lock = threading.Lock()  # while a thread holds it, this process cannot fork
+fork_lock = threading.Lock()  # while this lock is held, the process cannot fork
 
 
 def _before_fork() -> None:

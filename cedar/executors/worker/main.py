@@ -34,7 +34,7 @@ _CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
 
 @dataclass(frozen=True)
 class ReceivedTask:
-    """A function call to run, and the caller's working directory."""
+    """A function call that a worker must run, and the caller's working directory."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -56,12 +56,12 @@ class TaskDone:
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """Message: the task raised, or its result cannot be pickled."""
+    """Message: the task raised ``error``, or ``error`` says why its result cannot be pickled."""
 
     error: BaseException
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a cedar error by its own ``__reduce__``, since tblib (used by dask) changes how exceptions pickle."""
+        """Pickle a cedar error by its own ``__reduce__``, because tblib (used by dask) changes how errors pickle."""
         if not isinstance(self.error, CedarError):
             return TaskFailed, (self.error,)
         make, arguments = self.error.__reduce__()
@@ -74,12 +74,12 @@ def _rebuild_task_failed(make: Callable[..., CedarError], arguments: tuple[Any, 
 
 @dataclass(frozen=True)
 class CodeWanted:
-    """Message: the worker lacks the task's code. The parent sends the task again, with the code."""
+    """Message: the worker does not have the task's code. The parent then sends the task again, with the code."""
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A log record for the parent. Even if the record cannot be unpickled, the parent sees that it is not an answer.
+    """Message: a log record. The record is pickled separately, so that the parent can always unpickle the message.
 
     Args:
         pickled: the pickled record; empty if it cannot be pickled.
@@ -91,7 +91,7 @@ class LogLine:
 
     @staticmethod
     def of(record: logging.LogRecord) -> LogLine:
-        """Build the message for a record. If the record cannot be pickled, only its plain part is sent."""
+        """Return the message for a record. If the record cannot be pickled, the message has only its plain part."""
         pickled = b""
         with suppress(Exception):  # a user's objects may raise anything when pickled
             pickled = pickle.dumps(record)
@@ -116,7 +116,7 @@ class _WireLogHandler(logging.handlers.QueueHandler):
         self._wire = wire
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Emit without taking the lock, since a finalizer may log in a thread that is sending a message."""
+        """Emit without acquiring the handler's lock, since a finalizer may log in a thread that is sending."""
         self.emit(record)
         return True
 
@@ -126,7 +126,7 @@ class _WireLogHandler(logging.handlers.QueueHandler):
         self.send_queued()
 
     def send_queued(self) -> None:
-        """Send the queued records, unless this thread is in the middle of a message; then they are sent later."""
+        """Send the queued records. If this thread is in the middle of sending a message, they are sent later."""
         with suppress(queue.Empty):
             while not self._wire.sending:
                 self._wire.send(encode(LogLine.of(self._lines.get_nowait())))
@@ -165,13 +165,13 @@ def main(end: int, parent: int, level: int) -> None:
 
 
 def _detach_child(wire: Wire, handler: logging.Handler) -> None:
-    """In a child that a user function forked: close the wire, as its copy would hide our death from the parent."""
+    """In a child that a user function forked, close the wire, whose copy would hide the worker's death."""
     logging.root.removeHandler(handler)
     wire.close()
 
 
 def die_with_parent_thread() -> None:
-    """On Linux, let the kernel kill this process when the thread that started it ends, even if code holds the GIL."""
+    """On Linux, make the kernel kill this process when the thread that started it ends, even if code holds the GIL."""
     if sys.platform == "linux":
         import ctypes
 
@@ -179,7 +179,7 @@ def die_with_parent_thread() -> None:
 
 
 def _receive_tasks(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> None:
-    """Receive tasks while one runs, so that neither process waits for the other to read. Exit when the parent exits."""
+    """Receive tasks while another task runs, so that sending never blocks the parent. Exit when the parent exits."""
     poll = select.poll()
     poll.register(wire.fileno(), select.POLLIN)
     try:
@@ -200,7 +200,7 @@ def _first_task(tasks: queue.SimpleQueue[list[Any]]) -> list[Any]:
 
 
 def _run_task(parts: list[Any]) -> list[memoryview]:
-    """Run one task and return the encoded answer. Answers are sent in the order of the tasks."""
+    """Run one task and return the encoded answer. The worker answers tasks in the order in which they were sent."""
     reply: Any
     began = time.perf_counter()
     try:
@@ -223,7 +223,7 @@ def _run_task(parts: list[Any]) -> list[memoryview]:
 
 
 def _change_folder(folder: str | None) -> None:
-    """Change to the caller's working directory, in case an earlier task left it."""
+    """Change to the caller's working directory, in case an earlier task changed it."""
     try:
         here = os.getcwd()
     except OSError:  # the working directory was deleted
@@ -246,7 +246,7 @@ def _unsendable_reply_error(reply: Any, error: Exception) -> WorkerError:
 
 
 def unsendable_error(value: Any, label: str, error: Exception) -> WorkerError:
-    """Return the error for a value that cannot be pickled. It names the column, if one is to blame."""
+    """Return the error for a value that cannot be pickled. It names the column that cannot be pickled, if any."""
     for block in getattr(value, "blocks", ()):
         for name, column in block.columns.items():
             try:

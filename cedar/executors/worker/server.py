@@ -1,6 +1,6 @@
 """The fork server: a process that has imported what workers need, and forks one worker per request.
 
-It runs no user code and starts no threads of its own, so a forked worker is as clean as a new interpreter.
+It runs no user code and starts no threads, so a forked worker is in the same state as a new interpreter.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cedar.executors.worker.main import main
 
 REQUEST = struct.Struct("<i??")  # lowest log level to forward; whether stdout and stderr are open
 REPLY = struct.Struct("<iii")  # kind of reply, process id, exit status
-READY, FORKED, FAILED, ENDED = range(4)  # FAILED has an errno instead of a process id
-_MAX_DESCRIPTORS = 3  # max per request: the worker's end of the wire, stdout, stderr
+READY, FORKED, FAILED, ENDED = range(4)  # kinds of replies; FAILED has an errno instead of a process id
+_MAX_DESCRIPTORS = 3  # maximum file descriptors per request: the worker's end of the wire, stdout, stderr
 
-# The first are imported before the first fork, the others whenever no request came for a second. polars is not among
-# them, because importing it starts a thread.
+# The server imports the first group before the first fork, and one module of the second group whenever no request
+# arrived for a second. It does not import polars, because that would start a thread.
 _IMPORTS_BEFORE_FORK = ("cedar.tasks.shipped", "cloudpickle", "cedar.operators.map")
 _IMPORTS_WHEN_IDLE = ("pyarrow.compute", "pyarrow.parquet")
 _CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
@@ -58,7 +58,7 @@ class _WorkerServer:
 
     def run(self, parent: int) -> None:
         idle_imports = list(_IMPORTS_WHEN_IDLE)
-        gc.freeze()  # garbage collection would write to, and so copy, shared memory pages
+        gc.freeze()  # garbage collection in workers would write to memory pages shared by fork, and so copy them
         self._reply(READY)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -96,7 +96,7 @@ class _WorkerServer:
             return False
         server = os.getpid()
         try:
-            # Python warns about forking with threads, which Arrow's allocator has; workers keep the user's filters
+            # Ignore Python's warning about forking with threads, which Arrow's allocator has; workers keep all filters.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
@@ -117,13 +117,13 @@ class _WorkerServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for one in (self._control, self._woken, self._waker):
                 one.close()
-            os.setpgid(0, 0)  # in its own group, it does not get a Ctrl-C before it ignores SIGINT
+            os.setpgid(0, 0)  # in its own process group, the worker receives no Ctrl-C before it ignores SIGINT
             end, *streams = descriptors
             for number, is_open in enumerate(open_streams, 1):
                 if is_open:
                     os.dup2(streams[0], number)
                     os.close(streams.pop(0))
-            if "numpy.random" in sys.modules:  # reseed after the fork; Python's ``random`` does so itself
+            if "numpy.random" in sys.modules:  # reseed after the fork; Python's ``random`` reseeds itself
                 sys.modules["numpy.random"].seed()
             main(end, server, level)
         finally:

@@ -1,4 +1,4 @@
-"""Wire: messages between two processes. Large buffers are sent out of band (pickle 5), which avoids copies."""
+"""Wire: sends messages between two processes. Large buffers are pickled out of band, which avoids copies."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.executors.worker.arena import Inbox, Outbox, warn
 
-_MIN_OUT_OF_BAND_BYTES = 1 << 14  # bytes; smaller buffers stay inside the pickle
+_MIN_OUT_OF_BAND_BYTES = 1 << 14  # smaller buffers are stored inside the pickle
 _PACKAGES_BY_NAME = frozenset(("cedar", "numpy", "pyarrow"))  # packages whose classes are pickled by name
-_MAX_UNUSED_BYTES = 1 << 12  # bytes; an Arrow slice with more unused buffer bytes is copied before it is pickled
-_SOCKET_BUFFER_BYTES = 1 << 20  # size in bytes of the socket's send and receive buffers
-_MAX_BUFFERS_PER_CALL = 512  # max buffers per system call, below every system's limit
-_MIN_SHARED_BYTES = 1 << 16  # bytes; smaller buffers go through the socket
-_INLINE = -1  # offset that marks a buffer sent through the socket
+_MAX_UNUSED_BYTES = 1 << 12  # an Arrow slice whose buffers have more unused bytes is copied before it is pickled
+_SOCKET_BUFFER_BYTES = 1 << 20  # size of the socket's send and receive buffers
+_MAX_BUFFERS_PER_CALL = 512  # maximum number of buffers per system call, below every system's limit
+_MIN_SHARED_BYTES = 1 << 16  # smaller buffers are sent through the socket
+_INLINE = -1  # in place of an offset: the buffer is sent through the socket
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-# Bytes of the pickle, number of buffers, number of freed offsets, the arena that the sender writes to, and the number
-# and size of the arena that it reads from.
+# The fields are: bytes of the pickle, number of buffers, number of freed offsets, number of the arena that the sender
+# writes to, and number and size of the arena that it reads from.
 _HEADER = struct.Struct("<QIIIIQ")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickle objects of ``__main__`` by value, and only an Arrow array's own rows.
+    """Pickles objects of ``__main__`` by value, and of an Arrow slice only its own rows.
 
-    Blocks, keys and classes of ``_PACKAGES_BY_NAME`` take a fast path, which skips cloudpickle's slower checks.
+    Blocks, keys and classes of ``_PACKAGES_BY_NAME`` are pickled without cloudpickle's slower checks.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -51,21 +51,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _is_importable(obj: type | FunctionType) -> bool:
-    """Whether the receiver can import it by name. cloudpickle would search all modules to find out."""
+    """Whether the receiver can import ``obj`` by name. cloudpickle would search all modules to find out."""
     return obj.__module__.partition(".")[0] in _PACKAGES_BY_NAME and "<" not in obj.__qualname__
 
 
 def _compact(array: pa.Array) -> pa.Array:
-    """Copy a slice that is much smaller than its array, because Arrow pickles a slice with the whole buffers."""
+    """Copy a slice that is much smaller than its buffers, because Arrow pickles the whole buffers of a slice."""
     own = array.nbytes
     return pa.concat_arrays([array]) if array.get_total_buffer_size() > own + own // 4 + _MAX_UNUSED_BYTES else array
 
 
 def encode(message: Any) -> list[memoryview]:
-    """Return the pickle of the message, then its large buffers, which must not change until they are sent.
+    """Return the pickle of the message, followed by its large buffers, which must not change until they are sent.
 
     Raises:
-        Exception: an object in the message cannot be pickled; its own error is raised.
+        Exception: an object in the message cannot be pickled; the error is that of its ``__reduce__`` or type.
     """
     large_buffers: list[memoryview] = []
 
@@ -82,15 +82,15 @@ def encode(message: Any) -> list[memoryview]:
 
 
 def decode(parts: Sequence[Any]) -> Any:
-    """Return the message. Its arrays are views of the parts."""
+    """Return the message of these parts. Its arrays are views of the parts."""
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - from our own process, never from a file
 
 
 class Wire:
-    """One end of a pair of connected sockets. Any thread may send; only one may receive.
+    """One end of a pair of connected sockets. Any thread may send, but only one may receive.
 
-    Large buffers go through the receiver's arena, and stay there until nothing refers to them. If the arena is full,
-    they go through the socket, so a sender never waits for room.
+    Large buffers are written to the receiver's arena, and stay there until nothing references them. If the arena is
+    full, they are sent through the socket, so a sender never waits for space in the arena.
 
     Examples:
         >>> import socket
@@ -106,11 +106,11 @@ class Wire:
         self._socket = end
         self._sending = threading.RLock()
         self._shares_memory = sys.platform == "linux"
-        self._sharing_error: Exception | None = None  # why shared memory failed; not yet reported
+        self._sharing_error: Exception | None = None  # error of shared memory that was not reported yet
         self._inbox: Inbox | None = None
-        self._inboxes: dict[int, Inbox] = {}  # by number; the peer may still write to an earlier one
+        self._inboxes: dict[int, Inbox] = {}  # by number; the peer may still write to earlier arenas
         self._outbox: Outbox | None = None
-        self._updates: deque[Outbox | tuple[int, Sequence[int]]] = deque()  # a new arena to write to, or freed offsets
+        self._updates: deque[Outbox | tuple[int, Sequence[int]]] = deque()  # new arenas, or (arena, freed offsets)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
 
@@ -141,11 +141,11 @@ class Wire:
 
     @property
     def sending(self) -> bool:
-        """Whether this thread is inside ``send``. A finalizer may run there; it must not start another message."""
+        """Whether this thread is inside ``send``, where a finalizer may run, which must not start another message."""
         return bool(self._sending._is_owned())  # type: ignore[attr-defined]
 
     def _send_all(self, left: list[memoryview], file: int) -> None:
-        """Send all bytes, and with the first of them the file descriptor, unless it is negative."""
+        """Send all bytes. If ``file`` is not negative, send that file descriptor together with the first bytes."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
         while left:
             sent = self._socket.sendmsg(left[:_MAX_BUFFERS_PER_CALL], ancillary)
@@ -156,7 +156,7 @@ class Wire:
                 left[0] = left[0][sent:]
 
     def _apply_updates(self) -> None:
-        """Apply what the peer reported: a new arena to write to, or offsets that it freed."""
+        """Apply the peer's updates, which are new arenas to write to, and offsets that the peer has freed."""
         while self._updates:
             update = self._updates.popleft()
             if isinstance(update, Outbox):
@@ -166,7 +166,7 @@ class Wire:
                 self._outbox.free(update[1])
 
     def _put_in_arena(self, part: memoryview) -> int:
-        """Write a large part to the arena; return its offset, or ``_INLINE`` if it goes through the socket."""
+        """Write a large part to the arena and return its offset. Return ``_INLINE`` if the socket must send it."""
         if self._outbox is None or part.nbytes < _MIN_SHARED_BYTES:
             return _INLINE
         try:
@@ -176,7 +176,7 @@ class Wire:
         return _INLINE if place is None else place
 
     def _arena_to_offer(self, inbox: Inbox | None) -> Inbox | None:
-        """Return the arena that the peer should write to; create one if there is none or the last is retired."""
+        """Return the arena that the peer should write to. If there is none or it is retired, create another."""
         if not self._shares_memory or (inbox is not None and not inbox.retired):
             return inbox
         try:
@@ -236,7 +236,7 @@ class Wire:
         return space
 
     def ended(self) -> bool:
-        """Return at once whether the other process closed its end and no data is left to receive."""
+        """Return, without waiting, whether the other process closed its end and no data is left to receive."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -248,7 +248,7 @@ class Wire:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close this end; the other process then reads end of file. Received buffers stay valid."""
+        """Close this end, so that the other process reads end of file. Received buffers stay valid."""
         self._socket.close()
         self._drop_outbox()
         for update in self._updates:
