@@ -18,7 +18,7 @@ from cedar.engine.quarantine import Budgets
 from cedar.executors.recovery.deaths import Death
 from cedar.operators.calls import left_behind
 
-ROWS_PER_TIMING = 61  # when rows are delivered singly, time one in this many: timing costs as much as a row
+ROWS_PER_TIMING = 61  # if single rows are delivered, time one row in this many, since timing costs as much as a row
 
 
 class OwnTime:

@@ -22,7 +22,7 @@ from cedar.engine.rendezvous import PATIENCE, Polling, Rendezvous, talk
 from cedar.executors.choose import names_cluster
 
 T = TypeVar("T")
-BLOCK = 4  # steps per block; a rank holds up to two blocks of batches
+BLOCK = 4  # steps per block; a rank computes up to two blocks of batches ahead
 _STOPPED = "the epoch was stopped here"
 _runs: Counter[tuple[str, int]] = Counter()  # number of runs in this process, by pipeline and rank; equal on all ranks
 _ENDED = 1 << 32  # a counter's value is: ranks that reported + _ENDED * ranks that ran out of batches

@@ -179,7 +179,7 @@ class Binding:
         part of it cannot be identified.
         """
         reported = content(nodes, self.index)
-        if reported is None or any(source.schema is None for source in self.sources):  # a run may reveal the schema
+        if reported is None or any(source.schema is None for source in self.sources):  # the schema may become known
             return None
         filters = [i for i, node in enumerate(self.nodes) if node.operator.filters and self.listed.settled(node)]
         streams = [self.splits(source).streams for source in self.sources]
@@ -319,7 +319,7 @@ class Binding:
         for split in self.splits(node):
             for block in reader.blocks(split, 0):
                 if len(block):
-                    # Copied, not sliced: a slice would keep the whole row group alive as long as the loader.
+                    # Copy the rows, since a slice would keep the whole row group in memory as long as the loader.
                     blocks.append(block.take(block.live_slots()[: rows - have]))
                     have += blocks[-1].slots
                 if have >= rows:

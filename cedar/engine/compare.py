@@ -145,7 +145,7 @@ def _same_object(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, dict):
         return list(ours) == list(theirs) and all(map(_same_object, ours.values(), theirs.values()))
     try:
-        if hasattr(ours, "__array__"):  # tensors too: their pickles contain the whole storage behind a view
+        if hasattr(ours, "__array__"):  # includes tensors, since the pickle of a view contains its whole storage
             ours, theirs = np.asarray(ours), np.asarray(theirs)
             return (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
         return bool(ours == theirs) or pickle.dumps(ours) == pickle.dumps(theirs)

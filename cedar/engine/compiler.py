@@ -256,7 +256,7 @@ class Compiler:
             site=node.site,
             submit=partial(self.tasks.submit, self.binding.ordinal(node)),
             row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
-            types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # of the first known input
+            types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # first known input
             refills=self.physical.works[i].refills,
             parts=self.binding.parts,
         )
@@ -301,7 +301,7 @@ class Compiler:
         node = self._node(segment.source)
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
-        whole = lane is None or rows_may_fail(node.operator.source)  # a source whose rows may fail ignores conditions
+        whole = lane is None or rows_may_fail(node.operator.source)  # if rows may fail, do not use conditions
         conditions = () if whole else tuple(self._conditions(node.logical))
         counted = self.binding.listed.rows(node)
         return Segment(partial(self._readers, segment, own), node.operator.source, index, splits, conditions, counted)

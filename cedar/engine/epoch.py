@@ -409,9 +409,9 @@ class DataEpoch:
             flow.close()
 
     def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
-        """Yield pieces plan by plan; each plan starts where the previous one stopped."""
+        """Yield pieces plan by plan. Each plan continues at the position where the previous plan stopped."""
         plans, audits = self._job.plans, not self._job.binding.any_order
-        last: Piece | None = None  # the piece delivered last
+        last: Piece | None = None  # the last delivered piece
         while True:
             flow: Flow | None = None
             try:
@@ -430,7 +430,7 @@ class DataEpoch:
                         if pieces:
                             break
                     plans.poll()
-            except Exception as error:  # not GeneratorExit: at interpreter exit, names may be gone
+            except Exception as error:  # excludes GeneratorExit, since names may be gone at exit
                 if not isinstance(error, Fenced) and not plans.failed(error):
                     raise
             finally:

@@ -169,7 +169,7 @@ class FirstRows:
         return _SourceRows(dict(block.columns), block.slots)
 
     def _used_columns(self) -> frozenset[str] | None:
-        """Return the columns that operators use or the pipeline returns; None if that may be all of them."""
+        """Return the columns that operators use or that the pipeline outputs; None if these may be all columns."""
         out = self._binding.schemas[id(self._binding.root)]
         named = set(out or ())
         for node in self._binding.nodes:

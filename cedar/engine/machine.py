@@ -22,7 +22,7 @@ from cedar.store.place import name_of
 
 _MEASURED = ("ship_seconds", "ship_bytes", "start_seconds", "speed")
 _ROUND = 20_000
-_PATIENCE = 60.0  # seconds to wait for the answer of a worker
+_PATIENCE = 60.0  # maximum seconds to wait for a worker's answer
 _log = logging.getLogger("cedar")
 _lock = threading.Lock()
 _known: dict[str, dict[str, float]] = {}  # figures that this process measured or loaded, by machine key

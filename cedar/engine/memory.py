@@ -77,7 +77,7 @@ class MemoryBound:
         self.limit = limit
         self._cache, self._queued, self._measure, self._clock = cache, queued, measure, clock
         self._next = 0.0
-        self._beyond_since: float | None = None  # when memory use exceeded the limit
+        self._beyond_since: float | None = None  # time at which memory use began to exceed the limit
         self._warned = False
         self._allowed = MemoryAllowance(limit // _AHEAD_DIVISOR, limit, True)
         self.peak = 0

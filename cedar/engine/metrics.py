@@ -103,7 +103,7 @@ class Metrics:
     batches: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     skipped_files: dict[str, SkippedFile] = field(default_factory=dict)  # by URL
-    labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
+    labels: dict[int, str] = field(default_factory=dict)  # labels of operators, by ordinal
     words: Callable[[], Mapping[int, str]] | None = None  # returns labels for display; None uses ``labels``
     seen: dict[int, CallTimes] = field(default_factory=dict, repr=False)  # measured calls, by operator ordinal
     storage: Use = field(default_factory=Use)

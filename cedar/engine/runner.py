@@ -342,7 +342,7 @@ class Runner:
     _finalizing = staticmethod(sys.is_finalizing)
 
     def close(self) -> None:
-        """Cancel tasks that have not started; threads stop after their current row, and worker processes stay warm."""
+        """Cancel tasks that have not started. Threads stop after their current row; worker processes keep running."""
         if self._finalizing():  # at interpreter exit, threads have ended, and modules that pools need may be unloaded
             return
         self._recovery.close()

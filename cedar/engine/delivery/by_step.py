@@ -71,7 +71,7 @@ class ByStep(Reporting):
         source, *above = path(binding.root, keys.ref(i).source)
         labels = tuple(binding.labels[id(node)] for node in above)
         reported = f"{binding.labels[id(source)]}, {source.site}"
-        epoch = self.epoch if self._options.steps is None else None  # with steps=, an epoch spans parts of several
+        epoch = self.epoch if self._options.steps is None else None  # with steps=, it may span data epochs
         of, parts = keys.each()
         row, *rows = (
             replace(self._account.named(ref), epoch=epoch)

@@ -81,7 +81,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
 
     def _iterate(self, again: bool) -> Iterator[Any]:
         self._generation += 1
-        mine, getpid = self._generation, os.getpid  # at interpreter exit the module may be gone
+        mine, getpid = self._generation, os.getpid  # ``os`` may be gone at interpreter exit
         self._stop()
         if again:
             self._restart()

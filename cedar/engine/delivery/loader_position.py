@@ -88,7 +88,7 @@ class LoaderPosition(Parts):
         self._earlier_steps += self._step
         self._begin_epoch(self.epoch + 1)
         if steps is None:
-            self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # other ranks may still be in it
+            self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # other ranks may be in that epoch
             if self._job.sharing.together and self._has_leftovers:
                 fresh = DataEpoch(self._job, Runner("inline", 1), self.epoch, None).entry()
                 self._open[str(self.epoch)] = fresh | {"before": {"epoch": data, "entry": open_[str(data)]}}

@@ -28,7 +28,7 @@ from cedar.engine.streams.lane_states import LaneState, merged, past_of, reassig
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
-VERSION = 3  # version of states that are not packed; versions 1 and 2 shuffled by file numbers in the listing
+VERSION = 3  # version of states that are not packed; in versions 1 and 2, the shuffle order depended on file numbers
 _SETTLED = "splits by folders"
 _COUNTED = "counts of filters"
 _MAX_OPERATORS = 32  # maximum number of operators that a state lists, so that errors can name the one that differs
@@ -94,7 +94,7 @@ class Identity:
     any_order: bool = False  # whether rows are delivered as they finish
     snapshots: list[int | None] = field(default_factory=list)  # table snapshot of each source; empty if none has one
     count: int = field(default=0, compare=False)  # number of sources
-    files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # files that marks refer to
+    files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # files that ``marks`` covers
     listings: list[str | None] = field(default_factory=list, compare=False, repr=False)  # see ``listing_text``
 
     @staticmethod
@@ -453,7 +453,7 @@ def _assigned_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
 def _merge_entries(
     number: int, entries: list[dict[str, Any] | None], ahead: list[bool], world: int, chunk: int, sliced: bool
 ) -> dict[str, Any]:
-    """Merge the entries of several ranks for one data epoch; ``ahead`` tells which ranks have finished it."""
+    """Merge the entries of several ranks for one data epoch; ``ahead``: which ranks have finished that epoch."""
     some = next(e for e in entries if e is not None)
     if some.get("lanes") is not None or any(e and e.get("lanes") is not None for e in entries):
         lanes: list[Sequence[Any]] = []

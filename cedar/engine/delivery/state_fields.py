@@ -71,7 +71,7 @@ def _is_deal(value: Any) -> bool:
 
 
 def _is_turn(value: Any) -> bool:
-    """Check ``[world, chunk, units taken by each rank]``."""
+    """Check ``[world, chunk, units received by each rank]``."""
     return (
         is_list(value, 3)
         and all(map(_is_number, value[:2]))

@@ -216,7 +216,7 @@ class _RunsFlow(Flow):
         stream.leave_out([*rest, after or range(0)], end.rows * share.world)
 
     def _share(self, rest: deque[range], wait: bool) -> Pulled:
-        """Return the last batch: this rank's part of the rows that do not fill a batch on each rank."""
+        """Return the last batch, which is this rank's part of the rows that do not fill a batch on every rank."""
         while rest:
             self._flow = self._flow or self._stream.source.cut(rest[0])
             piece = self._flow.pull(wait)
@@ -305,7 +305,7 @@ class _TurnsFlow(Flow):
                 continue
             turn, rank = owner
             mine = Piece(one.rows, [turn, one.position(), number], 0, one.batch, False)
-            if self._shares and self._round and self._round[0].at[0] < turn:  # the previous round was not the last
+            if self._shares and self._round and self._round[0].at[0] < turn:  # so the previous round was full
                 self._release(turn - 1)
             if self._strict:
                 self._round.append(mine)

@@ -20,7 +20,7 @@ from cedar.core.stream import Count
 Interval: TypeAlias = tuple[int, float]  # the stop may be infinity
 EVERYTHING = 1 << 60  # in states: the number of units received by a rank that has finished an epoch
 _MAX_LEAD = 1 << 17  # maximum difference of units received by two ranks; these units are listed one by one
-History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
+History: TypeAlias = list[Any]  # [[world, chunk, [units received by each rank]], ...], oldest first
 RowsOf: TypeAlias = Callable[[int], "range | None"]  # returns the rows of a unit; see ``Stream.rows_of``
 
 

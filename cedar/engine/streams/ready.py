@@ -21,7 +21,7 @@ from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, 
 from cedar.engine.streams.stage import StageFlow, StageStream
 
 Run: TypeAlias = tuple[int, int]  # unit numbers from the first (inclusive) to the second (exclusive)
-Base: TypeAlias = tuple[Position, int]  # a position of the stream below, and its unit number
+Base: TypeAlias = tuple[Position, int]  # a position in the stream below, and the number of the unit at it
 _END = 1 << 62
 
 

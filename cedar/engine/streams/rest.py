@@ -11,7 +11,7 @@ from cedar.engine.streams.deal import Interval, Numbers
 
 
 class RestStream(Stream):
-    """Selected units of a stream whose counts are known, in order.
+    """Delivers the remaining units of a stream whose count is known, in order.
 
     ``at`` is [a unit's number among the remaining units, its position in ``source`` or None].
 

@@ -171,7 +171,7 @@ class ForkServer:
         deadline = time.monotonic() + seconds
         while True:
             remaining = deadline - time.monotonic()
-            with self._lock:  # held only briefly, since another thread may request a worker
+            with self._lock:  # release it soon, since another thread may request a worker
                 while pid not in self._ended and self._receive_message(min(max(remaining, 0.0), _LISTEN_SECONDS)):
                     pass
                 if pid in self._ended or self._lost:

@@ -23,7 +23,7 @@ _SHORT_SECONDS = 0.1  # after a task shorter than this, send a second task befor
 
 @dataclass
 class QueuedCall:
-    """A submitted call. With ``alone``, it is sent only to an idle worker, and no call is queued after it there."""
+    """A submitted call. With ``alone``, it is sent only to an idle worker, which is sent no other call meanwhile."""
 
     future: Future[Any]
     fn: Callable[..., Any]

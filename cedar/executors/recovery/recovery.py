@@ -129,7 +129,7 @@ class Recovery:
             attempt = task.work.send(first if task.deaths else executor.submit, marks)
         except (RuntimeError, BrokenExecutor) as error:
             self._release(task)
-            if not (task.on_this_machine or task.in_fresh_process) and executor is not self._executor():  # replaced
+            if not (task.on_this_machine or task.in_fresh_process) and executor is not self._executor():  # a new one
                 self._send(task)
                 return
             raise refused(error) from error

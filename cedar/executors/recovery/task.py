@@ -191,7 +191,7 @@ class SupervisedTask(Future[Result]):
 
     @property
     def unseen(self) -> int:
-        """Number of attempts that left no mark."""
+        """Number of lost attempts that left no mark on the board."""
         return self._unmarked
 
 

@@ -47,7 +47,7 @@ class Waiting:
         patience: how long to wait.
         progress: returns a value that changes whenever a task makes progress.
         at_work: returns the tasks in progress.
-        ends: returns whether recovery kills stuck workers and retries their tasks.
+        ends: returns whether ``Recovery`` kills stuck workers of this run and retries their tasks.
     """
 
     def __init__(

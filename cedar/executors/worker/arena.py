@@ -63,12 +63,12 @@ class RangeAllocator:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._starts = [0] if capacity else []  # of the free ranges, ascending; no two are adjacent
+        self._starts = [0] if capacity else []  # starts of the free ranges, ascending; adjacent ranges are merged
         self._stops = [capacity] if capacity else []
         self._stop_by_start: dict[int, int] = {}  # stop of each reserved range, by its start
 
     def take(self, size: int) -> int | None:
-        """Reserve ``size`` bytes (above 0) and return their start, a multiple of 64; None if there is no room."""
+        """Reserve ``size`` bytes (above 0) and return their start, a multiple of 64; None if no free range fits."""
         size += -size % _ALIGN
         for i, (start, stop) in enumerate(zip(self._starts, self._stops, strict=True)):
             if stop - start >= size:
@@ -123,7 +123,7 @@ class Outbox:
         self._puts = 0
 
     def put(self, buffer: memoryview) -> int | None:
-        """Copy the buffer into the arena and return its offset, which the reader needs; None if there is no room.
+        """Copy the buffer into the arena and return its offset, which the reader needs; None if no free range fits.
 
         Raises:
             OSError: the file system is full. From then on, the arena uses only memory that it already has.
