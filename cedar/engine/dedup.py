@@ -98,7 +98,7 @@ def _groups_at_root(root: Node, node: Node, groups: Groups) -> Iterator[tuple[st
 
 
 def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
-    """Return, for each ``dedup()`` column, how often its rows repeat in the order of reading, as part of its group.
+    """Return, for each ``dedup()`` column, how often the rows of its group repeat in the order in which they are read.
 
     Raises:
         CedarError: the sample cannot be read.

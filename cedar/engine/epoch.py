@@ -1,4 +1,4 @@
-"""DataEpoch: deliver one rank's part of one epoch of the data, starting at the position in a saved state."""
+"""DataEpoch: deliver one rank's part of an epoch of the data, from its beginning or the position in a state on."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Replays:
 
     def __init__(self, job: Job, options: Options, site: Site | None, plans: Plans | None = None) -> None:
         self._current: Replay | None = None
-        self._pid, self._getpid = os.getpid(), os.getpid  # the module may be gone at interpreter exit
+        self._pid, self._getpid = os.getpid(), os.getpid  # ``os`` may be gone at interpreter exit
         written = plans or Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job = replace(job, plans=written)
         self._options = options

@@ -46,7 +46,7 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state with the content of ``packed``, which is not trusted, in place of it.
+    """Return the state with the fields that ``packed`` contains. Its content is validated, since it is not trusted.
 
     Raises:
         ValueError: ``packed`` is invalid.

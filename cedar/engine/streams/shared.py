@@ -1,4 +1,4 @@
-"""SharedStream: read a part of a pipeline once for several consumers, as long as they progress at a similar rate.
+"""SharedStream: run a part of a pipeline once for several consumers, as long as they progress at a similar rate.
 
 If the distance between consumers exceeds the buffer, the slower ones get separate flows, which deliver the same rows.
 """

@@ -54,7 +54,7 @@ class WorkerWatch:
                 self._end_stopped(why, own.get(pid), {task: seen for task, seen in at.items() if seen.pid == pid})
 
     def _end_late(self, task: SupervisedTask, seen: SlotReading, still: float) -> None:
-        """Kill a task's worker if a call exceeds its time limit, or without progress within the loader's timeout."""
+        """Kill a task's worker if a call exceeds its limit, or if it made no progress within the loader's timeout."""
         now, timeout = time.monotonic(), self.patience.timeout
         if task.killed or task.silent:
             return
