@@ -1,4 +1,4 @@
-"""Plan: the graph that runs in place of the pipeline as written, and the decisions that led to it."""
+"""Plan: the optimized graph that runs in place of the pipeline as written, and the rewrites that produced it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Prediction:
     """What the cost model predicts for a plan.
 
     Args:
-        rows_per_second: rows read from the sources.
+        rows_per_second: predicted throughput, in rows read from the sources per second.
         bottleneck: the limiting resource, such as "cores", "GIL", "process shipping", "storage".
-        use: seconds per row read by resource, divided by its capacity; the largest is the bottleneck's.
-        operators: core seconds per row read, by operator number.
-        more: relative gains of more hardware, such as {"one more core": 0.38}.
+        use: for each resource, seconds of use per row read, divided by its capacity; largest for the bottleneck.
+        operators: for each operator index, core seconds per row read.
+        more: predicted relative speedup from more hardware, such as {"one more core": 0.38} for 38% more.
     """
 
     rows_per_second: float
@@ -53,21 +53,21 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """A rewritten pipeline: the same rows in the same order, at a different cost.
+    """A rewritten pipeline, which delivers the same rows in the same order at a different cost.
 
     Args:
         logical: the pipeline as written.
-        root: the graph that runs; its nodes refer to the nodes of ``logical`` whose work they do.
-        decisions: every rewrite, applied or refused.
-        prediction: None before anything was measured.
-        method: how the order was found.
-        executor: the executor of operators without a place of their own; "" leaves it to the run.
-        workers: how many tasks run at once; None leaves it to the run.
-        profile: the measurements that it was chosen from.
-        cache_bytes: limit for ``cache()``; None leaves it to the run.
-        memory_bytes: memory limit for this process and its workers; None leaves it to the run.
-        numeric: the numeric environment that functions run in; None leaves it to the run.
-        sweeps: the steps from ``logical`` to ``root``, one sweep per pass.
+        root: the graph that runs; each node refers to the node of ``logical`` that it replaces.
+        decisions: every rewrite that was considered, applied or refused.
+        prediction: the predicted throughput; None if nothing was measured yet.
+        method: the name of the search that chose the order of operators.
+        executor: the executor of operators that the plan assigns to no executor; "" means that the run chooses it.
+        workers: the maximum number of concurrent tasks; None means that the run chooses it.
+        profile: the measurements from which the plan was chosen.
+        cache_bytes: the memory limit for ``cache()``; None means that the run chooses it.
+        memory_bytes: the memory limit for this process and its workers; None means that the run chooses it.
+        numeric: the numeric environment of user functions; None means that the run chooses it.
+        sweeps: the steps that turn ``logical`` into ``root``, grouped by pass over the graph.
 
     Examples:
         >>> print(cedar.from_items([{"x": 1}]).optimize().executor)
@@ -89,7 +89,7 @@ class Plan:
 
     @staticmethod
     def as_written(root: Node) -> Plan:
-        """Return the plan that changes nothing."""
+        """Return the plan that runs the pipeline unoptimized."""
         return Plan(root, root)
 
     @property
@@ -119,15 +119,15 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str], pipeline: HasNode, *, cluster: Any = None) -> Plan:
-        """Load a saved plan for a pipeline that it fits: the same operators and connections, with the same effects.
+        """Load a saved plan for a pipeline with the same operators, connections and declared effects.
 
-        Functions and data may have changed or moved since. The decisions list functions that changed.
+        Functions and data may have changed or moved since the plan was saved; ``decisions`` lists changed functions.
 
         Args:
             path: path or URL of a file that ``save`` wrote.
             pipeline: the pipeline that the plan will run.
-            cluster: a Dask scheduler's address, or a client, for stages that the plan places on a cluster. The file
-                never contains this or any other address, folder or URL.
+            cluster: a Dask client or scheduler address, for stages that run on a cluster. The file never contains this
+                or any other address, folder or URL.
 
         Raises:
             PlanError: the file is not a plan, has another version, or does not fit; names the node and the user's line.

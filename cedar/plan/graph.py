@@ -20,10 +20,10 @@ from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operator and its input nodes. A Node that is used twice is one shared sub-pipeline.
+    """An operator and its input nodes. A node with several consumers is a shared sub-pipeline.
 
-    In a plan's graph, ``origin`` is the node of the pipeline as written whose work this one does (None if the optimizer
-    inserted it), and ``place`` is the executor it runs on ("" if the run decides).
+    In a plan's graph, ``origin`` is the node of the pipeline as written that this node replaces (None if the optimizer
+    inserted the node). ``place`` is the executor that the node runs on ("" if the run decides).
     """
 
     operator: Operator
@@ -39,7 +39,7 @@ class Node:
 
     @cached_property
     def lowered(self) -> dict[Hashable, Any]:
-        """On a pipeline's last node: verified stages of its plans, cached for all of its runs."""
+        """The verified stages of a pipeline's plans, cached on the pipeline's last node for all of its runs."""
         return {}
 
     @property
@@ -74,7 +74,7 @@ class Node:
 
 
 def walk(node: Node, known: Container[int] = ()) -> list[Node]:
-    """Return every node once, inputs first, in a deterministic order. Does not descend into nodes ``known`` by id."""
+    """Return every node once, inputs first, in a fixed order, except nodes with an id in ``known`` and their inputs."""
     ordered: list[Node] = []
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(node, False)]
@@ -90,7 +90,7 @@ def walk(node: Node, known: Container[int] = ()) -> list[Node]:
 
 
 def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
-    """Return the graph with ``rewrite`` applied to every node, inputs first; None keeps a node. Sharing is kept."""
+    """Return the graph with ``rewrite`` applied to every node, inputs first; if it returns None, the node is kept."""
     done: dict[int, Node] = {}
     for current in walk(node):
         inputs = tuple(done[id(child)] for child in current.inputs)
@@ -102,7 +102,7 @@ def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
 
 @contextmanager
 def at_site(node: Node) -> Iterator[None]:
-    """Add the user's line that created the operator to errors that name no line."""
+    """Add the line of user code that created the operator to errors that have no line yet."""
     try:
         yield
     except CedarError as error:
@@ -113,7 +113,7 @@ def at_site(node: Node) -> Iterator[None]:
 
 
 class prepared:  # noqa: N801 - used as a function
-    """Add the user's line to any error that an operator raises while it is prepared."""
+    """Add the line of user code to any error that an operator raises while cedar prepares it for a run."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -135,17 +135,17 @@ class prepared:  # noqa: N801 - used as a function
 
 
 def schemas(node: Node) -> dict[int, Schema]:
-    """Return the schema of every node, by id, without running."""
+    """Return the schema of every node, by the node's ``id()``, without running the pipeline."""
     return {id(current): current.schema for current in walk(node)}
 
 
 def batched(node: Node) -> dict[int, bool]:
-    """Return whether each node delivers batches, by id."""
+    """Return whether each node delivers batches, by the node's ``id()``."""
     return {id(current): current.batched for current in walk(node)}
 
 
 def labels(node: Node) -> dict[int, str]:
-    """Return each node's label for messages, by id; equal labels are numbered."""
+    """Return each node's label for messages, by the node's ``id()``; equal labels are numbered."""
     names: dict[int, str] = {}
     seen: dict[str, int] = {}
     for current in walk(node):
@@ -178,7 +178,7 @@ def calls_functions(node: Node) -> bool:
 
 
 def sources(node: Node) -> list[Node]:
-    """Return the source nodes, in the order in which row keys number them."""
+    """Return the source nodes in order; row keys refer to a source by its index in this list."""
     return [current for current in walk(node) if not current.inputs]
 
 

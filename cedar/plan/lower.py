@@ -1,4 +1,4 @@
-"""Lower: turns the graph that runs, and the settings of the run, into stages. Only this module decides on stages."""
+"""Lower: converts a plan's graph and the settings of a run into stages. No other module creates stages."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Work
 from cedar.plan.scan import Scan
 
-HERE = ("", "inline", "threads")  # the places of the run's own executor
+HERE = ("", "inline", "threads")  # the values of ``place`` that mean the run's own executor
 Settled: TypeAlias = Callable[[Node], bool]
-_SPLITS_PER_WORKER = 8  # where rows are shipped, so many splits keep all workers busy to the end
+_SPLITS_PER_WORKER = 8  # enough splits to balance the load among workers in other processes
 
 
 def splits_of(node: Node) -> SplitTable:
-    """The splits of a source, from its metadata."""
+    """Return the splits of a source, from its metadata."""
     assert isinstance(node.operator, Read)
     return SplitTable.of(node.operator.source.splits())
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings, next to the graph, that determine the stages.
+    """Settings of a run that, together with the graph, determine the stages.
 
     Args:
-        executor: the executor of operators without a place of their own.
-        workers: returns how many tasks run at once in a place.
+        executor: the executor of operators that the plan assigns to no executor.
+        workers: returns the number of concurrent tasks on an executor, given by its name.
         on_error: the run's policy for rows that fail.
         splits: returns a source's splits, from its metadata.
         caches: False ignores ``cache()``.
-        settled: returns whether it is known how many rows a filter as written keeps of each split; see ``Splits``.
-        any_order: rows are delivered as they finish. Then operators that run Python per row get small tasks of their
-            own, and unbatched pipelines distribute rows over ranks above such operators.
+        settled: returns whether the number of rows that a filter keeps of each split is known; see ``Splits``.
+        any_order: rows are delivered as they finish. Operators that run Python per row then get small tasks of their
+            own, and unbatched pipelines distribute rows over ranks after such operators.
     """
 
     executor: str = "threads"
@@ -53,8 +53,8 @@ class Choice:
     any_order: bool = False
 
     def reads_all(self, place: str, sources: Sequence[Node]) -> bool:
-        """Return whether tasks that read in a place also run its Python-per-row operators. They do in other processes,
-        where rows would be sent once more, if there are enough splits to keep all workers busy to the end.
+        """Return whether a task that reads a split also runs the operators that call Python per row. In other processes
+        it does, so that rows are not sent to a second task, provided that there are enough splits for all workers.
         """
         run = self.executor if place in HERE else place
         if self.any_order:
@@ -71,7 +71,7 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
         logical: the pipeline as written; None if the graph is that pipeline.
 
     Raises:
-        PipelineError: an operator has no meaning at its position; raised at the user's line.
+        PipelineError: an operator is invalid at its position; the error refers to the user's line.
     """
     nodes = tuple(graph.walk(root))
     _check_steps(logical or root, choice.on_error)
@@ -82,10 +82,10 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
 
 
 def _check_steps(root: Node, on_error: Skip | None) -> None:
-    """Check that operators that move rows between the batches of a step come right after such steps are formed.
+    """Check the neighbors of ``balance``, which moves rows between the ranks' batches of one training step.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: an operator in between processes whole batches or changes which batches ranks get.
     """
     nodes = graph.walk(root)
     balances = [n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks]
@@ -122,14 +122,14 @@ def works(
     sound: bool = True,
     settled: Settled = lambda _: False,
 ) -> tuple[Work, ...]:
-    """Return the operators of a graph as data.
+    """Describe the operators of a graph as ``Work`` records.
 
     Args:
-        sound: the graph is known to be valid; if False, columns are described as far as possible.
+        sound: True raises errors of an invalid graph; False omits the columns that cannot be determined.
         settled: see ``Choice``.
 
     Raises:
-        PipelineError: operators of a sound graph do not fit together; raised at the user's line.
+        PipelineError: ``sound`` is True and operators do not fit together; the error refers to the user's line.
     """
     written = graph.walk(logical)
     ordinals, labels = {id(node): i for i, node in enumerate(written)}, graph.labels(logical)
@@ -155,7 +155,7 @@ def works(
 
 
 def does(root: Node, logical: Node) -> tuple[Work, ...]:
-    """Return what a graph of a pipeline does, regardless of where it runs: equal for equivalent plans."""
+    """Describe what a graph computes, regardless of where it runs. Plans that differ only in executors are equal."""
     return works(tuple(graph.walk(root)), logical, None, sound=False)
 
 
@@ -167,7 +167,7 @@ def _schema(node: Node) -> Schema:
 
 
 def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
-    """Return what a plan changed about an operator as written, as comparable values."""
+    """Return the changes that a plan made to an operator of the pipeline as written, as comparable values."""
     operator, written = node.operator, node.logical.operator
     if operator is written:
         return ()
@@ -177,12 +177,12 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
 
 
 def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
-    """Return a hashable value that is equal for graphs for which ``lower`` and ``verify`` give equal results. None if
-    no such value exists: the graph has inserted operators, leaves some out, or assigns places.
+    """Return a key, so that ``lower`` and ``verify`` return equal results for graphs with equal keys. Return None if
+    the graph has inserted operators, omits operators, or assigns operators to executors.
 
     Args:
         nodes: the graph's nodes.
-        ordinals: numbers of the operators as written, by node id.
+        ordinals: indices of the operators in the pipeline as written, by node id.
     """
     numbers = {id(node): i for i, node in enumerate(nodes)}
     every, reported = list[Node](), list[Hashable]()
@@ -205,12 +205,12 @@ def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
 
 
 def _requested_place(nodes: Sequence[Node]) -> str:
-    """Return the place that one of the nodes requests; "" if all can run on the run's own executor."""
+    """Return the executor that one of the nodes requires; "" if all can run on the run's own executor."""
     return next((node.place for node in nodes if node.place not in HERE), "")
 
 
 def _changes_place(below: str, place: str) -> bool:
-    """Return whether an operator runs in a different place than its input. One without a place runs with its input."""
+    """Return whether an operator runs on a different executor than its input; with ``place=""``, it does not."""
     return place not in ("", below) and (place not in HERE or below not in HERE)
 
 
@@ -221,7 +221,7 @@ def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
 
 
 def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: False) -> bool:
-    """Return whether a row operator or source keeps the number of slots (row positions), or that number is known."""
+    """Return whether a row operator or source keeps the number of slots (row positions), or sets a known number."""
     operator = node.operator
     if isinstance(operator, RowOperator):
         return (operator.keeps_rows or settled(node.logical)) and not refills(node, on_error)
@@ -245,7 +245,7 @@ def group_size(node: Node) -> int | None:
 
 @dataclass
 class _Lowering:
-    """The state while one graph is lowered to stages; operators are identified by number."""
+    """The state while one graph is converted to stages. Operators are identified by their index in ``nodes``."""
 
     nodes: tuple[Node, ...]
     works: tuple[Work, ...]
@@ -259,7 +259,7 @@ class _Lowering:
 
     @cached_property
     def caches(self) -> dict[int, int]:
-        """For every operator at or below a ``cache()``, the number of the nearest cache above it."""
+        """Maps every operator at or before a ``cache()`` to the index of the next cache after it."""
         nearest: dict[int, int] = {}
         for i in range(len(self.nodes) - 1, -1, -1) if self.choice.caches else ():
             here = i if self.is_cache(i) else nearest.get(i)
@@ -268,7 +268,7 @@ class _Lowering:
         return nearest
 
     def add(self, kind: Kind, out: int, inputs: Sequence[int] = (), operators: Sequence[int] = ()) -> int:
-        """Add a stage, with fields derived from its operators, and return its number."""
+        """Add a stage, with fields derived from its operators, and return its index."""
         nodes = [self.nodes[i] for i in operators]
         tasks = kind in ("task", "group")
         stage = Stage(
@@ -284,7 +284,7 @@ class _Lowering:
         return len(self.stages) - 1
 
     def deal(self) -> None:
-        """Build the whole plan: what ranks share, the stage that divides it, and what each rank does with its units."""
+        """Build all stages: those common to all ranks, the stage that divides units over ranks, and the later ones."""
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
@@ -294,7 +294,7 @@ class _Lowering:
         self.above(deal, base, chain, gathers=True)
 
     def build(self, i: int) -> int:
-        """Return the stage that delivers an operator's rows, shared by all of its consumers."""
+        """Return the stage that delivers an operator's rows. All consumers of the operator share this stage."""
         if self.consumers[i] < 2:
             return self.built(i)
         if i not in self.shared:
@@ -309,7 +309,7 @@ class _Lowering:
         return self.above(self.build(base) if base != i else self.base(i), base, chain)
 
     def chain(self, i: int, through_shared: bool = False) -> tuple[list[int], int]:
-        """Return the row operators from ``i`` down, lowest first, and the node below the last of them."""
+        """Return the adjacent row operators that end with ``i``, in the order in which rows pass, and their input."""
         chain: list[int] = []
         at = i
         while self.is_row(at) and (at == i or through_shared or self.consumers[at] < 2):
@@ -318,7 +318,7 @@ class _Lowering:
         return chain[::-1], at
 
     def above(self, stage: int, base: int, chain: Sequence[int], gathers: bool = False) -> int:
-        """Add stages for operators above a stage. Without any, a later stage gathers the batches' rows."""
+        """Add stages for the operators after a stage. Without operators, ``gathers`` adds a stage that gathers rows."""
         pads = self.pads(base)
         runs = self.by_place([i for i in chain if not self.is_cache(i)])  # caches are part of read stages
         for run in runs or ([[]] if gathers else []):
@@ -328,7 +328,7 @@ class _Lowering:
         return stage
 
     def by_place(self, chain: Sequence[int]) -> list[list[int]]:
-        """Group operators by executor. An operator without a place joins the group of its input."""
+        """Group operators by executor. An operator without an executor joins the group of its input."""
         runs: list[list[int]] = []
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
         for k, i in enumerate(chain):
@@ -339,12 +339,12 @@ class _Lowering:
         return runs
 
     def starts_stage(self, chain: Sequence[int], k: int) -> bool:
-        """Return whether to start a stage whose rows come as they finish, because all its operators keep units."""
+        """Return whether to start a stage at operator ``k`` that can deliver rows as soon as they finish."""
         keeps = [self.works[i].preserves_slots for i in chain[max(k - 1, 0) :]]
         return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
 
     def base(self, i: int) -> int:
-        """Return the stage of a stream operator, or of a map_batches that needs groups of exactly n rows."""
+        """Add the stage of a stream operator, or of a ``map_batches`` that needs groups of exactly n rows."""
         node = self.nodes[i]
         operator = node.operator
         if group_size(node) is not None:
@@ -363,7 +363,7 @@ class _Lowering:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def windowed(self, i: int, above: int) -> int:
-        """Return a stage with windows: of splits, if rows come directly from sources, else of runs of units."""
+        """Add a stage that marks shuffle windows: groups of splits right after sources, otherwise runs of units."""
         joined = self.segments(i)
         if joined is not None and (len(joined[1]) == 1 or not any(segment.streaming for segment in joined[1])):
             return self.read(*joined, windows=above)
@@ -373,7 +373,7 @@ class _Lowering:
         return self.above(window, base, chain)
 
     def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
-        """Return the node where all sources meet, each source with its own operators, and the shared ones; or None."""
+        """Return the node that joins all sources, each source with its operators, and later operators; None if none."""
         operator = self.nodes[i].operator
         if self.is_source(i):
             return i, [Segment(i, streaming=self.streams(i))], []
@@ -392,7 +392,7 @@ class _Lowering:
         return i, joined, []
 
     def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
-        """Add a stage that reads splits. Operators that run Python per row, and later ones, get smaller tasks."""
+        """Add a stage that reads splits, and stages for operators that ``read_with`` moves out of it."""
         streaming = any(segment.streaming for segment in segments)
         first = segments[0].source
         cut = 0
@@ -419,15 +419,15 @@ class _Lowering:
         return self.above(len(self.stages) - 1, first, above[cut:])
 
     def with_cache(self, segment: Segment, streaming: bool) -> Segment:
-        """Return the segment with the part that a ``cache()`` stores; none if a source read with it is streaming."""
+        """Return the segment with the number of operators whose output is cached; 0 if any source is streaming."""
         kept = 0 if streaming else self.kept(segment.links)
         top = next((i for i in reversed(segment.links[:kept]) if isinstance(i, int)), -1)
         return replace(segment, kept=kept, cache=self.caches[top]) if kept else segment
 
     def read_with(self, segments: Sequence[Segment], above: Sequence[int], kept: int) -> int:
-        """Return how many operators above run in the reading tasks: those that a ``cache()`` stores, and more.
+        """Return how many of the operators in ``above`` run in the reading tasks, including the ``kept`` cached ones.
 
-        Operators in another place do not, nor those that run Python per row, since small tasks balance better.
+        The first operator on another executor, or that runs Python per row, starts a new stage with smaller tasks.
         """
         sources = [self.nodes[each.source] for each in segments]
         place = _requested_place(sources)
@@ -441,7 +441,7 @@ class _Lowering:
         return len(above)
 
     def kept(self, links: Sequence[Link]) -> int:
-        """Return how many of the links a ``cache()`` above stores: those before the first random one."""
+        """Return how many of the leading links a later ``cache()`` covers; it never covers random operators."""
         kept = 0
         for place, link in enumerate(links):
             if isinstance(link, int):
@@ -450,7 +450,7 @@ class _Lowering:
                 kept = place + 1 if link in self.caches else kept
         return kept
 
-    # ---- what is asked of operators ----------------------------------------------------------------------------------
+    # ---- properties of operators -------------------------------------------------------------------------------------
 
     def is_source(self, i: int) -> bool:
         return isinstance(self.nodes[i].operator, Read)
@@ -460,15 +460,15 @@ class _Lowering:
         return isinstance(self.nodes[i].operator, RowOperator) and not group_size(self.nodes[i])
 
     def is_counted(self, i: int) -> bool:
-        """Return whether this is a filter with a known number of remaining rows per split."""
+        """Return whether this is a filter for which the number of remaining rows per split is known."""
         node = self.nodes[i]
         return self.is_row(i) and not node.operator.keeps_rows and self.choice.settled(node.logical)  # type: ignore[attr-defined]
 
     def check_counted(self) -> None:
-        """Check that filters with known row counts run where rows are read.
+        """Check that filters with known row counts run in the tasks that read rows.
 
         Raises:
-            PlanError: a plan runs such a filter elsewhere.
+            PlanError: a plan runs such a filter in another stage.
         """
         read = {i for stage in self.stages if stage.kind == "read" for i in stage.operators}
         read |= {i for stage in self.stages for each in stage.segments for i in each.links if isinstance(i, int)}
@@ -491,7 +491,7 @@ class _Lowering:
         return any(self.nodes[i].effects.per_row for i in operators)
 
     def pads(self, i: int) -> int:
-        """Return the ``batch`` with ``last="pad"`` whose ungathered batches an operator passes on; -1 for none."""
+        """Return the ``batch(last="pad")`` whose batches reach ``i`` without being gathered; -1 if there is none."""
         while isinstance(self.nodes[i].operator, StreamOperator) and self.inputs[i]:
             operator = self.nodes[i].operator
             if isinstance(operator, StreamOperator) and operator.batch_rows is not None:

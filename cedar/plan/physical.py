@@ -1,7 +1,7 @@
-"""Physical plan: what a run does, as data: its stages, the streams between them, and where each stage runs.
+"""Physical plan: the stages of a run, the streams between them, and the executor of each stage.
 
-Operators are identified by number: their index in ``graph.walk`` of the lowered graph, inputs first. Stages are
-numbered in the order in which rows pass them. The cost model prices a physical plan, the executor runs it,
+Operators are identified by their index in ``graph.walk`` of the plan's graph, inputs first. Stages are numbered in
+the order in which rows pass them. The cost model predicts the throughput of a physical plan, the executor runs it,
 ``explain()`` shows it, a saved plan recreates it, and checks and audits compare it.
 """
 
@@ -21,7 +21,7 @@ Kind: TypeAlias = Literal["read", "task", "group", "window", "stream", "deal"]
 
 @dataclass(frozen=True)
 class Branch:
-    """A marker in a row's path: from here on, the row belongs to this input of a concat."""
+    """Marks where the rows of a segment become the input with index ``input`` of a concat."""
 
     concat: int
     input: int
@@ -32,17 +32,17 @@ Link: TypeAlias = "int | Branch"
 
 @dataclass(frozen=True)
 class Work:
-    """An operator of the graph, as the rest of the plan needs it.
+    """Describes an operator of the graph.
 
     Args:
-        ordinal: number of the operator as written whose work it does; -1 if an optimizer inserted it.
-        label: its name in messages.
-        inputs: numbers of its input operators.
-        place: the executor it was assigned to; "" means its input's. Stages say where it actually runs.
-        detail: what a plan changed about it, such as the columns that a scan reads.
-        batched: it delivers batches.
-        preserves_slots: it delivers one output position per input position, even if the row is skipped.
-        refills: the next row may take the position of a row that failed.
+        ordinal: the index of the operator in the pipeline as written; -1 if an optimizer inserted it.
+        label: the operator's name in messages.
+        inputs: indices of the input operators.
+        place: the assigned executor; "" means the input's. The executor that runs it is in its ``Stage``.
+        detail: what a plan changed about the operator, such as the columns that a scan reads.
+        batched: whether the operator delivers batches.
+        preserves_slots: whether the operator delivers one output slot per input slot, even for skipped rows.
+        refills: whether the next row may take the slot of a row that failed.
         schema: the output columns, as far as they are known without running.
     """
 
@@ -62,9 +62,9 @@ class Segment:
     """A source, and the operators that the reading task applies to its rows.
 
     Args:
-        links: the operators and concat branches, lowest first.
-        kept: how many of them have their output cached, by the ``cache()`` with number ``cache``.
-        streaming: it can only be read from its start.
+        links: the operators and concat branches, in the order in which rows pass them.
+        kept: the number of leading links whose output the ``cache()`` with index ``cache`` stores.
+        streaming: whether the source can only be read from its start.
     """
 
     source: int
@@ -81,15 +81,15 @@ class Stage:
     Args:
         kind: "read" reads splits; "task" processes rows or batches; "group" processes groups of exactly n rows;
             "window" ends a stream's windows; a "stream" operator runs in the coordinator; "deal" divides units by rank.
-        out: the operator whose rows leave the stage.
-        inputs: numbers of its input stages.
-        operators: lowest first; in a read stage, those that all segments share.
-        segments: what is read, in order.
-        place: the executor of its tasks, if it differs from the run's.
-        windows: the operator above that works window by window; -1 if none does.
-        pads: the ``batch`` whose batches are padded first; -1 for none.
-        preserves_units: it delivers exactly the units that it receives.
-        small: Python runs once per row, so tasks are sized by measured time.
+        out: the operator whose output leaves the stage.
+        inputs: indices of the input stages.
+        operators: the stage's operators, in the order in which rows pass; a read stage applies them to all segments.
+        segments: the sources that a read stage reads, in order.
+        place: the executor of the stage's tasks, if it differs from the run's.
+        windows: the later operator that works window by window; -1 if none does.
+        pads: the ``batch`` whose batches are padded before the operators run; -1 if none is.
+        preserves_units: whether the stage delivers exactly the units that it receives.
+        small: whether Python runs once per row, so that tasks are sized by measured time.
     """
 
     kind: Kind
@@ -106,11 +106,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Physical:
-    """A plan as it runs, the same on every rank and in every epoch.
+    """A plan's stages, which are the same on every rank and in every epoch.
 
     Args:
-        works: the operators of the graph.
-        stages: inputs first; the loader pulls from the last one.
+        works: descriptions of the graph's operators.
+        stages: the stages, inputs first; the loader pulls from the last one.
         nodes: the graph's nodes, for code that binds kernels to them.
     """
 
@@ -125,7 +125,7 @@ class Physical:
 
     @cached_property
     def deal(self) -> int:
-        """The number of the stage that distributes units over ranks."""
+        """The index of the stage that distributes units over ranks."""
         return next(i for i, stage in enumerate(self.stages) if stage.kind == "deal")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Places where stages run, as plans name them. A saved plan names only kinds; the caller supplies addresses."""
+"""Names of the executors that plans assign to stages. Saved plans contain only the kind; callers supply addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _lock = forks.Lock()
 
 
 def remember(client: Any) -> str:
-    """Register a user's Dask client, and return its address, which names the cluster in plans from now on."""
+    """Register a user's Dask client, and return its scheduler's address, by which plans refer to the cluster."""
     address: str = client.scheduler.address
     with _lock:
         _given[address] = client
@@ -25,25 +25,25 @@ def remember(client: Any) -> str:
 
 
 def given(address: str) -> Any:
-    """Return the user's client of a scheduler, or None."""
+    """Return the Dask client that the user registered for a scheduler's address; None if there is none."""
     with _lock:
         return _given.get(address)
 
 
 def given_clients() -> list[Any]:
-    """Return all registered clients that still exist."""
+    """Return all registered clients that were not garbage collected."""
     with _lock:
         return list(_given.values())
 
 
 def forget(address: str) -> None:
-    """Unregister the client of a scheduler, because it was closed."""
+    """Unregister the client of a scheduler after it was closed."""
     with _lock:
         _given.pop(address, None)
 
 
 def forget_all() -> list[Any]:
-    """Unregister all clients, and return those that still exist."""
+    """Unregister all clients, and return those that were not garbage collected."""
     with _lock:
         clients = list(_given.values())
         _given.clear()
@@ -51,7 +51,7 @@ def forget_all() -> list[Any]:
 
 
 def kind(place: str) -> str:
-    """Return a place's name in saved plans.
+    """Return the kind of an executor, which is its name in saved plans.
 
     Examples:
         >>> kind("processes"), kind("tls://10.0.0.1:8786")
@@ -61,15 +61,15 @@ def kind(place: str) -> str:
 
 
 def place(kind: Any, cluster: Any, field: str) -> str:
-    """Return the place that a saved plan's kind of place refers to here.
+    """Return the executor in this process that corresponds to a kind of executor in a saved plan.
 
     Args:
         kind: the kind in the plan.
-        cluster: a scheduler's address or a Dask client from the caller; None without one.
-        field: the part of the plan with the kind, for messages.
+        cluster: the caller's Dask client or scheduler address; None if the caller uses no cluster.
+        field: the part of the plan that contains the kind, for messages.
 
     Raises:
-        PlanError: not a kind of place, or a cluster although the caller named none.
+        PlanError: the kind is unknown, or it is a cluster and ``cluster`` is None.
     """
     if isinstance(kind, str) and kind in LOCAL:
         return kind

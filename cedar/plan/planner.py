@@ -24,18 +24,18 @@ Check: TypeAlias = Callable[[Plan], "Difference | None"]
 class Planner(Protocol):
     """Chooses plans for one pipeline."""
 
-    most_workers: int | None  # the maximum for a plan; None if the user set the number
+    most_workers: int | None  # the maximum number of workers in a plan; None if the user set the number of workers
 
     def begin(self) -> Plan:
-        """Return the plan to start with, from what operators declare. Fast: nothing is run or measured."""
+        """Return an initial plan that is based only on operators' declared effects, without running anything."""
         ...
 
     def admit(self, plan: Plan, check: Check) -> Plan:
-        """Return the plan to start with after a check, without a rule that changes its results."""
+        """Check the initial plan, and return it without any rule that changes its results."""
         ...
 
     def candidates(self, profile: Profile) -> tuple[Plan, ...]:
-        """Return the best plan for each kind of place by measurements, with predictions; none are checked yet."""
+        """Return the plan with the best predicted throughput for each kind of executor; ``check`` has not run yet."""
         ...
 
     def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
@@ -47,5 +47,5 @@ class Planner(Protocol):
         ...
 
     def with_prediction(self, plan: Plan, profile: Profile) -> Plan:
-        """Return the same plan with a prediction from a new profile; nothing is run."""
+        """Return the same plan with a prediction from a new profile, without running the plan."""
         ...

@@ -1,7 +1,7 @@
-"""Saved plans: writes a plan as JSON that diffs well, and loads it.
+"""Saved plans: write a plan as JSON that is easy to diff, and load it.
 
-The JSON contains the steps from the pipeline to the plan, one per line, and digests of the pipeline's operators, which
-must match when it is loaded. It contains no functions and no data. Loading applies and checks every step again.
+The JSON contains the steps from pipeline to plan, one per line, and digests of the pipeline's operators, but no
+functions and no data. Loading requires equal digests, and checks and applies every step again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _SAVE_AGAIN = "save it again with plan.save()"
 
 
 class HasNode(Protocol):
-    """A pipeline, as far as a plan uses it."""
+    """The part of a pipeline's interface that loading a plan uses."""
 
     @property
     def node(self) -> Node: ...
 
 
-# ---- out -------------------------------------------------------------------------------------------------------------
+# ---- saving ----------------------------------------------------------------------------------------------------------
 
 
 def text_of(plan: Plan) -> str:
@@ -115,7 +115,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def format_plan(plan: Plan) -> str:
-    """Return a text with one line per node.
+    """Format a plan as text, with one line per node.
 
     Examples:
         >>> import cedar
@@ -142,7 +142,7 @@ def format_plan(plan: Plan) -> str:
 
 
 def _work(node: Node, *, inserted: bool) -> str:
-    """Describe what a node does."""
+    """Describe a node's operation in one phrase."""
     operator = node.operator
     if inserted and operator.projection is not None:
         return f"keep {_names(list(operator.projection))}"
@@ -159,14 +159,14 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f", ... {len(names) - 8} more" if len(names) > 8 else "")
 
 
-# ---- in --------------------------------------------------------------------------------------------------------------
+# ---- loading ---------------------------------------------------------------------------------------------------------
 
 
 def read(path: str | os.PathLike[str], pipeline: HasNode, cluster: Any = None) -> Plan:
-    """Load the plan in a file for a pipeline that it fits.
+    """Load a plan from a file, and check that it fits the pipeline.
 
     Raises:
-        PlanError: the file is not a plan, or the plan does not fit; says where.
+        PlanError: the file is not a plan, or the plan does not fit; the error names the first difference.
     """
     where = os.fspath(path)
     try:
@@ -189,10 +189,10 @@ def plan_from(text: str, pipeline: HasNode, where: str = "", cluster: Any = None
         text: the JSON.
         pipeline: the pipeline that the plan is for.
         where: a name for the JSON in messages.
-        cluster: what the place "cluster" refers to: a scheduler's address or a Dask client.
+        cluster: the Dask client or scheduler address to use for stages that the plan assigns to "cluster".
 
     Raises:
-        PlanError: the JSON is not a plan, or the plan does not fit; says where.
+        PlanError: the JSON is not a plan, or the plan does not fit; the error names the first difference.
     """
     try:
         return _plan(_parsed(text), pipeline.node, cluster)
@@ -249,12 +249,12 @@ def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
 
 
 def _skips(node: Node) -> bool:
-    """Return whether an operator has its own policy. Code that runs the plan may set one for all operators."""
+    """Return whether an operator has its own ``on_error`` policy; the loader's own policy is not known here."""
     return policy_of(node.logical, None) is not None
 
 
 def _load_decisions(saved: Mapping[str, Any], changed: list[str]) -> list[Decision]:
-    """Return decisions that tell the user what changed since a fitting plan was saved."""
+    """Return decisions that list for the user what changed since the plan was saved."""
     news = []
     if changed:
         _log.warning("the code of %s changed since the plan was saved", ", ".join(changed))
@@ -326,7 +326,7 @@ _OPTIMIZE_AGAIN = "optimize this pipeline and save that plan"
 
 
 def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
-    """Describe the pipeline as written, one entry per operator: its label, and a digest of what a plan depends on."""
+    """Return one entry per operator of the pipeline as written: its label, and a digest of what a plan depends on."""
     ordinals = {id(node): i for i, node in enumerate(logical)}
     entries = []
     for node in logical:
@@ -344,10 +344,10 @@ def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
 
 
 def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) -> list[str]:
-    """Compare the operators one by one, and return the labels of those whose code changed.
+    """Compare the saved operators with the pipeline's, and return the labels of those whose code changed.
 
     Raises:
-        PlanError: the first operator that differs, or is connected differently.
+        PlanError: an operator, its parameters or its inputs differ; the error names the first such operator.
     """
     changed = []
     for number, (mine, node) in enumerate(zip(operator_entries(logical), logical, strict=True)):
@@ -384,5 +384,5 @@ def check_pipeline(saved: Sequence[Mapping[str, Any]], logical: Sequence[Node]) 
 
 
 def _kind(entry: Mapping[str, Any]) -> str:
-    """Return ``map`` for ``map(decode)``, because functions, values and places may be renamed."""
+    """Return an operator's name without its arguments, which may change: ``map`` for ``map(decode)``."""
     return str(entry.get("is")).partition("(")[0]

@@ -1,4 +1,4 @@
-"""Scan: reads a source with fewer columns, and with filters that decide which other columns' rows to read."""
+"""Scan: reads only some columns of a source. With filters, it reads the other columns only for rows that pass."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cedar.plan.graph import Node
 
 @dataclass(frozen=True, eq=False)
 class Scan(Read):
-    """A ``Read`` in a plan.
+    """The optimized form of a ``Read``.
 
     Args:
-        source: as the user gave it; windows and row keys depend on its metadata.
+        source: the user's source, unchanged, because windows and row keys depend on its metadata.
         columns: the output columns; None means all. ``"a.b"`` is a field of the struct column ``a``, which then has
             only the listed fields, in the source's order.
-        where: expression filters that run inside the scan, in order. Their columns are read first, and the others only
-            if rows remain.
+        where: expression filters that run inside the scan, in order. The scan reads the filters' columns first, and
+            other columns only if some rows pass.
     """
 
     columns: tuple[str, ...] | None = None
@@ -41,7 +41,7 @@ class Scan(Read):
 
 
 def chosen_fields(columns: Iterable[str], known: Iterable[str]) -> dict[str, list[str] | None]:
-    """Return the columns, with the paths of the fields chosen from each; None means the whole column.
+    """Return, for each column, the paths of the fields chosen from it; None means the whole column.
 
     Examples:
         >>> chosen_fields(["a.b", "a.c.d", "x.y"], ["a", "x.y"])
@@ -57,11 +57,11 @@ def chosen_fields(columns: Iterable[str], known: Iterable[str]) -> dict[str, lis
 
 
 def dotted(name: str, fields: Iterable[tuple[str, ...]], known: Schema) -> list[str] | None:
-    """Return fields of a struct column in a scan's notation, in order; None if the whole column must be read.
+    """Return a struct column's fields in dotted notation ("a.b"), in order; None if the whole column must be read.
 
     Args:
         name: the column's name.
-        fields: paths below it, none of them through a list.
+        fields: the paths of the fields inside the column; no path passes through a list.
         known: the columns of the source.
     """
     kind = (known or {}).get(name)

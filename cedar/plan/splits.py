@@ -1,4 +1,4 @@
-"""Splits: which splits of a pipeline's sources are read, from their metadata."""
+"""Splits: use metadata of a pipeline's sources to decide which splits to read."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
-# Maps a source, its splits and filters above it to the rows of each split that these filters keep.
+# A function of a source, its splits and later filters; returns how many rows of each split pass these filters.
 Counts: TypeAlias = Callable[[Node, SplitTable, tuple[Node, ...]], Numbers]
 
 
 class SplitListing(NamedTuple):
-    """The splits of a source, and what is known about filters above it.
+    """The splits of a source to read, and the filters after the source whose passing rows can be counted.
 
     Args:
         splits: the splits to read.
-        settled: filters right above the source that keep all rows of these splits, lowest first.
-        counted: filters above those, whose remaining rows can be counted.
-        left: rows that the counted filters keep of each split, if metadata tell; else they must be read to count them.
+        settled: the first filters after the source, which all rows of these splits pass, in order.
+        counted: the filters after those, for which the number of passing rows can be counted.
+        left: the number of rows per split that pass the counted filters; None if only reading data can find it.
     """
 
     splits: SplitTable
@@ -40,22 +40,22 @@ class SplitListing(NamedTuple):
 
 
 class SplitCounts(NamedTuple):
-    """The rows of each split that remain after filters, and these filters."""
+    """The number of rows per split that remain after some filters, and these filters."""
 
     rows: Numbers
     filters: tuple[Node, ...]
 
 
 class Splits:
-    """Lists the splits of each source once, without those of which filters right above the source keep no row.
+    """Lists the splits of each source once, without splits of which the filters after the source drop all rows.
 
-    Metadata settle a filter if its columns have one value per split, as folder columns do: it then keeps all rows of
-    the remaining splits. Other filters right above are counted: by metadata, such as files' paths, or by ``counts``.
-    Operators that keep all rows may be in between, if they cannot fail and write no column that the filters read.
+    Metadata decide a filter if its columns have one value per split, as partition columns do. Every row of the
+    remaining splits then passes. For other filters, passing rows are counted from metadata, such as file paths, or by
+    ``counts``. Operators in between must keep all rows, cannot fail and write no column that the filters read.
 
     Args:
         root: the pipeline as written.
-        counts: counts rows when they are first needed; None leaves counts unknown.
+        counts: counts passing rows when a count is first needed; None leaves these counts unknown.
         on_error: the run's policy, which also applies to surveys.
     """
 
@@ -69,19 +69,19 @@ class Splits:
         return self._of(source.logical).splits
 
     def put(self, source: Node, splits: SplitTable) -> None:
-        """Set the splits to read of a source."""
+        """Set the splits of a source that the run reads."""
         self._known[id(source.logical)] = SplitListing(splits)
 
     def filters(self, source: Node) -> tuple[Node, ...]:
-        """Return the filters that a source's splits settle, lowest first."""
+        """Return the filters that every row of the source's remaining splits passes, in order."""
         return self._of(source.logical).settled
 
     def counted(self, source: Node) -> tuple[Node, ...]:
-        """Return the filters whose rows are counted, lowest first."""
+        """Return the filters for which passing rows are counted, in order."""
         return self._of(source.logical).counted
 
     def rows(self, source: Node) -> SplitCounts | None:
-        """Return the rows per split that counted filters keep, reading data if needed; None without such filters."""
+        """Return how many rows per split pass the counted filters, reading data if needed; None if there are none."""
         source = source.logical
         if id(source) not in self._rows:
             splits, _, filters, left = self._of(source)
@@ -91,7 +91,7 @@ class Splits:
         return self._rows[id(source)]
 
     def settled(self, node: Node) -> bool:
-        """Return whether an operator as written is a filter whose remaining rows are known from metadata or counts."""
+        """Return whether an operator is a filter for which the number of passing rows is known or can be counted."""
         return node.operator.filters and id(node) in self._settled
 
     @cached_property
@@ -101,7 +101,7 @@ class Splits:
 
     @cached_property
     def _above(self) -> dict[int, list[Node]]:
-        """The consumers of each operator, by its id."""
+        """The consumers of each node, by the node's ``id()``."""
         consumers: dict[int, list[Node]] = {}
         for node in graph.walk(self._root):
             for child in node.inputs:
@@ -138,7 +138,7 @@ class Splits:
         return SplitListing(splits, tuple(settled), tuple(counted), known)
 
     def _left(self, source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
-        """Return the rows of each split that all of these filters keep; None if metadata do not tell."""
+        """Return how many rows of each split pass all filters; None if metadata are not sufficient."""
         if _by_keys(filters[0]):
             return _left_by_keys(source.operator.source, splits, filters, self._on_error)  # type: ignore[attr-defined]
         count_matching_rows = getattr(source.operator.source, "count_matching_rows", None)  # type: ignore[attr-defined]
@@ -160,7 +160,7 @@ def _by_keys(node: Node) -> bool:
 
 
 def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node], on_error: Skip | None) -> Numbers | None:
-    """Return the rows of each split that filters on row keys keep; None if metadata do not contain the keys."""
+    """Return how many rows of each split pass filters on row keys; None if metadata do not contain the keys."""
     row_keys = getattr(source, "row_keys", None)
     if row_keys is None or not splits.counted or getattr(source, "tolerant", False):
         return None
@@ -177,7 +177,7 @@ def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node], on_e
 
 
 def passes(node: Node) -> bool:
-    """Return whether an operator between the source and its filters keeps every row, so that counts can ignore it."""
+    """Return whether an operator keeps every row and cannot fail, so that counting rows can ignore it."""
     operator, effects = node.operator, node.effects
     if not isinstance(operator, RowOperator) or operator.storage is not None or node.batched:
         return False
@@ -190,7 +190,7 @@ def passes(node: Node) -> bool:
 
 
 def uncountable(node: Node, source: Node) -> str:
-    """Return why the remaining rows of a filter cannot be counted from some columns of the source; "" if they can."""
+    """Return why a filter's passing rows cannot be counted by reading only its columns; "" if they can."""
     assert isinstance(source.operator, Read)
     operator, effects = node.operator, node.effects
     if not operator.filters:
@@ -223,7 +223,7 @@ def _holds_state(code: Any) -> bool:
 
 
 class TolerantSplits(Splits):
-    """Splits for planning only: a source that cannot be listed counts as one that is read from its start."""
+    """Splits for planning only: it treats a source whose files cannot be listed as a source without splits."""
 
     def _listed(self, source: Node) -> SplitListing:
         try:

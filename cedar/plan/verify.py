@@ -1,7 +1,7 @@
-"""Verify: checks that the stages of a plan do exactly the work of its graph, each from its input on.
+"""Verify: checks that the stages of a plan run every operator of its graph exactly once, on the right input.
 
-Nothing is run, and ``lower``, which creates the stages, is not called. The plan's steps guarantee that the graph is
-equivalent to the pipeline as written.
+The check is independent of ``lower``, which creates the stages, and runs no operator. Whether the graph is equivalent
+to the pipeline as written is checked elsewhere, by the plan's steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIX = "optimize this pipeline and save that plan"
 
 
 def verify(physical: Physical) -> None:
-    """Raise PlanError for the first error in the stages of a plan, or of a pipeline as written."""
+    """Raise PlanError for the first error in the stages of a plan or of an unoptimized pipeline."""
     _Stages(physical).check()
 
 
@@ -46,7 +46,7 @@ class _Stages:
             )
 
     def _why(self, stage: Stage) -> str | None:
-        """Return what is wrong with a stage, or None."""
+        """Return why a stage is invalid; None if it is valid."""
         if not all(0 <= i < len(self.works) for i in (stage.out, *stage.operators)):
             return "refers to an operator that does not exist"
         if stage.kind in ("read", "stream"):
@@ -85,7 +85,7 @@ class _Stages:
         return None
 
     def _marked(self, number: int, by: int) -> bool:
-        """Return whether the windows of an operator end where the read or window stage below its tasks says."""
+        """Return whether the read or window stage that feeds an operator marks window ends for that operator."""
         while self.stages[number].kind == "task":
             number = self.stages[number].inputs[0]
         return self.stages[number].windows == by
@@ -132,20 +132,20 @@ class _Stages:
         return None
 
     def _leaves(self, number: int) -> int:
-        """Return the number of sources below a concat, each counted as often as it is read."""
+        """Return the number of sources that a tree of concats reads; a source that is read twice counts twice."""
         while isinstance(self.nodes[number].operator, RowOperator):
             number = self.works[number].inputs[0]
         inputs = self.works[number].inputs
         return sum(map(self._leaves, inputs)) if self._is_concat(number) else int(not inputs)
 
     def _real(self, number: int) -> int:
-        """Return the operator whose rows a node delivers; a ``cache()`` delivers those of its input."""
+        """Return the index of the operator whose rows a node delivers: for a ``cache()``, the nearest other input."""
         number %= len(self.works)
         while self.nodes[number].operator.storage is not None:
             number = self.works[number].inputs[0]
         return number
 
     def _is_concat(self, number: int) -> bool:
-        """Return whether the node delivers one input after the other."""
+        """Return whether the node delivers one input after the other, as ``concat`` does."""
         operator = self.nodes[number].operator
         return isinstance(operator, StreamOperator) and operator.preserves_windows

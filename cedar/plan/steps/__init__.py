@@ -1,4 +1,4 @@
-"""Steps: the only code that changes a plan's graph. Each step defines when it may be applied, and why it is correct."""
+"""Steps: the only code that changes a plan's graph. Each step checks whether it may be applied to a node."""
 
 from cedar.plan.steps.columns import DropResults, Keep, KeepOrder
 from cedar.plan.steps.cross import Cross, Group

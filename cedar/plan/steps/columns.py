@@ -1,4 +1,4 @@
-"""Keep, DropResults, KeepOrder: drop columns that no operator reads, and restore the order of columns."""
+"""Keep, DropResults, KeepOrder: steps that drop columns that no operator reads, and restore the order of columns."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cedar.plan.steps.step import Step
 
 @dataclass(frozen=True)
 class Keep(Step):
-    """Drop columns below an operator that neither it nor any operator above reads.
+    """Drop columns of an operator's inputs that neither this operator nor any later one reads.
 
-    The columns read follow from effects, from the end of the pipeline, where all output columns count as read,
-    downward. Inputs that must have the same columns keep the same ones.
+    Which columns are read is derived from the operators' declared effects, from the output back to the sources. All
+    output columns of the pipeline count as read. Inputs that must have the same columns keep the same ones.
 
     Args:
-        columns: the columns to keep of each input; () keeps all.
+        columns: for each input, the columns to keep; () keeps all.
     """
 
     columns: tuple[tuple[str, ...], ...]
@@ -50,7 +50,7 @@ class Keep(Step):
 
 
 def unread(node: Node, facts: Facts) -> tuple[tuple[str, ...], ...]:
-    """Return the columns to keep of each input of a node, if some are not read."""
+    """Return, for each input of a node, the columns to keep; () if all columns are read."""
     live = needs_each(node, facts.live.get(id(node)), facts.schemas)
     kept = tuple(_kept(facts.schemas[id(child)], names) for child, names in zip(node.inputs, live, strict=True))
     return () if alike(node.operator) and not all(kept) else kept
@@ -65,9 +65,9 @@ def _kept(schema: Schema, live: Names) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DropResults(Step):
-    """Skip results of expressions that no operator reads.
+    """Do not compute results of expressions that no operator reads.
 
-    The results must not be able to fail: the plan must raise every error of the pipeline as written.
+    Only results that cannot fail are omitted, because the plan must raise every error of the pipeline as written.
 
     Args:
         results: indices into the operator's ``results``.
@@ -96,9 +96,9 @@ class DropResults(Step):
 
 @dataclass(frozen=True)
 class KeepOrder(Step):
-    """Restore the column order of the pipeline as written wherever it is visible. Applied after all other steps.
+    """Restore the column order of the pipeline as written wherever the order affects results. This is the last step.
 
-    Inserts selections where the order differs, and removes the optimizer's selections that have no effect.
+    It inserts selections where the order differs, and removes the optimizer's selections that have no effect.
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:

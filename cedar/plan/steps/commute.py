@@ -16,8 +16,8 @@ _COMMUTING: frozenset[frozenset[Algebra]] = frozenset(
 def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
     """Return why ``above`` may not run before ``below``, its input; None if it may.
 
-    A swap may change the order of columns, which ``restore_order`` restores, and the rows on which a function is
-    called, so a function may fail where it did not before.
+    A swap may change the order of columns, which ``restore_order`` restores later. It may also change on which rows a
+    function is called, so the function may fail on rows that a filter dropped before the swap.
     """
     for check in _CHECKS:
         reason = check(below, above, facts)
@@ -27,7 +27,7 @@ def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
 
 
 def is_row_operator(node: Node) -> bool:
-    """Return whether an operator processes each row separately, so not functions on groups of exactly n rows."""
+    """Return whether an operator processes each row separately. A function on groups of exactly n rows does not."""
     return isinstance(node.operator, RowOperator) and node.operator.exact_rows is None
 
 
@@ -42,7 +42,7 @@ def first(node: Node) -> int | None:
 
 
 def moves_rows(node: Node) -> bool:
-    """Return whether the node holds rows and moves them."""
+    """Return whether the node buffers rows and changes their order, as a shuffle does."""
     return isinstance(node.operator, StreamOperator) and node.operator.moves_rows
 
 
@@ -57,7 +57,7 @@ def may_skip(node: Node, facts: Facts) -> bool:
 
 
 def pads(node: Node) -> bool:
-    """Return whether units are batches of ``last="pad"``: ranks with fewer batches then get batches of padding here."""
+    """Return whether the node's units come from ``batch(last="pad")``, so that ranks may get all-padding batches."""
     while node.inputs:
         if isinstance(node.operator, StreamOperator) and node.operator.batch_rows is not None:
             return node.operator.last == "pad"
@@ -85,7 +85,7 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _runs_once(below: Node, above: Node, facts: Facts) -> str | None:
-    """Refuse to move an operator that runs once for equal rows below the ``dedup`` that finds them."""
+    """Refuse to move an operator before a ``dedup`` if it runs only once for rows that this ``dedup`` finds equal."""
     groups, reads = below.operator.grouping, above.operator.unique_reads
     if groups is None or reads is None or (groups and not any(set(reads) <= set(group) for group in groups)):
         return None
@@ -105,7 +105,7 @@ def _columns(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _same_column(first: Effects, second: Effects) -> bool:
-    """Return whether both operators only read and write one column, the same for both."""
+    """Return whether both operators read and write the same single column and no other."""
     touched = {first.reads, first.writes, second.reads, second.writes}
     return len(touched) == 1 and all(names is not None and len(names) == 1 for names in touched)
 
@@ -121,7 +121,7 @@ def _algebra(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
-    """If one operator keeps only some columns, the other may only read these and must not add columns."""
+    """Refuse a swap if one operator keeps only some columns, and the other reads different ones or adds columns."""
     for node, other in ((below, above), (above, below)):
         survivors, theirs = node.effects.survivors, other.effects
         if survivors is None:
@@ -135,7 +135,7 @@ def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _order(below: Node, above: Node, facts: Facts) -> str | None:
-    """Refuse swaps that change the order of new columns if names are unknown, since it could not be restored later."""
+    """Refuse a swap of operators that both append columns if column names, and so the original order, are unknown."""
     if facts.schemas.get(id(below.inputs[0])) is not None:
         return None
     for node in (below, above):
@@ -157,7 +157,7 @@ def _rows(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _skipped(below: Node, above: Node, facts: Facts) -> str | None:
-    """Check that a swap changes neither which operator skips a row nor which operators miss it."""
+    """Refuse a swap that changes which operator skips a failing row or which rows other operators process."""
     skips = may_skip(below, facts), may_skip(above, facts)
     if not any(skips):
         return None

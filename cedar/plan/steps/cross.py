@@ -1,4 +1,4 @@
-"""Cross and Group: move row operators to the other side of stream operators."""
+"""Cross and Group: steps that move row operators before or after stream operators."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ Way: TypeAlias = Literal["down", "up"]
 
 @dataclass(frozen=True)
 class Cross(Step):
-    """Move row operators through stream operators.
+    """Move row operators before ("down") or after ("up") the stream operators next to them.
 
-    Down: an expression filter, or an operator that keeps the number of rows, moves below the stream operator that is
-    its input, into every input of that. Stream operators that do not count rows (a shuffle, a concat) order them by
-    key. So a filter may drop rows before them, unless windows, theirs or a later operator's, count rows that would be
-    missing then, and as long as no policy depends on what is below.
+    Down: an expression filter, or an operator that keeps the number of rows, moves into every input of a stream
+    operator. Stream operators that do not count rows (such as a shuffle or a concat) order rows by key, so a filter
+    may drop rows before them. It may not if shuffle windows count those rows, or if the filter may skip failing rows.
 
-    Up: operators that keep the number of rows move above a stream operator that reads none of the columns that they
-    write. It then gets as many rows with the same keys, and so does the same. Batches must not contain padding, which
-    the operators would process, nor lack rows that failed.
+    Up: operators that keep the number of rows move after a stream operator that reads none of the columns that they
+    write. The stream operator receives the same row keys as before, so its output order is unchanged. Its batches must
+    not contain padding, and no earlier operator may skip failing rows.
 
     Args:
-        way: "down" from the moving operator, or "up" through the topmost of the stream operators.
-        operators: how many operators move up.
-        streams: how many stream operators they pass.
+        way: "down" moves one operator before its input; "up" moves operators after the last of the stream operators.
+        operators: the number of operators that move up.
+        streams: the number of stream operators that they move past.
     """
 
     way: Way
@@ -95,7 +94,7 @@ def _lift(node: Node, stream: Node, facts: Facts) -> str | None:
 
 
 def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
-    """Return why a filter may not move below a stream operator."""
+    """Return why a filter may not move before a stream operator; None if it may."""
     operator, label = below.operator, facts.label(below)
     assert isinstance(operator, StreamOperator)
     if operator.counts_rows is not None:
@@ -117,7 +116,7 @@ def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
 
 
 def _windowed_above(node: Node, facts: Facts) -> Node | None:
-    """Return an operator above, separated only by row operators, whose windows consist of this node's rows."""
+    """Return the next stream operator after this node if it works window by window; otherwise None."""
     above = list(facts.consumers[id(node)])
     while above:
         current = above.pop()
@@ -129,7 +128,7 @@ def _windowed_above(node: Node, facts: Facts) -> Node | None:
 
 
 def _counted(inputs: tuple[Node, ...]) -> Node | None:
-    """Return an input node that keeps a shuffle from using its sources' windows, so that it counts rows instead."""
+    """Return an earlier node that forces a shuffle to form windows by counting rows; None if there is none."""
     inner = [n for node in inputs for n in graphs.walk(node)]
     streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.preserves_windows)
     return next(streams, None) or next((n for n in inner if n.operator.exact_rows is not None), None)
@@ -145,12 +144,12 @@ def movable(node: Node, facts: Facts) -> bool:
 
 
 def stays(moving: Node, stream: Node, facts: Facts) -> str | None:
-    """Return why an operator may not move to the other side of a stream operator."""
+    """Return why an operator may not move before or after a stream operator; None if it may."""
     return held(moving, stream, facts) or fixed(stream, facts)
 
 
 def held(moving: Node, stream: Node, facts: Facts) -> str | None:
-    """Return why this operator may not pass ``stream``."""
+    """Return why this operator may not swap with ``stream``; None if it may."""
     reads, writes = stream.effects.reads, moving.effects.writes
     if reads is None or (reads and (writes is None or reads & writes)):
         return f"{facts.label(stream)} groups rows by what it may write"
@@ -158,7 +157,7 @@ def held(moving: Node, stream: Node, facts: Facts) -> str | None:
 
 
 def fixed(stream: Node, facts: Facts) -> str | None:
-    """Return why no operator may pass ``stream``."""
+    """Return why no operator may swap with ``stream``; None if some may."""
     if pads(stream):
         return f"{facts.label(stream)} pads batches, and the operator would see the padding"
     if batch_rows(stream) is not None:
@@ -169,7 +168,7 @@ def fixed(stream: Node, facts: Facts) -> str | None:
 
 
 def under_limit(below: Node, facts: Facts) -> str | None:
-    """Return why ``take`` may not move below an operator."""
+    """Return why ``take`` may not move before an operator; None if it may."""
     label = facts.label(below)
     if not is_row_operator(below) or below.operator.storage is not None:
         return f"{label} does more than process each row"
@@ -185,14 +184,14 @@ def under_limit(below: Node, facts: Facts) -> str | None:
 
 @dataclass(frozen=True)
 class Group(Step):
-    """Move a ``dedup()`` below operators that then run once for equal rows.
+    """Move a ``dedup()`` before operators, which can then run once for equal rows.
 
-    A ``dedup()`` changes no values; it finds rows with equal features. It may move below operators that do not touch
-    these features, below operators that run once for equal rows, since equal rows stay equal, and below stream
-    operators that pass on groups.
+    A ``dedup()`` changes no values; it finds rows with equal features. It may move before three kinds of operators:
+    those that do not write these features; those that run once for equal rows, since equal rows stay equal; and stream
+    operators that preserve deduplicated groups.
 
     Args:
-        below: the number of operators to pass.
+        below: the number of operators that the ``dedup()`` moves before.
     """
 
     below: int
@@ -224,7 +223,7 @@ def features(operator: Operator) -> frozenset[str] | None:
 
 
 def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
-    """Return whether a ``dedup()`` of these features may move below the node."""
+    """Return whether a ``dedup()`` of these features may move before the node."""
     operator, effects = node.operator, node.effects
     if isinstance(operator, StreamOperator):
         return operator.group_aware

@@ -1,4 +1,4 @@
-"""Edits a plan's graph. Every new node refers to the node whose work it does."""
+"""Functions that edit a plan's graph. Every new node refers to the node that it replaces."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cedar.plan.steps.facts import Facts
 
 
 def rebuilt(node: Node, inputs: tuple[Node, ...], facts: Facts, operator: Operator | None = None) -> Node:
-    """Return ``node`` on other inputs, or with another operator, for the same node of the pipeline as written."""
+    """Return a copy of ``node`` with other inputs or another operator; its ``origin`` stays the node as written."""
     origin = None if facts.ordinal(node) is None else node.logical
     return Node(operator or node.operator, inputs, node.site, origin, node.place)
 
 
 def only(below: Node, names: tuple[str, ...]) -> Node:
-    """Return a selection of these columns, inserted by the optimizer."""
+    """Return a new node that selects these columns of ``below``."""
     return Node(Select(names), (below,))
 
 
@@ -28,9 +28,9 @@ def is_inserted(node: Node, facts: Facts) -> bool:
 
 
 def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
-    """Return ``node`` on other inputs, without drops and renames of columns that the inputs no longer have.
+    """Return ``node`` with other inputs, without drops and renames of columns that the inputs no longer have.
 
-    Adds the new node to the facts.
+    The function also adds the new node to ``facts``.
     """
     made = with_inputs(node, inputs, facts)
     if made is node and id(node) in facts.schemas:
@@ -63,7 +63,7 @@ def tidy(root: Node, facts: Facts) -> Node:
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
-    """Return ``node`` on these inputs; the node itself if they are unchanged."""
+    """Return ``node`` with these inputs; the node itself if they are unchanged."""
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     return node if same else rebuilt(node, inputs, facts)
 
@@ -72,10 +72,10 @@ def with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
 
 
 def restore_order(root: Node, facts: Facts) -> Node:
-    """Return the graph with columns in the order of the pipeline as written, wherever that is visible.
+    """Return the graph with columns in the order of the pipeline as written, wherever the order affects results.
 
-    It is visible in the output, to functions of whole rows, to expressions that select by type, and in caches.
-    ``facts`` must be those of ``root``.
+    The order affects the output, functions of whole rows, expressions that select by type, and caches.
+    ``facts`` must describe ``root``.
     """
     written = graph.schemas(facts.logical)
     done: dict[int, Node] = {}
@@ -96,13 +96,13 @@ def restore_order(root: Node, facts: Facts) -> Node:
 
 
 def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
-    """Return whether a node depends on column order, or loses the column names, so that it cannot be restored later."""
+    """Return whether column order must be restored before a node: the order affects it, or its schema is unknown."""
     lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
     return lost or node.effects.reads is None or node.operator.storage is not None
 
 
 def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:
-    """Return the names in the order as written, if the rewritten order differs; else ()."""
+    """Return the names in the order as written if the rewritten order differs; otherwise ()."""
     if rewritten is None or written is None or list(rewritten) == list(written) or set(rewritten) != set(written):
         return ()
     return tuple(written)
@@ -112,13 +112,13 @@ def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:
 
 
 def tolerated(root: Node) -> dict[int, Operator]:
-    """Return a plan's operators that may differ within their tolerance, by the id of the node as written."""
+    """Return a plan's operators whose results may be inexact, by the id of the node of the pipeline as written."""
     nodes = graph.walk(root)
     return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
 
 
 def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
-    """Return the graph with operators replaced, by node id; new nodes refer to the nodes they replace."""
+    """Return the graph with the operators in ``instead``, by node id; a new node's ``origin`` is the replaced node."""
     done: dict[int, Node] = {}
     for node in graph.walk(root):
         inputs = tuple(done[id(child)] for child in node.inputs)

@@ -1,4 +1,4 @@
-"""Facts about the graph that steps and rules use when they look at a node."""
+"""Facts about the graph that steps and rules use to decide on a node."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class CacheCosts:
     """The costs and limits of storing rows between epochs.
 
     Args:
-        seconds_per_byte: returns the cost of reading them back from a place (as in ``cache(where)``).
-        bytes: bytes of memory available.
-        wanted: rows may be stored even if the pipeline has no cache.
-        layout: a directory or URL for files in another layout; None leaves files unchanged.
+        seconds_per_byte: returns the cost of reading stored rows back from a location, given as in ``cache(where)``.
+        bytes: the memory available for stored rows, in bytes.
+        wanted: whether rows may be stored even if the pipeline has no ``cache()``.
+        layout: a directory or URL for copies of the sources' files in another layout; None makes no copies.
     """
 
     seconds_per_byte: Callable[[str], float]
@@ -46,22 +46,22 @@ class CacheCosts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the graph in one pass.
+    """Facts about the graph during one pass over it. Dicts have the nodes' ``id()`` as keys.
 
     Args:
         logical: the pipeline as written.
-        ordinals: numbers of its nodes, by id; inputs first.
-        labels: labels of its nodes, by id.
+        ordinals: indices of the nodes of ``logical``, inputs first.
+        labels: labels of the nodes of ``logical``.
         skips: returns whether a node has a policy for rows that fail (its own or the loader's).
-        profile: measurements; None before the first.
-        exact: False allows rewrites within an operator's tolerance.
+        profile: measurements; None if nothing was measured yet.
+        exact: False allows rewrites that change results within an operator's tolerance.
         refused: names of rules that are not tried.
         root: the graph that is being rewritten.
-        schemas: schemas of nodes of this graph and earlier ones, by id.
-        consumers: the nodes that read from each node, by id.
-        live: the columns that each node must deliver, by id; None, or a missing entry, means all.
+        schemas: schemas of the nodes of this graph and of earlier versions.
+        consumers: for each node, the nodes that read from it.
+        live: for each node, the columns that it must deliver; None, or a missing entry, means all.
         streams: returns whether a source has splits that can only be read from their start.
-        keeping: the costs of storing rows; None if nothing is stored.
+        keeping: the costs of storing rows; None if rows may not be stored.
         factors: returns how often rows repeat in each column of a ``dedup()``, from a sample of its source.
     """
 
@@ -84,14 +84,14 @@ class Facts:
 
     @cached_property
     def readers(self) -> dict[Hashable, list[Node]]:
-        """The source nodes of the graph, by what they read."""
+        """The source nodes of the graph, grouped by the files or object that they read."""
         readers: dict[Hashable, list[Node]] = {}
         for node in graph.sources(self.root):
             readers.setdefault(read_from(node), []).append(node)
         return readers
 
     def at(self, root: Node) -> Facts:
-        """Return the facts of another graph of the same pipeline, keeping what is known of nodes in both."""
+        """Return the facts of another graph of the same pipeline, reusing facts of nodes that both graphs contain."""
         self.learn(root)
         consumers: dict[int, list[Node]] = {id(root): []}
         for node in graph.walk(root):
@@ -116,7 +116,7 @@ class Facts:
             with graph.at_site(node):
                 if key not in self._learned:
                     self._learned[key] = operator.schema(*below)
-                _ = node.batched  # computed here because the inputs' values are known
+                _ = node.batched  # compute and cache it now, while the inputs' values are cached
             self.schemas[id(node)] = self._learned[key]
             self._nodes.append(node)
             for child in node.inputs:
@@ -137,7 +137,7 @@ class Facts:
             gone += [child for child in dict.fromkeys(node.inputs) if self._leaves(node, child) == 0]
 
     def _leaves(self, node: Node, child: Node) -> int | None:
-        """Record that ``node`` no longer reads from ``child``; return how many nodes still do, None if it never did."""
+        """Remove ``node`` from the consumers of ``child``; return how many remain, or None if it was not one."""
         before = self.consumers.get(id(child), [])
         after = [each for each in before if each is not node]
         if len(after) == len(before):
@@ -150,17 +150,17 @@ class Facts:
         return self.labels.get(id(node.logical), node.operator.label())
 
     def ordinal(self, node: Node) -> int | None:
-        """Return the node's number in the pipeline as written; None if the optimizer inserted it."""
+        """Return the node's index in the pipeline as written; None if the optimizer inserted it."""
         return self.ordinals.get(id(node.logical))
 
     def figures(self, node: Node) -> OperatorProfile | None:
-        """Return the measurements of the node."""
+        """Return the measurements of the node; None if there are none."""
         ordinal = self.ordinal(node)
         return None if self.profile is None or ordinal is None else self.profile.operators.get(ordinal)
 
 
 def read_from(node: Node) -> Hashable:
-    """Return what identifies a source's data: its files, or the source object."""
+    """Return a key that identifies a source's data: its file paths, or the id of the source object."""
     source = getattr(node.operator, "source", node)
     return source.paths if isinstance(source, FileSource) else id(source)
 
@@ -185,10 +185,10 @@ def facts_of(
         skips: returns whether a node has a policy for rows that fail.
         profile: measurements.
         exact: False allows rewrites within an operator's tolerance.
-        refused: names of rules not to try.
-        streams: returns whether a source can only be read from its start; by default, lists its splits here.
-        keeping: the costs of storing rows between epochs; None if nothing is stored.
-        factors: returns how often rows repeat in the columns of a ``dedup()``; None leaves that unknown.
+        refused: names of rules that are not tried.
+        streams: returns whether a source can only be read from its start; by default, this function lists the splits.
+        keeping: the costs of storing rows between epochs; None if rows may not be stored.
+        factors: returns how often rows repeat in the columns of a ``dedup()``; None means that this is unknown.
     """
     return Facts(
         logical=logical,

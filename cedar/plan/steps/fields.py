@@ -1,4 +1,4 @@
-"""Fields: which fields of a node's struct columns later operators read."""
+"""Fields: find the fields of a node's struct columns that later operators read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOTHING: frozenset[tuple[str, ...]] = frozenset()
 
 
 def live_fields(node: Node, column: str, facts: Facts) -> Fields:
-    """Return the fields of ``column`` that nodes above ``node`` read; None (all) if the plan delivers it."""
+    """Return the fields of ``column`` that nodes after ``node`` read; None (all) if the column is in the output."""
     names: dict[int, dict[str, None]] = {id(node): {column: None}}  # the column's names in the outputs of later nodes
     fields: Fields = _NOTHING
     for current in graph.walk(facts.root):
@@ -56,7 +56,7 @@ def _delivered(name: str, facts: Facts) -> bool:
 
 
 def _read(node: Node, name: str) -> Fields:
-    """Return the fields the operator itself reads; all for caches, and for operators whose inputs must be alike."""
+    """Return the fields that the operator reads; None (all) for caches and operators whose inputs must be alike."""
     operator, effects = node.operator, node.effects
     if effects.reads is None or effects.writes is None or operator.storage is not None or alike(operator):
         return None

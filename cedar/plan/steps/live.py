@@ -1,4 +1,4 @@
-"""Live columns: which columns of each node's output later operators read."""
+"""Live columns: find the columns of each node's output that later operators read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Names: TypeAlias = "frozenset[str] | None"  # None means all columns
 
 
 def live_columns(root: Node, schemas: dict[int, Schema], out: Names = None) -> dict[int, Names]:
-    """Return the columns that the output of each node must have, by id.
+    """Return the columns that the output of each node must have, by the node's ``id()``.
 
-    ``drop`` and ``rename`` do not count as reading; they adapt if the column is missing (see ``fitted``).
+    ``drop`` and ``rename`` do not count as readers: ``fitted`` adapts them if a column is missing.
     """
     live: dict[int, Names] = {id(root): all_of(schemas[id(root)]) if out is None else out}
     for node in reversed(list(graph.walk(root))):  # consumers come before their inputs
@@ -25,9 +25,9 @@ def live_columns(root: Node, schemas: dict[int, Schema], out: Names = None) -> d
 
 
 def leave_unread(root: Node, out: Names = None) -> Node:
-    """Return the pipeline with sources that do not parse unread columns if these may hold any value, as in JSON Lines.
+    """Return the pipeline with sources that skip the parsing of unread columns, such as in JSON Lines.
 
-    This also applies to unoptimized runs and to samples: the column stays, but contains nulls.
+    Such a column stays in the output, but contains nulls. Unoptimized runs and samples also use these sources.
 
     Args:
         root: the pipeline's last node.
@@ -47,22 +47,22 @@ def leave_unread(root: Node, out: Names = None) -> Node:
 
 
 def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> None:
-    """Add the columns that ``node`` needs of its inputs to ``live``."""
+    """Add the columns that ``node`` needs from its inputs to ``live``."""
     for child, needed in zip(node.inputs, needs_each(node, live[id(node)], schemas), strict=True):
         live[id(child)] = needed if id(child) not in live else union(live[id(child)], needed)
 
 
 def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names]:
-    """Return the columns that ``node`` needs of each input to deliver the columns ``out``."""
+    """Return the columns that ``node`` needs from each input to deliver the columns ``out``."""
     if alike(node.operator) and any(schemas[id(child)] is None for child in node.inputs):
         return [
             all_of(schemas[id(child)]) for child in node.inputs
-        ]  # inputs must be alike, and some columns are unknown
+        ]  # inputs must have the same columns, and some columns are unknown
     return [needs(node, child, out, schemas) for child in node.inputs]
 
 
 def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Names:
-    """Return the columns that ``node`` needs of one of its inputs."""
+    """Return the columns that ``node`` needs from one of its inputs."""
     operator, effects, schema = node.operator, node.effects, schemas[id(child)]
     if effects.reads is None or effects.writes is None or _keeps_for_others(operator):
         return all_of(schema)

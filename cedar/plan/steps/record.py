@@ -1,4 +1,4 @@
-"""Record: converts steps to plain data and back. Entries contain no functions, data, folders or addresses."""
+"""Record: converts steps to JSON entries and back. Entries contain no functions, data, folders or addresses."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _fields(step: Step) -> dict[str, Any]:
 
 
 def sweeps_of(entries: Sequence[Mapping[str, Any]], cluster: Any = None) -> tuple[Sweep, ...]:
-    """Return the steps that entries describe, without checking them.
+    """Return the steps that entries describe, without checking whether they may be applied.
 
     Args:
-        cluster: an address or a Dask client from the caller, or None.
+        cluster: the caller's Dask client or scheduler address; None if the caller uses no cluster.
 
     Raises:
-        PlanError: an invalid entry.
+        PlanError: an entry is invalid.
     """
     made = [(_number(entry, "pass"), bool(entry.get("down")), _parse_step(entry, cluster)) for entry in entries]
     if [each[0] for each in made] != sorted(each[0] for each in made):

@@ -1,4 +1,4 @@
-"""Reorder: changes the order of row operators."""
+"""Reorder: the step that changes the order of row operators."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cedar.plan.steps.step import Step, shared
 class Reorder(Step):
     """Put adjacent row operators into another order.
 
-    A row operator processes each row independently of other rows. Two adjacent ones give the same row in either order
-    if neither reads or drops what the other writes, both drop or repeat rows alike, draws depend on the row's key, and
-    the same operator skips each row that fails (``may_swap``). Swaps of neighbors can reach any order, so it is enough
-    if each pair that changes order may swap.
+    A row operator processes each row independently of other rows. ``may_swap`` decides for two adjacent operators
+    whether they give the same rows in either order: neither may read or drop a column that the other writes, and the
+    same operator must skip each failing row. Any order can be reached by swapping neighbors, so it suffices to check
+    each pair of operators whose order changes.
 
-    Selections that the optimizer inserted only for the order of columns are removed; the order is restored after all
-    steps. Those that drop columns stay, because a later ``drop`` may rely on these columns being gone.
+    The step removes selections that the optimizer inserted only for the order of columns, which is restored after all
+    steps. It keeps selections that drop columns, because a later ``drop`` may rely on these columns being gone.
 
     Args:
-        order: indices of the operators in the current order, lowest first.
+        order: the new order, as indices of the operators in the current order (inputs first).
     """
 
     order: tuple[int, ...]
@@ -56,7 +56,7 @@ class Reorder(Step):
         return current
 
     def _run(self, top: Node, facts: Facts) -> tuple[list[Node], list[Node], Node] | None:
-        """Return the operators (lowest first), all other nodes of the run below the top, and the run's input."""
+        """Return the operators (inputs first), the other nodes between them, and the input of the first operator."""
         run, between = [top], list[Node]()
         while len(run[-1].inputs) == 1:
             below = run[-1].inputs[0]
@@ -73,7 +73,7 @@ class Reorder(Step):
 
 
 def falls_away(node: Node, facts: Facts) -> bool:
-    """Return whether a node is an optimizer's selection that only changes the order of columns."""
+    """Return whether the optimizer inserted the node only to change the order of columns."""
     if not is_inserted(node, facts):
         return False
     schema = facts.schemas[id(node.inputs[0])]

@@ -1,4 +1,4 @@
-"""PushFilter and PushColumns: read less of a source."""
+"""PushFilter and PushColumns: steps that read fewer rows or columns of a source."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from cedar.plan.steps.step import Step, shared
 
 @dataclass(frozen=True)
 class PushFilter(Step):
-    """Merge an expression filter into the scan below it.
+    """Merge an expression filter into the scan that is its input.
 
-    The scan reads the filter's columns first, and other columns only for the remaining rows: the same rows with the
-    same keys. The filter's columns must be known, and all splits must be readable in pieces. No policy may count rows
-    that fail, since some are no longer read.
+    The scan reads the filter's columns first, and other columns only for rows that pass. Rows and row keys do not
+    change. The filter's columns must be known, and no split may be a stream. No policy may skip and count failing
+    rows, because the scan no longer reads every value.
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
@@ -54,11 +54,11 @@ class PushFilter(Step):
 class PushColumns(Step):
     """Read only some columns of a source, and only some fields of struct columns.
 
-    They include all that later operators and the scan's filters read, in the source's order. If a value may fail in
-    another column, and rows that fail are skipped, all columns are read.
+    The columns include all that later operators and the scan's filters read, in the source's order. The step is
+    refused if failing rows are skipped and a value in another column may fail.
 
     Args:
-        columns: names, and paths of fields such as "a.b".
+        columns: names of columns, and paths of fields such as "a.b".
     """
 
     columns: tuple[str, ...]
@@ -112,7 +112,7 @@ def columns_of(node: Node, facts: Facts) -> tuple[str, ...]:
 
 
 def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
-    """Return the columns and fields of a source that are read; None if that is all of them, or unknown."""
+    """Return the columns and fields of a source that are read; None if columns are unknown or all may be read."""
     live, known = facts.live.get(id(node)), facts.schemas[id(node)]
     if live is None or known is None:
         return None
@@ -122,7 +122,7 @@ def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
 
 
 def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[str]]:
-    """Return the paths to read of struct columns that are only partly read."""
+    """Return the field paths to read of those struct columns that are only partly read, by column."""
     assert isinstance(node.operator, Read)
     source = node.operator.source
     if not selects_fields(source):
@@ -139,7 +139,7 @@ def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[
 
 
 def _read(node: Node, name: str, facts: Facts) -> Fields:
-    """Return the fields read above the scan and by its filters."""
+    """Return the fields that the scan's filters and later operators read."""
     read = live_fields(node, name, facts)
     for each in node.operator.where if isinstance(node.operator, Scan) else ():
         inside = fields_read(each, name)

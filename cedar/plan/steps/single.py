@@ -1,4 +1,4 @@
-"""Share, Loosen, Replace, Cache and Place: steps that change one operator, or where operators run."""
+"""Share, Loosen, Replace, Cache and Place: steps that change single operators or the executors that run them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from cedar.plan.steps.step import Step, run_below, shared
 class Share(Step):
     """Reuse the result of an equal operator on the same input instead of computing it again.
 
-    Equal operators do the same to the same rows. Not shared are random ones, which draw differently; operators where
-    rows are skipped, since each counts its own; and sources and stream operators, which have their own state.
+    Three kinds of operators are not shared: random ones, because their draws differ; operators that may skip rows,
+    because each counts its own skips; and sources and stream operators, because each has its own state.
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
@@ -72,10 +72,10 @@ def _equal(first: Node, second: Node) -> bool:
 class Loosen(Step):
     """With ``exact=False``, let a transform use a cheaper method within its declared tolerance.
 
-    The tolerance follows from the transforms of the same column right above it, up to the node.
+    The tolerance depends on the transforms of the same column that follow this one, up to the node.
 
     Args:
-        below: the number of transforms from the node down to the one to loosen.
+        below: how many transforms the loosened one is before the node.
     """
 
     below: int
@@ -103,22 +103,22 @@ class Loosen(Step):
 
 
 def joins(lower: Link, upper: Link) -> bool:
-    """Return whether two transforms run as one."""
+    """Return whether a chain fuses the two transforms into one kernel."""
     chain = lower.transform.chain
     return chain is not None and upper.transform.chain is chain and chain.joins([lower], upper)
 
 
 @dataclass(frozen=True)
 class Replace(Step):
-    """Replace adjacent row operators by one that its author declares equivalent.
+    """Replace adjacent row operators by one operator that its author declares equivalent.
 
-    cedar relies on the author and on audits for equivalence, and checks what it can: nothing else reads from the
-    replaced operators, no row is skipped in them, and the output columns and types are the same. It does not replace
-    operators that such a step inserted.
+    The author and audits during the run ensure that results are equivalent. The step checks that no other node reads
+    from the replaced operators, that they skip no rows, and that output columns and types are the same. It does not
+    replace operators that the optimizer inserted or that are replacements themselves.
 
     Args:
-        operator: the replacement, which takes the place of the topmost operator.
-        operators: the number of operators to replace, from the node down.
+        operator: the replacement.
+        operators: the number of operators to replace; the node is the last of them.
     """
 
     operator: Operator
@@ -152,15 +152,15 @@ class Replace(Step):
 
 @dataclass(frozen=True)
 class Cache(Step):
-    """Store rows for later epochs after the first operators above a source, or remove the cache from them.
+    """Insert, move or remove the cache among the row operators right after a source.
 
-    A cache returns the rows that it was given. The operators below must do the same in every epoch, so none may be
-    random, and the source must have splits. A cache with a location from the user stays; an "auto" one may move or go.
+    The operators before the cache must give the same rows in every epoch, so none may be random, and the source must
+    have splits. A cache for which the user set a location stays; the step may move or remove ``cache("auto")``.
 
     Args:
-        above: the number of operators below the cache, from the source up; None removes the cache.
-        where: for an inserted cache, the location as in ``cache(where)``.
-        layout: store rows in another layout in that folder.
+        above: the number of operators between the source and the cache; None removes the cache.
+        where: the location of an inserted cache, as in ``cache(where)``.
+        layout: whether the location holds the rows in another layout, for ``Budget(layout=)``.
     """
 
     above: int | None
@@ -168,7 +168,7 @@ class Cache(Step):
     layout: bool = False
 
     def fields(self) -> dict[str, Any]:
-        return {"above": self.above}  # saved plans contain no folders, so a loaded cache is in memory
+        return {"above": self.above}  # saved plans contain no folders, so a loaded plan uses ``cache("auto")``
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         chain = chain_below(graph, facts)
@@ -209,7 +209,7 @@ class Cache(Step):
 
 
 def chain_below(top: Node, facts: Facts) -> list[Node] | None:
-    """Return a source and the row operators right above it up to ``top``, lowest first; else None."""
+    """Return a source and the row operators after it up to ``top``, source first; None if ``top`` is not the last."""
     above = facts.consumers[id(top)]
     if len(above) == 1 and is_row_operator(above[0]):
         return None
@@ -220,17 +220,17 @@ def chain_below(top: Node, facts: Facts) -> list[Node] | None:
 
 
 def kept_above(node: Node, facts: Facts) -> bool:
-    """Return whether a cache above already stores the chain's rows."""
+    """Return whether a later cache already stores the chain's rows."""
     caches = (n for n in graphs.walk(facts.root) if n.operator.storage is not None)
     return any(any(below is node for below in graphs.walk(cache)) for cache in caches)
 
 
 @dataclass(frozen=True)
 class Place(Step):
-    """Set where operators and sources run. A row operator does the same to a row wherever it runs.
+    """Assign operators and sources to executors. A row operator's results do not depend on its executor.
 
     Args:
-        places: executors by node number, inputs first; "" leaves it to the run.
+        places: the executor of each node, inputs first; "" means that the run chooses it.
     """
 
     places: tuple[str, ...]

@@ -11,13 +11,13 @@ from cedar.plan.steps.facts import Facts, Refusal
 
 
 class Step(ABC):
-    """A change of the graph at one node, including the nodes below it. A frozen dataclass of plain values.
+    """A change of the graph at one node and its inputs. Subclasses are frozen dataclasses of plain values.
 
-    A step preserves the node's rows, with their keys, order and skipped rows, and all columns that are read above.
-    ``check`` alone guarantees that; the docstring of each step explains why.
+    A step preserves the node's rows, with their keys, order and skipped rows, and all columns that later nodes read.
+    ``check`` alone guarantees this; the docstring of each step explains why.
     """
 
-    downward: ClassVar[bool] = False  # True if it depends on which columns are read above
+    downward: ClassVar[bool] = False  # True if the step depends on which columns later nodes read
 
     @abstractmethod
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
@@ -29,16 +29,16 @@ class Step(ABC):
 
     @abstractmethod
     def apply(self, graph: Node, facts: Facts) -> Node:
-        """Return the node that replaces this one. Call it only if ``check`` returned None."""
+        """Return the node that replaces this one. Call this method only if ``check`` returned None."""
 
 
 def shared(below: Node, facts: Facts) -> str | None:
-    """Return why a node may not change for only one of its consumers; None if it has a single one."""
+    """Return why a step may not change a node that has several consumers; None if it has only one consumer."""
     return f"others draw from {facts.label(below)}, too" if len(facts.consumers[id(below)]) > 1 else None
 
 
 def run_below(top: Node, count: int) -> list[Node] | None:
-    """Return ``count`` nodes in a line, lowest first, ending in ``top``; None if there are fewer."""
+    """Return the last ``count`` nodes up to ``top``, inputs first; None if one has several inputs or none."""
     run = [top]
     while len(run) < count:
         if len(run[-1].inputs) != 1:

@@ -1,6 +1,6 @@
-"""Sweep: applies steps at the nodes of a graph in one pass, or replays them from a record.
+"""Sweep: applies steps at the nodes of a graph in one pass, or replays recorded steps.
 
-One pass asks a rule about every node and builds the graph once for all changes, so the work is linear in its size.
+A pass asks a rule for a step at every node and rebuilds the graph once, so its cost is linear in the number of nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPTIMIZE_AGAIN = "optimize this pipeline and save that plan"
 
 @dataclass(frozen=True)
 class Taken:
-    """A step, and the node's number (inputs first) in the graph before the pass."""
+    """A step that was applied, and the node's index (inputs first) in the graph before the pass."""
 
     at: int
     step: Step
@@ -34,7 +34,7 @@ class Sweep:
     """The steps of one pass.
 
     Args:
-        steps: in ascending order of node number.
+        steps: the applied steps, in ascending order of node index.
         downward: whether the pass went from outputs to inputs.
     """
 
@@ -47,12 +47,12 @@ Ask: TypeAlias = Callable[[int, Node, Facts], "Step | None"]
 
 
 class Pass:
-    """Asks for a step at every node of a graph, and applies the steps.
+    """Asks a rule for a step at every node of a graph, and applies the steps.
 
     Args:
         facts: facts of the graph.
         ask: returns the step to apply at a node, or None.
-        downward: go from outputs to inputs, so that the columns needed of a node reflect changes above it.
+        downward: True visits outputs before inputs, so that steps see which columns the changed later nodes need.
     """
 
     def __init__(self, facts: Facts, ask: Ask, downward: bool) -> None:
@@ -76,7 +76,7 @@ class Pass:
         return (self._downward if self._downwards else self._upward)(nodes)
 
     def _upward(self, nodes: list[Node]) -> Node:
-        """Ask about each node after its inputs have been rebuilt."""
+        """Visit each node after its inputs have been rebuilt."""
         done: dict[int, Node] = {}
         for number, node in enumerate(nodes):
             current = node
@@ -128,7 +128,7 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
         facts: facts of the pipeline as written.
 
     Raises:
-        PlanError: a step may not be applied; names the step and the user's line.
+        PlanError: a step may not be applied; the error names the step and the user's line.
     """
     for sweep in sweeps:
         wanted = {each.at: each.step for each in sweep.steps}
@@ -159,14 +159,14 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
 
 
 def one_step(facts: Facts, step: Step) -> tuple[Node, Sweep]:
-    """Return the graph after a step at its last node."""
+    """Return the graph after a step at its last node, and the sweep that records the step."""
     last = len(graph.walk(facts.root)) - 1
     made = Pass(facts, lambda number, *_: step if number == last else None, False)
     return made.run(), made.sweep
 
 
 def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:
-    """Return a key that is equal for graphs with the same operators in the same order."""
+    """Return a key that is equal for graphs with the same operators, connections and executors."""
     numbers: dict[int, int] = {}
     reported: list[Hashable] = []
     for node in graph.walk(root):
