@@ -1,6 +1,6 @@
-"""Algebra marks: what a function does to the value that it receives, so that the optimizer can reorder maps.
+"""Algebra marks: declare what kind of change a function makes to a value, so that the optimizer can reorder maps.
 
-Mark your own functions and classes; the optimizer can then reorder ``map(fn, "x")``, which replaces a column::
+Mark your own functions and classes. The optimizer can then reorder ``map(fn, "x")``, which replaces a column::
 
     from cedar.operators.algebra import pointwise, spatial
 
@@ -8,10 +8,10 @@ Mark your own functions and classes; the optimizer can then reorder ``map(fn, "x
     def brighten(image):
         return image * 1.1
 
-    p.map(brighten, "image").map(spatial(crop), "image")  # may run as crop, then brighten: on fewer pixels
+    p.map(brighten, "image").map(spatial(crop), "image")  # may crop first, so that brighten works on fewer pixels
 
-Spatial and pointwise functions commute, and so do length-changing and per-value ones; nothing else does. Checks on
-sample rows and audits during the run detect a wrong mark if their rows show a difference.
+Spatial functions commute with pointwise functions, and length-changing functions with per-value functions. No other
+kinds commute. Checks on sample rows and audits during the run detect an incorrect mark if results differ on their rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MARK = "__cedar_algebra__"
 
 
 def pointwise(fn: F) -> F:
-    """Mark a function that computes each element independently of its position and of the shape: brightness, a cast.
+    """Mark a function that computes each element independently of its position and of the shape, such as a cast.
 
-    A random pointwise function may draw numbers per value but not per element: a crop changes how many there are.
+    A random pointwise function may draw numbers per value but not per element: a crop changes the number of elements.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -50,7 +50,7 @@ def pointwise(fn: F) -> F:
 
 
 def spatial(fn: F) -> F:
-    """Mark a function that moves, repeats or drops elements by position only, never by value: crop, flip, transpose.
+    """Mark a function that moves, repeats or drops elements by position and not by value: crop, flip, transpose.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -59,7 +59,7 @@ def spatial(fn: F) -> F:
 
 
 def resampling(fn: F) -> F:
-    """Mark a function that computes new elements from several others: resize, rotate, blur. It commutes with nothing.
+    """Mark a function that computes each new element from several others: resize, rotate, blur. It never commutes.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -68,7 +68,7 @@ def resampling(fn: F) -> F:
 
 
 def per_value(fn: F) -> F:
-    """Mark a function that maps each list item independently of its position and the length: a vocabulary lookup.
+    """Mark a function that maps each list item independently of its position and of the length: a vocabulary lookup.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -77,7 +77,7 @@ def per_value(fn: F) -> F:
 
 
 def length_changing(fn: F) -> F:
-    """Mark a function that keeps list items by position only, never by value: truncate, the last n, every second.
+    """Mark a function that selects list items by position and not by value: truncate, the last n, every second.
 
     Raises:
         PipelineError: ``fn`` cannot be called.
@@ -121,7 +121,7 @@ def _marked(fn: F, algebra: Algebra) -> F:
     target: Any = fn
     own = isinstance(fn, FunctionType | type) or isinstance(type(fn).__call__, FunctionType)
     try:
-        if not own:  # a method or a C function such as a ufunc, shared with other code: mark a wrapper instead
+        if not own:  # mark a wrapper, because other code shares the method or C function (such as a ufunc)
             target = functools.partial(fn)
         setattr(target, _MARK, algebra)
     except (AttributeError, TypeError):  # a C type or a frozen dataclass does not accept the attribute

@@ -1,4 +1,4 @@
-"""Arguments: convert a block into the values that a user's function receives."""
+"""Convert a block into the arguments of a user's function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cedar.operators.failures import ErrorContext
 
 
 def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Iterable[Any]]:
-    """Return one iterable of values per column, for calls per row; without named columns, one iterable of row dicts."""
+    """Return one iterable of values per column, for calls per row; without column names, one iterable of row dicts."""
     values = [_values(pick(block, name, blame), name, blame) for name in columns or block.columns]
     if columns:
         return list(values)
@@ -26,7 +26,7 @@ def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
 
 
 def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Any]:
-    """Return a batch's arrays, one per named column; without names, a dict of all columns, or the batch's object."""
+    """Return a batch's arrays, one per named column; without names, a dict of all columns or the batch's one value."""
     if VALUE in block.columns and not columns:
         return [block.columns[VALUE][0]]
     arrays = numpy_columns(block, columns or tuple(block.columns), blame)
@@ -46,7 +46,7 @@ def numpy_columns(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
 
 
 def pick(block: Block, name: str, blame: ErrorContext) -> Column:
-    """Return a column of a block.
+    """Return the column of a block with this name.
 
     Raises:
         PipelineError: the block has no column of that name; the message lists its columns.

@@ -1,6 +1,6 @@
 """Background compilation of kernels: a separate process compiles them while the run continues.
 
-Until then, operators use a slower implementation with bit-identical results. Kernels compiled earlier load at once.
+Until then, operators use a slower implementation with bit-identical results. Compiled kernels are stored on disk.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _loaded: dict[str, Any] = {}
 
 
 def kernels(module: str, *names: str) -> Any:
-    """Return an object with a module's kernels as attributes; None while they are compiling or if that failed.
+    """Return an object with a module's kernels as attributes; None while they compile or if compilation failed.
 
     Args:
-        module: the module's full name; the compiling process imports it, this process does not.
+        module: the module's full name; only the compiling process imports the module.
         names: the names of the kernels.
 
     Raises:
@@ -58,7 +58,7 @@ def kernels(module: str, *names: str) -> Any:
 
 
 def is_compiling() -> bool:
-    """Whether kernels are compiling now, so that operators use the much slower implementation."""
+    """Return whether kernels are compiling, so that operators use the much slower implementation."""
     return _compile_queue.is_compiling
 
 
@@ -72,7 +72,7 @@ def _load(module: str) -> None:
             site=user_site(),
             fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
         ) from error
-    except Exception as error:  # noqa: BLE001 - any linker error: operators use the slower path
+    except Exception as error:  # noqa: BLE001 - after any linker error, operators use the slower implementation
         _compile_queue.record_failure(module, f"the stored kernels cannot be linked: {error}")
         return
     if found is not None:
@@ -80,7 +80,7 @@ def _load(module: str) -> None:
 
 
 class _CompileQueue:
-    """A queue of modules that other processes compile one after the other, and that are then loaded here."""
+    """A queue of modules. Another process compiles each in turn, and this process then loads the kernels."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
@@ -128,7 +128,7 @@ class _CompileQueue:
                     with _lock:
                         _load(module)
                     why = f"they could not be compiled: {_reason(errors)}"
-            except Exception as error:  # noqa: BLE001 - no failure to compile may end the run
+            except Exception as error:  # noqa: BLE001 - a failed compilation must not end the run
                 why = f"they could not be compiled: {error}"
             if module not in _loaded and module not in self.failed:
                 self.record_failure(module, why)
@@ -152,7 +152,7 @@ def say(text: str) -> None:
 
 
 def _reason(errors: IO[bytes]) -> str:
-    """Return the exception line of the last traceback in a process's stderr, or its first line of output."""
+    """Return the exception line of the last traceback in a process's stderr; without a traceback, the first line."""
     errors.seek(0)
     lines = errors.read().decode(errors="replace").splitlines()
     inside = [i for i, line in enumerate(lines) if line.startswith("  File ")]
@@ -163,7 +163,7 @@ def _reason(errors: IO[bytes]) -> str:
 def _process(
     module: str, names: Sequence[str], errors: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start a process that compiles a module and stores it for this and later processes."""
+    """Start a process that compiles a module and stores the kernels on disk for this and later processes."""
     code = _COMPILE_SCRIPT.format(path=sys.path, module=module, names=tuple(names), parent=os.getpid())
     command = [sys.executable, "-P", "-c", code]
     nothing: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
@@ -174,9 +174,9 @@ def _process(
 
 
 def make(module: str, names: Sequence[str], parent: int) -> None:
-    """Compile a module, unless another process has done so; runs in its own process, which ends with its parent.
+    """Compile a module unless its kernels are stored; this function runs in the process that ``_process`` starts.
 
-    It runs at the same priority as the run, because kernels are ten times as fast as their replacement.
+    That process ends with its parent. It has normal priority, because compiled kernels are ten times as fast.
     """
     from cedar.operators.jit import compile_for_storage
 
@@ -201,7 +201,7 @@ def _reset_after_fork() -> None:
 
 slow_path_lock = (
     forks.Lock()
-)  # held by the slow implementations: one thread at a time, so that the compiler gets a core
+)  # lets only one thread at a time run a slow implementation, so that the compiler gets a core
 _lock = forks.Lock()
 _compile_queue = _CompileQueue()
 os.register_at_fork(after_in_child=_reset_after_fork)

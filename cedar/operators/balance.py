@@ -31,24 +31,23 @@ from cedar.operators.weights import Weights, checked_weights, live_weights, requ
 class Balance(StreamOperator):
     """Redistributes the rows of a step (one batch per rank) so that the ranks' batches cost about the same.
 
-    A step keeps its rows, and each batch keeps its number of rows. Rows are sorted by cost, and each row goes to the
-    cheapest batch so far that has room: longest processing time first, with fixed row counts (Graham,
-    "Bounds on multiprocessing timing anomalies", 1969; Babel, Kellerer and Kotov, "The k-partitioning problem", 1998).
-    Within a batch, rows keep their order in the step. A row that an earlier operator skipped stays in its batch and
-    costs nothing.
+    Rows move only within a step, and each batch keeps its number of rows. Rows are sorted by cost, largest first. Each
+    row goes to the batch that has the lowest total cost and room (Graham, "Bounds on multiprocessing timing anomalies",
+    1969; Babel, Kellerer and Kotov, "The k-partitioning problem", 1998). Within a batch, rows keep their order in the
+    step. A row that an earlier operator skipped stays in its batch and costs nothing.
 
-    Every rank reads and computes the steps before ``balance`` for all rows of a step. Later operators run only on the
-    rank's own rows. On one rank nothing changes.
+    Every rank reads all rows of a step and runs the operators before ``balance`` on them. Later operators run only on
+    the rank's own rows. With one rank, the operator has no effect.
 
     Args:
         by: the cost of a row: the name of a column of numbers, strings, lists or arrays (its value, length or size);
             an elementwise expression; or a function that takes the row as a dict and returns a number.
-        over: "ranks".
+        over: the processes between which rows move; always "ranks".
 
     Raises:
-        PipelineError: ``by`` is not one of these; the input gives rows instead of batches; or, during planning, a later
-            operator changes which batches ranks get, or an earlier one processes whole batches.
-        RowError: while running, if a cost is null, NaN, infinite or negative, or the function fails.
+        PipelineError: ``by`` is invalid, or the input delivers rows instead of batches. During planning, also if a
+            later operator changes which batches ranks get, or an earlier one processes whole batches.
+        RowError: while running, a cost is null, NaN, infinite or negative, or the function fails.
 
     Examples:
         >>> from cedar.operators.balance import Balance
@@ -131,7 +130,7 @@ def assign_rows(costs: Sequence[Weights]) -> list[Index]:
         [[0, 2], [1, 3]]
     """
     slots = np.concatenate([*costs, np.empty(0)])
-    batch = np.repeat(np.arange(len(costs)), [len(each) for each in costs])  # each slot's batch: first the old one
+    batch = np.repeat(np.arange(len(costs)), [len(each) for each in costs])  # each slot's batch, updated below
     room = [int(np.isfinite(each).sum()) for each in costs]
     lightest = [(0.0, number) for number, left in enumerate(room) if left]  # sorted, so it is a valid heap
     order = np.argsort(-slots, kind="stable")  # NaN sorts last
@@ -149,9 +148,9 @@ def assign_rows(costs: Sequence[Weights]) -> list[Index]:
 
 
 class BalanceStream(Stream):
-    """A position ``at`` is [input position, unit number], and is always the beginning of a step.
+    """The stream of ``balance``. A position ``at`` is [input position, batch index] at the beginning of a step.
 
-    Steps begin at unit ``context.assigned``, the first since ranks were last assigned; earlier units pass unchanged.
+    The first step begins at batch ``context.assigned``, where ranks were last assigned. Earlier batches pass unchanged.
     """
 
     def __init__(self, source: Stream, operator: Balance, context: StreamContext) -> None:
@@ -167,7 +166,7 @@ class BalanceStream(Stream):
         return [[self.source.start(), 0], 0]
 
     def rows_of(self, unit: int) -> range | None:
-        return self.source.rows_of(unit)  # a step keeps its rows, and each batch its row count
+        return self.source.rows_of(unit)  # steps keep their rows, and batches keep their row counts
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         if self.source.count is None:
@@ -185,7 +184,7 @@ class BalanceStream(Stream):
 
 @dataclass
 class _BalanceStep:
-    """The units of a step received so far; ``full`` counts those that go to ranks, without entirely skipped units."""
+    """The batches of a step received so far; ``full`` counts them without batches whose rows were all skipped."""
 
     at: At = None
     units: list[Piece] = field(default_factory=list)
@@ -197,7 +196,7 @@ class _BalanceFlow(Flow):
     def __init__(self, stream: BalanceStream, source: Flow, number: int) -> None:
         self._operator, self._context = stream.operator, stream.context
         self._source = source
-        self._number = number  # the number of the next unit
+        self._number = number  # the index of the next batch
         self._ahead = OrderedTasks(task_per_piece(source, self._measure), max(2, stream.context.ranks))
         self._step = _BalanceStep()
         self._ready: deque[Piece] = deque()

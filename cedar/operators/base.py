@@ -1,7 +1,7 @@
-"""The operator classes: a frozen declaration, its effects, and how to bind it to a run.
+"""The base classes of operators, which declare their effects and create the code that runs.
 
-A *row operator* works on one block at a time and keeps no state: its kernel maps a block to a block and can be retried
-in any worker. A *stream operator* needs order or state across blocks and runs in the coordinator.
+A *row operator* works on one block at a time and keeps no state. Its kernel maps a block to a block and can be retried
+in any worker. A *stream operator* needs order or state across blocks and runs in the coordinator process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cedar.operators.surveys import Survey
 if TYPE_CHECKING:
     from cedar.operators.chains import Link
 
-Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if the column names are unknown, too
+Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the column names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
 Algebra = Literal["pointwise", "spatial", "resampling", "per-value", "length"]
 """pointwise: maps each element, independently of its position (brightness, normalize); spatial: moves or drops
@@ -46,17 +46,17 @@ class Effects:
     """What the optimizer may assume about an operator.
 
     Args:
-        reads: columns read; None means the whole row.
-        writes: columns written or removed; None means the whole row.
+        reads: the columns that the operator reads; None means the whole row.
+        writes: the columns that the operator writes or removes; None means the whole row.
         random: True if the result depends on the operator's random generator.
         rows: the ratio of input rows to output rows.
         per_row: True if Python code runs once per row, so that small blocks are worth their overhead.
-        cost: a hint in seconds per row, if the operator knows it.
-        survivors: the only columns that remain in addition to those written; None if all others remain.
-        algebra: what a transform of one column does to it; decides which transforms of that column commute.
-        waits: False for an operator that only computes and never waits for I/O: if it then takes longer than its CPU
-            time, cores are scarce, and more workers would not help.
-        keyed: True if the result depends on row keys, although not on the epoch.
+        cost: an estimate in seconds per row; None if unknown.
+        survivors: the columns that remain in addition to those written; None if all others remain.
+        algebra: the kind of change that a transform of one column makes; it decides which transforms commute.
+        waits: False if the operator never waits for I/O. If it then takes longer than its CPU time, all cores are busy,
+            and more workers would not help.
+        keyed: True if the result depends on row keys but not on the epoch.
     """
 
     reads: frozenset[str] | None = None
@@ -159,24 +159,24 @@ class Instances:
 
 @dataclass(frozen=True)
 class Env:
-    """What a kernel may know about the run. Results must not depend on workers, executor or block size."""
+    """The information about the run that a kernel receives. Results must not depend on workers or block size."""
 
     seed: int = 0
     epoch: int = 0
     instances: Instances = field(default_factory=Instances)
-    sampling: bool = False  # True during type inference: failing rows are ignored silently
-    watch: Literal["", "detail", "whole", "audit"] = ""  # the task measures operators ("whole": all rows) or audits
-    marks: Marks | None = None  # where the task records its current operator and row, in case its process dies
-    call_in_subprocess: Callable[..., Any] | None = None  # for samples: a process that may crash (see Call.run)
+    sampling: bool = False  # True during type inference, which ignores failing rows silently
+    watch: Literal["", "detail", "whole", "audit"] = ""  # how the task measures ("whole": all rows) or audits operators
+    marks: Marks | None = None  # records the task's current operator and row, in case its process crashes
+    call_in_subprocess: Callable[..., Any] | None = None  # runs calls on sample rows that may crash (see Call.run)
     numeric: NumericEnvironment | None = None  # for user functions; None if the pipeline has none
     limits: Limits = DEFAULT  # memory limits of a task
-    place: BatchPlace | None = None  # where the task's rows belong in the batch's memory
-    unsteady: dict[int, str] | None = None  # for samples: warning per operator whose repeated call differed; None: off
+    place: BatchPlace | None = None  # the memory in the batch for the task's rows, to which kernels may write directly
+    unsteady: dict[int, str] | None = None  # collects warnings of nondeterministic operators on samples; None: off
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle for another process once per task; fields that all tasks share are pickled and loaded only once."""
+        """Pickle for another process; fields that are equal for all tasks are pickled and unpickled only once."""
         common = _packed(self.seed, self.epoch, self.sampling, self.numeric, self.limits)
-        return _unpickled_env, (common, self.watch, self.marks)  # instances and ``apart`` stay in this process
+        return _unpickled_env, (common, self.watch, self.marks)  # other fields stay in this process
 
     def draw_seed(self, operator_seed: int) -> int:
         """Return the 64-bit seed of a random operator's draws, to be combined with each row's key."""
@@ -199,28 +199,28 @@ def _unpickled_env(common: bytes, watch: Any, marks: Marks | None) -> Env:
 
 
 class Kernel(Protocol):
-    """Applies an operator to one block. Picklable with cloudpickle; keeps no state between calls."""
+    """A function that applies an operator to one block. It can be pickled, and keeps no state between calls."""
 
     def __call__(self, block: Block, env: Env, /) -> Block: ...
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An operator's place in a pipeline, given to ``bind``.
+    """What ``bind`` receives about the operator's position in the pipeline.
 
     Args:
         index: the operator's ordinal in the logical DAG, inputs first.
         label: the operator's name in error messages, such as ``map(decode)``.
         site: the line of user code that added the operator.
-        draw: the seed of a random operator: from its ordinal among the random operators, or its name.
+        draw: the seed of a random operator, derived from its ordinal among the random operators or from its name.
         on_error: the policy for failing rows; None stops the run at the first one.
-        batched: True after a ``batch``: a block is one batch, and functions receive arrays.
-        sample: returns up to 64 rows of split 0 in the form of this operator's input; costs a read, so call it only
-            when a type or a check needs it.
+        batched: True after a ``batch``, where a block is one batch and functions receive arrays.
+        sample: returns up to 64 input rows of the operator, from split 0. It reads data, so call it only if a type or a
+            check needs it.
         types: the column types of the input, if they are known without running.
-        env: the environment for calls on the sample; if it is the run's own, its instances are kept for the run.
+        env: the environment for calls on the sample; the run reuses instances that these calls construct.
         wide: returns a few thousand rows with the named columns, and how they are batched later (for ``dedup``).
-        further: yields the rows after the sample in blocks, for an operator that gave no result on the sample.
+        further: yields blocks of the rows after the sample, for a function that returned no items on the sample.
     """
 
     index: int
@@ -241,10 +241,10 @@ def _no_rows() -> Block:
 
 
 class Operator(ABC):
-    """A node of the logical DAG: a frozen dataclass that declares what the operator does, reads, writes and assumes."""
+    """Base class of operators. Subclasses are frozen dataclasses that declare what the operator reads and writes."""
 
     name: ClassVar[str]
-    inputs: ClassVar[int | None] = 1  # None: any number
+    inputs: ClassVar[int | None] = 1  # the number of inputs; None means any number
 
     def label(self) -> str:
         """Return the operator's name in messages and plans."""
@@ -258,23 +258,23 @@ class Operator(ABC):
         """Return the output's column names and types without running; UNKNOWN for types that only a run reveals."""
 
     def parameters(self) -> dict[str, Any]:
-        """Return JSON-serializable parameters that fix row order and count; resuming fails if they have changed."""
+        """Return JSON-serializable parameters that determine row order and count; resuming fails if they changed."""
         return {}
 
     def code(self) -> tuple[Any, ...]:
-        """Return the functions and expressions for which a resume warns if their code has changed."""
+        """Return the operator's functions and expressions; resuming warns if their code changed."""
         return ()
 
-    # ---- capabilities: what else the optimizer and the executor may assume; the defaults promise nothing -----------
+    # ---- capabilities: further properties that the optimizer and executor use; the defaults are the safe choice -----
 
     @property
     def may_fail(self) -> bool:
-        """Whether a row may make the operator fail; with a policy such as ``Skip``, that row is then dropped."""
+        """Whether the operator may fail on a row; a policy such as ``Skip`` drops that row."""
         return True
 
     @property
     def exact_rows(self) -> int | None:
-        """The exact number of rows that the operator needs at a time; None if any number will do."""
+        """The exact number of rows that the operator needs at a time; None if it accepts any number."""
         return None
 
     @property
@@ -304,7 +304,7 @@ class Operator(ABC):
 
     @property
     def by_expressions(self) -> bool:
-        """Whether ``code()`` holds polars expressions, which can share one query and show the fields that they read."""
+        """Whether ``code()`` returns polars expressions, which can be fused into one query and show what they read."""
         return False
 
     @property
@@ -314,7 +314,7 @@ class Operator(ABC):
 
     @property
     def grouping(self) -> tuple[tuple[str, ...], ...] | None:
-        """The groups of columns that the operator deduplicates: () finds them in a sample, None means no groups."""
+        """The groups of columns that the operator deduplicates; () chooses groups on a sample, None means no groups."""
         return None
 
     @property
@@ -324,7 +324,7 @@ class Operator(ABC):
 
     @property
     def unique_reads(self) -> tuple[str, ...] | None:
-        """The only columns that its result depends on, so that rows equal in them are computed once; None: unknown."""
+        """The columns that determine the result, which is computed once for rows equal in them; None if unknown."""
         return None
 
     @property
@@ -333,49 +333,49 @@ class Operator(ABC):
         return None
 
     def merge_key(self) -> Hashable | None:
-        """Return a key: operators with equal keys on the same rows are computed once; None merges nothing but itself.
+        """Return a key, so that operators with equal keys and the same input are computed once; None never merges.
 
         ``by_content`` of cedar.operators.merging builds a key from a dataclass's fields.
         """
         return None
 
     def computes(self) -> Hashable | None:
-        """Return a key for what the operator computes, regardless of the output columns; None if unknown."""
+        """Return a key that identifies the computation regardless of the names of output columns; None if unknown."""
         return None
 
     def fitted(self, columns: Container[str]) -> Operator | None:
-        """Return the operator for an input with only these columns; None if it then has nothing to do."""
+        """Return the operator adapted to an input with only these columns; None if the operator becomes unnecessary."""
         return self
 
     def loosened(self) -> Operator:
-        """Return the operator with inexact results allowed, within the tolerance of its transform."""
+        """Return a copy of the operator that may give inexact results within the tolerance of its transform."""
         return self
 
     @property
     def results(self) -> Sequence[str | None]:
-        """The columns that the operator computes one by one and can omit; an entry None may be several columns."""
+        """The names of results that the operator can omit one by one; None for a result of possibly several columns."""
         return ()
 
     def never_fails(self, result: int, types: Schema) -> bool:
-        """Whether computing the result with this index in ``results`` cannot fail on any row or have side effects."""
+        """Return whether the result with this index in ``results`` is computed without errors or side effects."""
         return False
 
     survey: Survey[Any] | None = None
     """What the kernel needs to know about all rows, collected when a run begins."""
 
     def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
-        """Return which rows a filter keeps, if that depends on their keys only; otherwise None.
+        """Return a mask of the rows that a filter keeps, if it depends only on row keys; otherwise None.
 
         ``on_error`` is the current run's policy, for operators with a survey.
         """
         return None
 
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:
-        """Return the operator for a check on a few rows: ``few(n, least, spread)`` replaces each row count n."""
+        """Return a copy for a check on a few rows, in which ``few(n, least, spread)`` replaces each size n."""
         return self
 
     def without(self, results: Container[int]) -> Operator | None:
-        """Return the operator without some of its ``results``; None if it then has nothing to do."""
+        """Return a copy of the operator without some of its ``results``; None if no result remains."""
         return self
 
     @property
@@ -386,7 +386,7 @@ class Operator(ABC):
 
 
 class RowOperator(Operator):
-    """Works on one block at a time."""
+    """Base class of operators that process one block at a time and keep no state."""
 
     calls: ClassVar[Literal["", "values", "keeps", "items", "blocks"]] = ""
     """What the function in the field ``fn`` returns: a row's values, whether to keep it, its items, or whole blocks."""
@@ -402,18 +402,18 @@ class RowOperator(Operator):
 
     @abstractmethod
     def bind(self, bound: Bound) -> Kernel:
-        """Return the kernel with types fixed; raises PipelineError if the operator cannot run at this place."""
+        """Return the kernel with fixed result types; raises PipelineError if the operator's position is invalid."""
 
 
 @dataclass(frozen=True)
 class StreamContext:
-    """What a stream operator may know about the run.
+    """The information about the run that a stream operator receives. A *unit* is a row, or a batch after ``batch``.
 
-    ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
-    ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` returns the input's
-    column types, from the sample if needed; ``refills`` is True if the next row replaces a dead slot of a batch.
-    For operators ``over_ranks``, ``ranks`` ranks take units in turns, starting at unit ``assigned``. For operators that
-    join rows, ``parts`` makes output keys name the joined rows. For mixtures, ``weights`` replaces the operator's own
+    ``submit(fn, *args)`` runs work in the executor and returns a Future. ``index`` is the operator's ordinal.
+    ``row_bytes`` estimates the bytes of one input unit from source metadata. ``types`` returns the input column types,
+    from the sample if needed. ``refills`` is True if the next row replaces a skipped row of a batch. ``balance`` uses
+    ``ranks``, the number of ranks, which get one unit each per step, and ``assigned``, the unit at which steps begin.
+    With ``parts``, output keys of ``pack`` list the keys of the packed rows. For ``mix``, ``weights`` replaces its own
     weights, ``drawn`` lists (first unit, weights) if they changed, and ``step`` maps a unit to the loader's step.
     """
 
@@ -441,10 +441,10 @@ class Mixing:
     """How a stream operator reorders rows.
 
     Args:
-        rows, bytes: the size of the windows in which rows are shuffled; if both are None, the whole input is shuffled.
+        rows, bytes: the size of the windows within which rows are shuffled; None for both shuffles the whole input.
         seed: the seed of the order.
-        by: rows that are equal in this column stay together.
-        interleave: the number of such groups that are mixed with each other.
+        by: a column; rows with equal values in it stay together as a group.
+        interleave: the number of groups that are interleaved.
     """
 
     rows: int | None = None
@@ -455,40 +455,40 @@ class Mixing:
 
 
 class StreamOperator(Operator):
-    """Needs order or state across blocks: runs in the coordinator and is never retried."""
+    """Base class of operators that need order or state across blocks. They run in the coordinator without retries."""
 
-    windowed: ClassVar[bool] = False  # True: the operator needs ``ends_window`` marks on its input
-    local: bool = False  # True: the operator works on each lane separately, although it counts rows
+    windowed: ClassVar[bool] = False  # True if the operator needs ``ends_window`` on pieces of its input
+    local: bool = False  # True if the operator works on each lane separately, although it counts rows
 
     # ---- capabilities, like those of ``Operator`` ----
     alike: ClassVar[bool] = False  # all inputs must have the same columns
     paired: ClassVar[bool] = False  # row i of every input makes output row i, so inputs are read in lockstep
-    recounts: ClassVar[bool] = False  # output rows have no fixed ratio to input rows
+    recounts: ClassVar[bool] = False  # the number of output rows has no fixed ratio to the number of input rows
     moves_rows: ClassVar[bool] = False  # buffers and moves single rows, so it should run before rows grow large
     preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
     reports_splits_started: ClassVar[bool] = (
-        False  # its pieces report how much of a lane was started, as its input's pieces do
+        False  # whether output pieces report how much of a lane was started, as input pieces do
     )
-    any_order: ClassVar[bool] = False  # takes rows in any order; its position is the end of the last row that it used
-    over_ranks: ClassVar[bool] = False  # moves rows between the units that the ranks take at one step
+    any_order: ClassVar[bool] = False  # accepts rows in any order; its position is the end of the last row that it used
+    over_ranks: ClassVar[bool] = False  # moves rows between the batches of different ranks at the same step
     shares: ClassVar[bool] = False  # the outputs for an epoch's lanes together equal the output for the whole epoch
     batch_rows: int | None = None  # the rows per batch, if the operator makes batches
-    last: str | None = "keep"  # at the end of an epoch: "drop", "keep", "pad", or None: equal steps on all ranks
-    max_rows: int | None = None  # the maximum rows of an output unit
+    last: str | None = "keep"  # what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps
+    max_rows: int | None = None  # the maximum number of rows in an output unit
     first: int | None = None  # the number of leading units that the operator keeps
     cuts: ClassVar[bool] = False  # drops units by their position in its input
     repeats: ClassVar[bool] = False  # reads its input more than once
     mixes: ClassVar[bool] = False  # draws from its inputs by weights, which may change
-    joins: ClassVar[bool] = False  # an output row may hold several input rows
-    shuffles: ClassVar[bool] = False  # outputs rows in a different order in each epoch
+    joins: ClassVar[bool] = False  # an output row may consist of several input rows
+    shuffles: ClassVar[bool] = False  # delivers rows in a different order in each epoch
 
     def keeping_rest(self) -> StreamOperator:
-        """Return the operator that keeps every row at the end of an epoch, for ranks with unequal step counts."""
+        """Return a copy that keeps every row at the end of an epoch, for ranks with unequal numbers of steps."""
         return self
 
     @property
     def unsteady(self) -> str | None:
-        """Why the operator gives different rows in each epoch; None if it gives the same rows."""
+        """The reason why the operator delivers different rows in each epoch; None if it delivers the same rows."""
         return None
 
     @property
@@ -498,11 +498,11 @@ class StreamOperator(Operator):
 
     @property
     def counts_rows(self) -> str | None:
-        """Why filters may not move before the operator; None if they may."""
+        """The reason why filters may not move before the operator; None if they may."""
         return "counts rows"
 
     def endless(self, *inputs: bool) -> bool:
-        """Whether the output never ends, given for each input whether it never ends."""
+        """Return whether the output is endless, given whether each input is."""
         return all(inputs)
 
     def effects(self) -> Effects:
@@ -520,5 +520,5 @@ class StreamOperator(Operator):
         return inputs[0]
 
     def batched(self, *inputs: bool) -> bool:
-        """Whether the output's unit is the batch, given whether each input's unit is."""
+        """Return whether the output consists of batches, given whether each input does."""
         return bool(inputs and inputs[0])

@@ -1,4 +1,4 @@
-"""batch: cut rows into batches; from here on, a unit is a batch."""
+"""batch: groups consecutive rows into batches; later operators receive whole batches."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows
 class Batch(StreamOperator):
     """Groups consecutive rows into batches of ``size`` rows.
 
-    Batches are cut by row number before rows are skipped, so a bad row shortens its own batch and shifts no other.
-    ``last``: "drop" the short batch at the end, "keep" it, or "pad" it to ``size`` and add a boolean column ``valid``.
-    None keeps it; with several ranks, the ranks divide the rows that do not fill a step.
+    A skipped row counts, so it shortens its own batch and does not shift later batches. ``last`` decides about the
+    incomplete batch at the end: "drop", "keep", or "pad" it to ``size`` and add a boolean column ``valid``. None keeps
+    it, and several ranks share the rows that do not fill a whole step.
     """
 
     size: int
@@ -92,9 +92,9 @@ class Batch(StreamOperator):
 
 
 class BatchStream(Stream):
-    """Cuts batches without gathering their rows.
+    """Groups rows into batches without copying them.
 
-    With ``refills``, the next row replaces a dead slot. Dead slots belong to the batch before them, or to the first
+    With ``refills``, the next row replaces a skipped row. Skipped rows belong to the previous batch, or to the first
     batch, so a batch is complete only when the row after its last one arrives.
     """
 
@@ -103,7 +103,7 @@ class BatchStream(Stream):
         self._size = size
         self._last = last
         self._refills = refills
-        self.left_out = 0  # number of rows that a flow dropped at its end
+        self.left_out = 0  # number of rows that ``last="drop"`` dropped at the end
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -144,9 +144,9 @@ class _BatchFlow(Flow):
         self._size = size
         self._last = last
         self._wanted = size + refills
-        self._reports_ends = stream._source.count is None  # then positions count from a batch's last row, not its first
+        self._reports_ends = stream._source.count is None  # pieces then have a position after the batch's last row
         self._batches_cut = 0
-        self._waiting: list[tuple[Piece, int, Counted]] = []  # piece, its units already used, slots that count
+        self._waiting: list[tuple[Piece, int, Counted]] = []  # a piece, how many of its rows are used, slots that count
         self._buffered = 0
         self._ended = False
 
@@ -168,7 +168,7 @@ class _BatchFlow(Flow):
                 self._buffered += piece.units if counted is None else int(counted.sum())
         all_dead = (
             self._waiting and not self._batches_cut
-        )  # emit an all-dead batch, so that its rows are counted as skipped
+        )  # deliver a batch in which all rows were skipped, so that they are counted
         if self._buffered < self._size and self._last == "drop":
             self._stream.left_out += self._buffered
             self._buffered = 0
@@ -178,7 +178,7 @@ class _BatchFlow(Flow):
         return self._cut()
 
     def _gather_window_rest(self) -> None:
-        """Gather the last rows of a finished window, so that its blocks are freed before the next window arrives."""
+        """Copy the last rows of a finished shuffle window, to free the window's blocks before the next one arrives."""
         for i, (piece, start, counted) in enumerate(self._waiting):
             if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
                 rest = piece.slice(start, piece.units)

@@ -1,4 +1,4 @@
-"""Batch calls: the kernel of ``map`` after a ``batch``, which calls a function once per batch, with arrays."""
+"""The kernel of ``map`` after a ``batch``, which calls a function once per batch, with arrays."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class MapBatch:
                         "return one entry per row; a function of the whole batch (no columns named) may resize it",
                     )
             except BadResult as error:
-                if whole and isinstance(error, UnequalLengths):  # the sample's columns had equal lengths by chance
+                if whole and isinstance(error, UnequalLengths):  # column lengths in the sample were equal by chance
                     return block_with_value(block, result)
                 failure = self.call.blame.failure(error)
             else:

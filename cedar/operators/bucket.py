@@ -24,17 +24,17 @@ from cedar.operators.take import whole
 
 @dataclass(frozen=True)
 class BucketByLength(StreamOperator):
-    """Makes batches of rows whose values in ``column`` have similar lengths, in the order in which buckets fill up.
+    """Groups rows whose values in ``column`` have similar lengths into batches.
 
-    Bucket i takes lengths from ``boundaries[i - 1]`` to just below ``boundaries[i]``, and makes batches of
-    ``batch_sizes[i]`` rows. At the end, the remaining rows are delivered bucket by bucket as shorter batches. A row
-    that an earlier operator skipped counts in the first bucket. From here on, a unit is a batch.
+    Bucket i collects lengths from ``boundaries[i - 1]`` to just below ``boundaries[i]``, and delivers a batch whenever
+    it has ``batch_sizes[i]`` rows. At the end, each bucket delivers its remaining rows as a shorter batch. A row that
+    an earlier operator skipped counts in the first bucket.
 
     Args:
         column: the name of a column of lists, strings (measured in characters), bytes, arrays or objects with a length.
         boundaries: the lengths at which the next bucket begins; ascending, above zero.
-        batch_sizes: the rows per batch of each bucket; one entry more than boundaries.
-        local: True fills buckets from each rank's own rows only.
+        batch_sizes: the number of rows per batch for each bucket; one entry more than ``boundaries``.
+        local: True gives each rank its own buckets for its own rows.
 
     Raises:
         PipelineError: boundaries or sizes are invalid, or the column is missing or has no length.
@@ -133,7 +133,7 @@ def is_list_type(kind: pa.DataType) -> bool:
 
 
 def row_lengths(rows: Rows, name: str, site: Site | None) -> Index:
-    """Return the length of each slot's value, int64; -1 if the slot is dead."""
+    """Return the length of each row's value, int64; -1 for a skipped row."""
     block = rows.gather()
     column = plain(block.columns[name])
     _check_type(name, block.types[name], site)
@@ -170,12 +170,12 @@ def arrow_lengths(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def has_length(kind: pa.DataType) -> bool:
-    """Whether the values of an Arrow type have a length."""
+    """Return whether the values of an Arrow type have a length."""
     return bool(is_list_type(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 class BucketStream(Stream):
-    """A position ``at`` is [oldest row not yet delivered, number of later rows already delivered, per bucket]."""
+    """A position ``at`` is [position of the oldest undelivered row, number of later rows delivered, per bucket]."""
 
     def __init__(self, source: Stream, operator: BucketByLength, context: StreamContext) -> None:
         self.source = source
@@ -199,7 +199,7 @@ class BucketStream(Stream):
 
 @dataclass(frozen=True, eq=False)
 class _BucketedPiece:
-    """A piece with the bucket of each row; ``before`` counts, per bucket, the rows in earlier pieces."""
+    """A piece with the bucket of each row; ``before`` is the number of rows in earlier pieces, per bucket."""
 
     number: int
     piece: Piece
@@ -216,7 +216,7 @@ class _LengthBucket:
         self._runs: deque[tuple[_BucketedPiece, Index]] = deque()
 
     def add(self, piece: _BucketedPiece, slots: Index) -> Index:
-        """Add rows; return the slots that complete a batch."""
+        """Add rows; return the slots whose rows complete a batch."""
         missing = self.size - self.waiting
         if len(slots):
             self._runs.append((piece, slots))
@@ -252,7 +252,7 @@ class BucketFlow(Flow):
         self._given = self._skip.copy()
         self._seen = np.zeros(len(given), dtype=np.int64)
         self._pieces = 0
-        self._full: deque[int] = deque()  # numbers of full buckets, in the order in which they filled up
+        self._full: deque[int] = deque()  # indices of full buckets, in the order in which they filled up
         self._ended = False
 
     def _measure(self, piece: Piece) -> Any:

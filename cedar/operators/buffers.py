@@ -1,4 +1,4 @@
-"""Shared parts of stream operators: buffers of units, and queues of tasks whose results come in order."""
+"""Shared parts of stream operators: buffers of units (rows or batches), and task queues that keep results in order."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cedar.core.stream import PENDING, Flow, Pending, Piece, Position, Pulled, R
 T = TypeVar("T")
 Step: TypeAlias = "Callable[[bool], tuple[T, Any] | Pending | None]"
 
-DEPTH = 4  # tasks in progress per operator; pieces are blocks, so a few keep the workers busy
+DEPTH = 4  # tasks in progress per operator; a few are enough, because each processes a whole block
 
 
 class Buffer:
-    """A buffer of units pulled from a flow and not yet taken.
+    """A buffer of units that were pulled from a flow.
 
     Args:
-        flow: the flow that supplies units; ``position`` is where it was opened.
-        prepare: a function applied once to the rows of each piece.
+        flow: the flow that supplies units; ``position`` is the position at which it was opened.
+        prepare: a function that is applied once to the rows of each piece.
     """
 
     def __init__(self, flow: Flow, position: Position, prepare: Callable[[Rows], Rows] | None = None) -> None:
@@ -34,7 +34,7 @@ class Buffer:
         self.batch = False
 
     def limit(self, units: int) -> None:
-        """Announce that at most ``units`` more will be taken, so that the flow does not prefetch more."""
+        """Limit the flow's prefetching to ``units`` more units."""
         self._flow.limit(units)
 
     def fill(self, wait: bool) -> bool:
@@ -77,7 +77,7 @@ class Buffer:
 
 
 class ChunkFlow(Flow):
-    """A flow cut into pieces of ``units`` units; the last piece may be shorter."""
+    """A flow that regroups another flow into pieces of ``units`` units; the last piece may be shorter."""
 
     def __init__(self, flow: Flow, position: Position, units: int) -> None:
         self._buffer = Buffer(flow, position)
@@ -101,8 +101,8 @@ class OrderedTasks(Generic[T]):
     """A queue of tasks in progress that returns their results in order.
 
     Args:
-        step: starts the next task and returns (tag, future), or (tag, None) if there is nothing to wait for; returns
-            PENDING if it would have to wait although ``wait`` is False, and None at the end.
+        step: a function of ``wait`` that starts the next task and returns (tag, future), or (tag, None) without a task.
+            It returns None at the end, and PENDING if it would have to wait but ``wait`` is False.
         depth: the maximum number of tasks in progress.
     """
 
@@ -114,7 +114,7 @@ class OrderedTasks(Generic[T]):
         self._error: Exception | None = None
 
     def pull(self, wait: bool) -> tuple[T, Any] | Pending | None:
-        """Return the next tag and result; PENDING if not ready, None at the end."""
+        """Return the next tag and result; PENDING if they are not ready, None at the end."""
         self._fill(wait)
         if not self._queue:
             if self._error is not None:
@@ -154,7 +154,7 @@ class OrderedTasks(Generic[T]):
 
 
 def task_per_piece(flow: Flow, task: Callable[[Piece], Any]) -> Step[Piece]:
-    """Return a step for ``OrderedTasks`` that starts ``task`` on each piece of a flow, except pieces without units."""
+    """Return a step for ``OrderedTasks`` that starts ``task`` on each nonempty piece of a flow."""
 
     def step(wait: bool) -> tuple[Piece, Any] | Pending | None:
         piece = flow.pull(wait)

@@ -1,4 +1,4 @@
-"""cache: store the output of the deterministic part of a pipeline."""
+"""cache: stores the output of the deterministic part of a pipeline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 
 @dataclass(frozen=True)
 class Cache(RowOperator):
-    """A hint to store the blocks that arrive here in memory, or as Arrow files in a directory or under a URL.
+    """A hint to store the operator's input blocks in memory, or as Arrow files in a directory or under a URL.
 
-    The cache never changes a result: it stores the rows before a random operator, not the random operator's output.
+    The cache never changes results: it stores the input of the first random operator, not its output.
 
     Args:
         where: "memory", "auto", a directory or a URL.
-        version: identifies the functions before the cache, instead of their code and state.
-        layout: True if the optimizer added it for ``Budget(layout=)``; it stores the columns that this pipeline needs.
+        version: a version of the functions before the cache, used instead of a digest of their code and state.
+        layout: True if the optimizer added the cache for ``Budget(layout=)``, with only the columns of this pipeline.
     """
 
     where: str = "auto"
