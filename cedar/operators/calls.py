@@ -1,8 +1,8 @@
-"""Calls: how cedar calls a user's function, once per row or once per batch.
+"""Calls of a user's function, once per row or once per batch.
 
-Python's built-in ``map`` calls a plain function on columns. Options add a random generator keyed by the row, a time
-limit, and collecting an iterable result; an ``async def`` function has many rows in flight. A class whose instances are
-callable is constructed once per worker; any other class (``int``, ``str``) is called like a function.
+A plain function is called with Python's built-in ``map`` on columns. Options add a random generator keyed by the row,
+a time limit, or the collection of an iterable result. An ``async def`` function runs on many rows concurrently. A class
+whose instances are callable is constructed once per worker. Any other class (``int``, ``str``) is called directly.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Call:
     """A user's function and how to call it.
 
     Args:
-        fn: a function, ``async def``, or a class whose instances are called.
+        fn: a function, an ``async def`` function, or a class whose instances are called.
         blame: the operator that failures are attributed to.
         draw: the operator's own seed, for ``random``.
-        random: pass ``rng=``, a generator keyed by the row.
+        random: True passes ``rng=``, a generator keyed by the row.
         timeout: the time limit of one call, in seconds.
-        items: the function returns an iterable, whose items are collected within the call.
-        twice: call the function twice per row; the result is whether the two results differ.
+        items: True if the function returns an iterable, whose items are collected as part of the call.
+        twice: True calls the function twice per row and returns whether the two results differ.
     """
 
     fn: Callable[..., Any]
@@ -66,14 +66,14 @@ class Call:
         hashes: Hashes | None = None,
         keep: Callable[[int, Any], Any] | None = None,
     ) -> Outcome:
-        """Return the results of ``n`` calls, with None for each failed call, and the failures by call number.
+        """Return the results of ``n`` calls, with None for each failed call, and the failures by call index.
 
         Args:
             env: the environment of the current block.
             arguments: an iterable of ``n`` values per parameter.
             n: the number of calls.
             hashes: the hash of each row's key, for ``random``.
-            keep: called with each call's number and result as soon as the call ends; its return value replaces the
+            keep: called with each call's index and result as soon as the call ends; its return value replaces the
                 result. Async calls, and calls in another process, do not use it.
         """
         first = bool(n) and env.unsteady is not None and self.blame.index not in env.unsteady
@@ -92,7 +92,7 @@ class Call:
         return outcome
 
     def _check_determinism(self, env: Env, drew: bool, columns: list[list[Any]], hashes: Hashes | None) -> None:
-        """Call a function again that may have drawn from a global generator; warn if the results differ."""
+        """Call the function again if it drew from a global random generator; warn if the results differ."""
         assert env.unsteady is not None
         env.unsteady[self.blame.index] = ""
         few, seeds = [column[: unsteady.ROWS] for column in columns], None
@@ -132,9 +132,9 @@ class Call:
                     return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env), keep)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """Return the call that makes each live row's generator, as a dict per row; [] without ``random``.
+        """Return a dict per live row with the call that recreates its random generator; [] without ``random``.
 
-        ``cedar.operators.draws.keyed_generator`` returns a generator in the same state.
+        The call is one of ``cedar.operators.draws.keyed_generator``, as a string.
         """
         if not self.random:
             return []
@@ -158,20 +158,20 @@ class Call:
         with CancellableArguments(arguments, n) as wanted:
             calls: Iterator[Any] = map(fn, *wanted)
             if keep is not None:
-                calls = map(keep, itertools.count(), calls)  # a call that raises uses up a number, too
+                calls = map(keep, itertools.count(), calls)  # a call that raises also advances the counter
             while True:
                 error: BaseException
                 try:
                     results.extend(calls)  # on an exception, earlier results stay, and `map` can continue
-                except PipelineError:  # a failed constructor: not caused by a row
+                except PipelineError:  # a constructor failed, which no row caused
                     raise
-                except raised() as failed:  # will be reported with its row
+                except raised() as failed:  # will be reported together with its row
                     error = failed
                 else:
                     request_owner().check()
                     if len(results) >= n:
                         return results, failures
-                    error = RuntimeError("the function raised StopIteration")  # else `map` would not have ended
+                    error = RuntimeError("the function raised StopIteration")  # the only reason for `map` to end early
                 failures[len(results)] = self.blame.failure(error)
                 if stop:
                     return results, failures
@@ -190,7 +190,7 @@ class Call:
         """Construct a new instance of the class.
 
         Raises:
-            PipelineError: its constructor failed.
+            PipelineError: the constructor failed.
         """
         name = getattr(self.fn, "__name__", "the class")
         try:
@@ -204,7 +204,7 @@ class Call:
 
 
 def call_of(fn: Callable[..., Any], bound: Bound, **options: Any) -> Call:
-    """Return the ``Call`` for ``fn`` at an operator's place in the pipeline."""
+    """Return the ``Call`` for an operator's function."""
     return Call(fn, ErrorContext(bound.index, bound.label, bound.site, bound.on_error), bound.draw, **options)
 
 
@@ -212,12 +212,12 @@ def call_of(fn: Callable[..., Any], bound: Bound, **options: Any) -> Call:
 
 
 def makes_instances(fn: Any) -> bool:
-    """True for a class whose instances are callable."""
+    """Return True for a class whose instances are callable."""
     return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
 
 
 def is_async(fn: Any) -> bool:
-    """True for ``async def``, its partials, and classes and objects with an async ``__call__``."""
+    """Return True for ``async def`` functions, their partials, and classes and objects with an async ``__call__``."""
     asynchronous = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
     if asynchronous or inspect.isroutine(fn) or isinstance(fn, functools.partial):
         return asynchronous
@@ -251,9 +251,9 @@ def left_behind() -> int:
 
 
 class _TimedCalls:
-    """Calls a function in a helper thread and stops waiting after the timeout; the thread ends when its call does.
+    """Calls a function in a helper thread and stops waiting after the timeout; the thread ends after its current call.
 
-    Used by executors whose workers cannot be killed: threads, and processes on other machines.
+    It is used if workers cannot be killed, because they are threads or run on other machines.
     """
 
     def __init__(self, call: Call, borrowed: _Callee, numeric: NumericEnvironment | None) -> None:
@@ -318,7 +318,7 @@ def _run_jobs(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], numeri
 
 
 class _Callee:
-    """A function, or an instance with the event loop that its connections belong to."""
+    """A user's function, or an instance of a user's class and the event loop for its async calls."""
 
     def __init__(self, fn: Callable[..., Any], make: Callable[[], Any] | None = None) -> None:
         self.fn = fn

@@ -1,4 +1,4 @@
-"""Chains: consecutive transforms fused into one kernel, which skips their intermediate results."""
+"""Chains: consecutive transforms fused into one kernel, which does not compute intermediate results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Link:
 
 @dataclass(frozen=True)
 class ChainFault:
-    """Why a link has no result for a row: the link's index in the chain, the problem, and the fix."""
+    """The reason why a transform has no result for a row: its index in the chain, the problem, and the fix."""
 
     link: int
     why: str
@@ -39,22 +39,22 @@ class ChainFault:
 
 
 class Chain(Protocol):
-    """Runs several transforms of a family at once. The result equals running them one after the other, bit for bit if
-    all links are exact.
+    """Runs several transforms of a family in one kernel. The result equals running them one after the other. It is
+    bit-identical if all links are exact.
     """
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
-        """Whether the transform ``above`` can be added to the chain ``below``."""
+        """Return whether the transform ``above`` can be appended to the chain ``below``."""
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
     ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
-        """Return the output columns and the faults by row; a failed row's entries may be any value of the type.
+        """Return the output columns and the faults by row; entries of a failed row may have any value of the type.
 
         Args:
             links: the transforms, in order.
             columns: the plain input columns of the links, except those that other links produce.
-            draws: the rows' random draws for each random link; None for the others.
+            draws: for each link, the rows' random draws; None if the link is not random.
 
         Raises:
             PipelineError: a column has a type that a link does not accept.

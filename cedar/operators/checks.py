@@ -1,4 +1,4 @@
-"""Checks of arguments that raise at the user's line, before anything runs."""
+"""Checks of users' arguments; errors refer to the user's line and are raised before anything runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
     """Check, as far as the signature shows, that ``fn`` can be called with ``arguments`` values (and ``rng=``).
 
     Raises:
-        PipelineError: it cannot; the error names the user's line.
+        PipelineError: ``fn`` cannot be called this way; the error names the user's line.
     """
     site = site or user_site()
     if not callable(fn):

@@ -67,7 +67,7 @@ class Drop(RowOperator):
 
 @dataclass(frozen=True)
 class Rename(RowOperator):
-    """Renames columns by (old, new) pairs, all at once, so that names can be swapped.
+    """Renames columns by (old, new) pairs. Pairs apply simultaneously, so that two names can be swapped.
 
     Raises:
         PipelineError: a name is not a string, or two columns get the same name.

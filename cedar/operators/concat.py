@@ -1,4 +1,4 @@
-"""concat: join inputs one after the other; also the checks that mix shares: all inputs have the same columns."""
+"""concat: delivers inputs one after the other. ``mix`` also uses its check that all inputs have the same columns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cedar.operators.take import clip_unit
 
 @dataclass(frozen=True)
 class Concat(StreamOperator):
-    """Gives the rows (or batches) of the first input, then those of the second, and so on.
+    """Delivers all rows (or batches) of the first input, then all of the second, and so on.
 
-    All inputs have the same columns, in any order; the output has the first input's column order.
+    All inputs must have the same columns, in any order. The output has the first input's column order.
 
     Raises:
-        PipelineError: the inputs' columns or types differ, or some inputs give batches and others give rows.
+        PipelineError: the inputs' columns or types differ, or some inputs deliver batches and others rows.
 
     Examples:
         >>> from cedar.operators.concat import Concat
@@ -65,7 +65,7 @@ def joined_samples(label: str, inputs: Sequence[Block]) -> Block:
 
 
 def merged_schema(label: str, schemas: Sequence[Schema], site: Site | None = None) -> Schema:
-    """Return the common schema of several inputs; a type that is unknown before a run matches any other.
+    """Return the common schema of several inputs; a type that is unknown before a run matches any other type.
 
     Raises:
         PipelineError: the schemas differ; the message lists the differences for each input.
@@ -93,7 +93,7 @@ def merged_schema(label: str, schemas: Sequence[Schema], site: Site | None = Non
             site=site,
             fix="bring the inputs to the same columns with select, rename, or with_columns and cast",
         )
-    return merged if schemas[0] is not None else None  # the first input's column order must be known
+    return merged if schemas[0] is not None else None  # the first input determines the column order
 
 
 def differences(expected: Mapping[str, ColumnType], actual: Mapping[str, ColumnType]) -> list[str]:
@@ -108,15 +108,15 @@ def differences(expected: Mapping[str, ColumnType], actual: Mapping[str, ColumnT
 
 
 def _are_objects(one: ColumnType | None, other: ColumnType) -> bool:
-    """Whether one type is a generic object and the other is any object type, such as an image."""
+    """Return whether one type is a generic object and the other is any object type, such as an image."""
     return OBJECT in (one, other) and isinstance(one, ObjectType) and isinstance(other, ObjectType)
 
 
 def same_units(label: str, batched: Sequence[bool]) -> bool:
-    """Whether all inputs give batches.
+    """Return whether all inputs deliver batches.
 
     Raises:
-        PipelineError: some inputs give batches and others do not.
+        PipelineError: some inputs deliver batches and others rows.
     """
     if any(batched) and not all(batched):
         batches = ", ".join(str(i) for i, b in enumerate(batched) if b)
@@ -128,7 +128,7 @@ def same_units(label: str, batched: Sequence[bool]) -> bool:
 
 
 def row_preparer(label: str, index: int, context: StreamContext) -> Callable[[Rows], Rows]:
-    """Return a function that prepares rows of input ``index``: it extends keys, checks columns and reorders them."""
+    """Return a function for rows of input ``index`` that adds it to row keys, and checks and reorders columns."""
 
     def prepare(rows: Rows) -> Rows:
         rows = rows.within(index)
@@ -151,7 +151,7 @@ def row_preparer(label: str, index: int, context: StreamContext) -> Callable[[Ro
 
 
 def total_count(counts: Sequence[Count]) -> Count:
-    """Return the sum of counts; None or infinity if one of them, the first such count decides."""
+    """Return the sum of counts; if counts are None or infinite, return the first such count."""
     units = 0
     for count in counts:
         if count is None or count == math.inf:
@@ -195,7 +195,7 @@ class ConcatStream(Stream):
         return self.place(branch, replace(piece, at=at, skip=skip + piece.skip))
 
     def place(self, branch: int, piece: Piece) -> At | None:
-        """Return the position of a piece of input ``branch``; None if only counting units would reveal it."""
+        """Return the position of a piece of input ``branch``; None if the piece has no known position."""
         at = self.inputs[branch].rebase(piece)
         return None if at is None else [branch, [at, 0]]
 

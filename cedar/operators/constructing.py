@@ -1,4 +1,4 @@
-"""Construct instances of user classes, one at a time per process, with reproducible global random state."""
+"""Constructs instances of user classes, one at a time per process, with reproducible global random state."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cedar.core import forks
 from cedar.core.cursor import hash_ints
 from cedar.core.numeric import NumericEnvironment, arrived
 
-_constructor_lock = forks.Lock()  # a constructor may run a pipeline of its own, which then has no threads
+_constructor_lock = forks.Lock()  # while a thread holds it, a pipeline in the constructor runs without other threads
 _thread = threading.local()
 
 
 def constructed(make: Callable[[], Any], name: str, numeric: NumericEnvironment | None) -> Any:
     """Call ``make`` and return the instance.
 
-    The global generators of random, NumPy and torch are seeded from the class name and restored afterwards. So an
-    instance is the same in any thread and process and in any order, and the caller's own draws are not affected. If
-    the constructor is the first to import torch and draws from its still unseeded generator, it is called again.
+    The global generators of random, NumPy and torch are seeded from the class name and restored afterwards. Instances
+    are therefore the same in every thread and process, and the caller's own draws are not affected. If the constructor
+    is the first to import torch and draws from its still unseeded generator, it is called again.
 
     Args:
         make: the constructor.
-        name: the class name; the seed does not depend on the run's seed or the operator's index, unknown to caches.
+        name: the class name. The seed depends on nothing else, because caches do not know the run's seed.
         numeric: the numeric environment of the run.
     """
     with _constructor_lock, _mark_thread(), nullcontext() if numeric is None else numeric.entered():
@@ -45,7 +45,7 @@ def constructed(make: Callable[[], Any], name: str, numeric: NumericEnvironment 
 
 
 def constructing() -> bool:
-    """Whether this thread is in a constructor; work that it waits for must not wait for another constructor."""
+    """Return whether this thread runs a constructor, which must not wait for another thread's constructor."""
     return getattr(_thread, "depth", 0) > 0
 
 
@@ -68,7 +68,7 @@ def _seeded_generators(name: str) -> Iterator[None]:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     if torch is not None:
-        torch.random.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed would seed devices, too
+        torch.random.default_generator.manual_seed(seed % 2**63)  # torch.manual_seed would also seed devices
     try:
         yield
     finally:
@@ -86,7 +86,7 @@ def _torch() -> Any:
 
 
 def _torch_unused() -> bool:
-    """Return True if torch is absent or its generator is untouched; otherwise reset its generator, return False."""
+    """Return True if torch is not imported or its generator is unused; otherwise reset the generator, return False."""
     torch = _torch()
     if torch is None:
         return True

@@ -1,7 +1,7 @@
-"""dedup: mark columns of lists that repeat, so that batches store each distinct list and its results once.
+"""dedup: declares columns of lists that repeat, so that batches store each distinct list and its results once.
 
-Marking changes no value and no order. It means that a ``batch`` delivers these columns as deduplicated groups, even if
-other operators changed them before; and that a function of one value may be called once for equal rows.
+The operator changes no value and no order. A later ``batch`` delivers these columns as deduplicated groups, even if
+other operators change them in between. Functions of these columns may be called only once for equal rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Dedup(RowOperator):
 
     Args:
         groups: the names of each group's columns; None finds worthwhile groups in a sample of the rows.
-        session: the column of session IDs, for estimates; by default, a session begins where no list repeats.
+        session: the column of session IDs, used for estimates. By default, a session begins where no list repeats.
 
     Raises:
         PipelineError: a column is in two groups, or a group is empty.
@@ -58,7 +58,7 @@ class Dedup(RowOperator):
         return f"dedup({'auto' if self.groups is None else ', '.join(map('+'.join, self.groups))})"
 
     def effects(self) -> Effects:
-        """Return empty effects: the operator changes no value, so every row operator may move across it."""
+        """Return empty effects, because the operator changes no value; row operators may move before or after it."""
         return Effects(frozenset(), frozenset())
 
     def schema(self, *inputs: Schema) -> Schema:
@@ -82,7 +82,7 @@ class Dedup(RowOperator):
         return DedupRows(self.groups)
 
     def sampled_groups(self, bound: Bound) -> GroupEstimate:
-        """Return the groups with estimates from a sample; reads nothing if no column can be in a group."""
+        """Return the groups with estimates from a sample; read no data if no column can be in a group."""
         names = self._names(bound)
         if not names:
             return GroupEstimate(note="no column of lists")
@@ -96,7 +96,7 @@ class Dedup(RowOperator):
     def sampled(self, bound: Bound, *, mixed: bool = True) -> Sampled | None:
         """Return a sample of the columns that can be in groups; None if there are no rows.
 
-        ``mixed``: order the sample as rows will be in batches; otherwise as they are read.
+        ``mixed`` orders the sample as rows will be ordered in batches; otherwise rows are in the order of reading.
         """
         names = self._names(bound)
         if not names:
@@ -120,7 +120,7 @@ class Dedup(RowOperator):
         known = bound.types
         types = bound.sample().known_types if known is None or UNKNOWN in known.values() else known
         chosen = [name for group in self.groups or () for name in group]
-        if not types:  # there are no rows, so the columns are unknown
+        if not types:  # without rows, the columns are unknown
             return chosen
         for name in [*chosen, *([self.session] if self.session is not None else [])]:
             if name not in types:
@@ -151,7 +151,7 @@ def dedup(groups: Any = "auto", session: str | None = None) -> Dedup:
 
 
 def is_lists(kind: ColumnType) -> bool:
-    """Whether a column of this type can be in a group."""
+    """Return whether a column of this type can be in a group."""
     return isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)
 
 
@@ -179,7 +179,7 @@ def _check_session(column: Any, name: str | None, block: Block, bound: Bound) ->
 
 @dataclass(frozen=True)
 class DedupRows:
-    """The kernel: finds each group's distinct rows in the block; columns that are no longer lists stay unchanged."""
+    """The kernel of ``dedup`` finds each group's distinct rows in a block. It leaves other columns unchanged."""
 
     groups: Groups
 

@@ -1,7 +1,7 @@
-"""Estimates of what deduplication saves: rows per session, repetition per feature, and which groups are worthwhile.
+"""Estimates of the savings from deduplication, and the choice of groups of features that are worth deduplicating.
 
-The model is from RecD (Zhao et al., 2022, arXiv 2211.05239): with S rows of a session in a batch, and a feature that
-repeats the previous row's list with probability d, a batch holds each of its lists S / (1 + (S - 1)(1 - d)) times.
+The model is from RecD (Zhao et al., 2022, arXiv 2211.05239). If a batch has S rows of each session, and a feature
+repeats the previous row's list with probability d, each list occurs S / (1 + (S - 1)(1 - d)) times in the batch.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import pyarrow.compute as pc
 from cedar.core.groups.encode import distinct
 
 SAMPLED_ROWS = 8192
-PAYS = 1.5  # a group with a factor below this is not worth its index
-_MIN_LENGTH = 2.0  # values per list; shorter lists are as large as the index that would replace them
+PAYS = 1.5  # below this factor, a group saves less than its index costs
+_MIN_LENGTH = 2.0  # mean values per list; shorter lists are as small as the index that would replace them
 _MIN_JOINT_SAVINGS = (
-    0.94  # the share of the separate groups' savings that a joint group must reach, as it needs only one index
+    0.94  # two groups are joined if that saves at least this share of their savings, since one index is enough
 )
 
 Codes = npt.NDArray[np.int32]
 
 
 def factor(samples: float, repeats: float) -> float:
-    """Return how many times a batch holds each list on average.
+    """Return how many times a batch contains each list on average.
 
     Args:
-        samples: rows of one session in a batch, S.
-        repeats: the share of rows that equal the previous row of their session, d.
+        samples: S, the number of rows of one session in a batch.
+        repeats: d, the share of rows that equal the previous row of their session.
 
     Examples:
         >>> round(factor(16, 0.95), 2), factor(16, 1.0), factor(16, 0.0)
@@ -43,7 +43,7 @@ def factor(samples: float, repeats: float) -> float:
 
 
 def sliding_factor(samples: float, length: float, shift: float) -> float:
-    """Return ``factor`` for histories of ``length`` values that slide by ``shift`` per row, stored as slices.
+    """Return ``factor`` for histories of ``length`` values that slide by ``shift`` values per row, stored as slices.
 
     Examples:
         >>> round(sliding_factor(16, 50, 1), 1)
@@ -59,8 +59,8 @@ class Reach:
     Args:
         batch: rows per batch; None if there are no batches.
         window: rows in the shuffle's window; None without a shuffle.
-        by: the column whose equal values a shuffle keeps together.
-        interleave: the number of such groups that the shuffle interleaves.
+        by: the column by which a shuffle groups rows with equal values.
+        interleave: the number of groups that the shuffle interleaves.
     """
 
     batch: int | None = None
@@ -75,9 +75,9 @@ class Estimate:
 
     Args:
         names: the names of the features.
-        samples: rows of a session in a batch, S.
-        repeats: the share of rows equal to the previous row of their session, d.
-        length: values per row, summed over all features.
+        samples: S, the number of rows of one session in a batch.
+        repeats: d, the share of rows that equal the previous row of their session.
+        length: the number of values per row, summed over all features.
         rows: the number of rows sampled.
     """
 
@@ -94,7 +94,7 @@ class Estimate:
 
     @property
     def saved(self) -> float:
-        """Values per row that deduplication saves."""
+        """The number of values per row that deduplication saves."""
         return self.length * (1 - 1 / self.factor)
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class GroupEstimate:
-    """The chosen groups, and the rejected ones with the reasons."""
+    """The chosen groups, and the rejected groups with reasons."""
 
     groups: tuple[Estimate, ...] = ()
     refused: tuple[tuple[Estimate, str], ...] = ()
@@ -114,7 +114,7 @@ class GroupEstimate:
 
 
 class Sampled:
-    """A sample of rows, ordered and cut as they will be in batches.
+    """A sample of rows, in the order in which batches will contain them.
 
     Args:
         columns: the features, Arrow arrays of equal length.
@@ -141,7 +141,7 @@ class Sampled:
         self._columns, self._order, self._keys, self._cut = columns, order, keys, cut
 
     def may_pay(self) -> bool:
-        """Whether any feature's lists are long enough for a group; reads lengths only, not values."""
+        """Return whether any feature's lists are long enough for a group; this reads only lengths, not values."""
         return any(length >= _MIN_LENGTH for length in self._lengths.values())
 
     @cached_property
@@ -174,7 +174,7 @@ class Sampled:
         return Estimate(tuple(names), samples, repeats, sum(self._lengths[name] for name in names), self.rows)
 
     def _mixed(self, samples: float, repeats: float) -> tuple[float, float]:
-        """Adjust S and d for a shuffle: a batch gets only some of a session's rows, or cuts k sessions at its ends."""
+        """Adjust S and d for a shuffle, after which a batch contains only some of a session's rows."""
         reach = self._reach
         if reach.batch is None:
             return samples, repeats
@@ -184,14 +184,14 @@ class Sampled:
         if reach.window is None or reach.window <= reach.batch:
             return samples, repeats
         share = reach.batch / reach.window
-        chance = -np.expm1(samples * np.log1p(-share))  # the chance that a session is in the batch at all
+        chance = -np.expm1(samples * np.log1p(-share))  # the probability that a batch has any row of a session
         return max(1.0, samples * share / float(chance)), share * repeats / (1 - (1 - share) * repeats)
 
 
 def find_groups(sampled: Sampled, names: Sequence[str]) -> GroupEstimate:
-    """Return the worthwhile groups of features, built greedily from the features that repeat most.
+    """Return groups of features that are worth deduplicating; greedily, beginning with the features that repeat most.
 
-    A feature joins the group with which it saves most, unless that saves clearly less than two separate groups.
+    A feature joins the group with which it saves most, unless two separate groups would save clearly more.
     """
     alone = sorted((sampled.estimate([name]) for name in names), key=lambda e: (-e.repeats, e.names))
     groups: list[Estimate] = []

@@ -1,4 +1,4 @@
-"""Kernels on deduplicated groups: functions of one value run on the unique rows only; others get plain rows."""
+"""Kernels for blocks with deduplicated groups, which run functions of one value on unique rows only, if possible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _WrappedKernel:
 
 @dataclass(frozen=True)
 class PlainRows(_WrappedKernel):
-    """Expands groups to plain columns before the kernel runs: the columns ``names``, or all if it is None."""
+    """Expands groups to plain columns before the kernel runs. ``names`` limits this to some columns; None means all."""
 
     kernel: Any
     names: frozenset[str] | None = None
@@ -49,10 +49,10 @@ class PlainRows(_WrappedKernel):
 
 @dataclass(frozen=True)
 class OncePerGroup(_WrappedKernel):
-    """Runs a kernel once for rows that are equal in the columns it reads, if these are all in one group.
+    """Runs a kernel once for rows that are equal in the columns that it reads, if one group contains these columns.
 
-    If it fails, it runs again on all rows, so that the right row is reported or skipped. Lists that it returns join
-    the group; other results are repeated for each row.
+    If the kernel fails, it runs again on all rows, so that the failing row is reported or skipped. Columns of lists
+    that it returns are added to the group. Other results are repeated for each row.
     """
 
     kernel: Any
@@ -77,7 +77,7 @@ class OncePerGroup(_WrappedKernel):
         few = Block(rows, block.live_keys().take(sharing.first) if block.aligned else block.keys, aligned=block.aligned)
         try:
             done = self.kernel(few, env)
-        except Exception:  # noqa: BLE001 - raised again with its row when it runs on all rows
+        except Exception:  # noqa: BLE001 - the run on all rows raises it again, with the row
             return None
         made = {name: done.columns[name] for name in self.writes}
         whole = not done.dead and all(len(values) == sharing.stored_rows for values in made.values())

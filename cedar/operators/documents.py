@@ -1,4 +1,4 @@
-"""Documents: rows whose columns are lists of numbers, stored as flat arrays, for ``pack``."""
+"""Documents: the input of ``pack``, rows of number lists that are stored as flat arrays."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Documents:
 
     Args:
         values: for each column, the concatenated tokens of all rows.
-        lengths: the number of tokens per slot, int64; 0 if the slot is dead.
+        lengths: the number of tokens per slot (row position), int64; 0 if the row was skipped.
         keys: one key per slot.
-        dead: maps a dead slot to the reason why its row was skipped.
+        dead: maps the slot of a skipped row to the reason.
     """
 
     values: dict[str, npt.NDArray[Any]]
@@ -72,7 +72,7 @@ def concat_documents(runs: Sequence[Documents]) -> Documents:
 
 
 def token_dtype(kind: ColumnType) -> np.dtype[Any] | None:
-    """Return the dtype of the numbers in a list column; None if the column does not hold lists of numbers."""
+    """Return the dtype of the numbers in a column of lists; None if the column does not contain lists of numbers."""
     if isinstance(kind, TensorType):
         return np.dtype(kind.dtype) if len(kind.shape) == 1 and np.dtype(kind.dtype).kind in "biuf" else None
     if not isinstance(kind, pa.DataType) or not (pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
@@ -86,7 +86,7 @@ def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: 
     """Return the columns to pack: those in ``wanted``, or all columns of lists of numbers.
 
     Raises:
-        PipelineError: a wanted column holds something else, or no column holds lists of numbers.
+        PipelineError: a column in ``wanted`` has another type, or no column contains lists of numbers.
     """
     wrong = [n for n in wanted if types.get(n, UNKNOWN) is not UNKNOWN and token_dtype(types[n]) is None]
     if wrong:
@@ -116,13 +116,13 @@ def documents(rows: Rows, columns: Sequence[str], site: Site | None) -> Document
     """Gather rows and store their tokens as flat arrays.
 
     Raises:
-        RowError: a row's columns have different lengths, or a list or a number in one is missing.
+        RowError: a row's columns have different lengths, or a list or a number in a list is null.
     """
     return block_documents(rows.gather(), columns, site)
 
 
 def block_documents(block: Block, columns: Sequence[str], site: Site | None) -> Documents:
-    """Return the documents of a gathered block; see ``documents``."""
+    """Return the documents of a block, as ``documents`` does for rows."""
     token_columns({name: block.types[name] for name in columns}, columns, site)
     lengths: Index | None = None
     values = {}

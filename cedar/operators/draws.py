@@ -1,4 +1,4 @@
-"""Draws: random generators keyed by row, so that a row gets the same numbers wherever and whenever it is processed."""
+"""Draws: random numbers keyed by row, which are the same in any block, worker or retry."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def keyed_generator(key: int, seed: int) -> np.random.Generator:
 
 
 def seeded(fn: Callable[..., Any], seed: int, *, fresh: bool) -> Callable[..., Any]:
-    """Wrap ``fn``: the wrapper's first argument is the hash of the row's key; ``fn`` gets its generator as ``rng=``.
+    """Wrap ``fn``, so that it gets a generator as ``rng=``. The wrapper's first argument is the hash of the row's key.
 
-    Setting a generator's state takes a tenth of the time of creating one. ``fresh`` creates one for each call anyway,
-    for calls that may still be drawing when the next one starts.
+    The wrapper reuses one generator and sets its state, which takes a tenth of the time of creating one. ``fresh``
+    creates one for each call, because a call that timed out may still be drawing when the next call starts.
     """
     if fresh:
         return lambda key, *args: fn(*args, rng=keyed_generator(key, seed))
@@ -50,8 +50,8 @@ def seeded(fn: Callable[..., Any], seed: int, *, fresh: bool) -> Callable[..., A
 class Draws:
     """Random numbers for the rows of a block, many rows at a time; ``words`` is uint64[n], one seed per row.
 
-    A row's numbers depend only on its word (splitmix64), so they are the same in any block. The object has no state: a
-    repeated call returns the same numbers, so request all that a row needs at once, or continue with ``first``.
+    A row's numbers depend only on its seed (splitmix64), so they are the same in any block. The object has no state, so
+    repeated calls return the same numbers. Request all numbers of a row in one call, or continue with ``first``.
 
     Examples:
         >>> draws = Draws(np.array([3, 7], dtype=np.uint64))
@@ -65,7 +65,7 @@ class Draws:
         return len(self.words)
 
     def bits(self, k: int, first: int = 0) -> Hashes:
-        """Return numbers ``first`` to ``first + k`` of each row, uint64[n, k]."""
+        """Return each row's k random integers beginning with index ``first``, uint64[n, k]."""
         steps = np.arange(first, first + k, dtype=np.uint64) * np.uint64(_STEP)
         return mix64_array(self.words[:, None] + steps[None, :])
 
@@ -82,5 +82,5 @@ class Draws:
         return Draws(self.words[rows])
 
     def generator(self, row: int) -> np.random.Generator:
-        """Return a NumPy generator for one row, for other distributions; creating one takes about 10 us."""
+        """Return a NumPy generator for one row, for other distributions. Creating it takes about 10 us."""
         return keyed_generator(int(self.words[row]), _STEP)

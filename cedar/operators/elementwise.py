@@ -1,8 +1,8 @@
 """Checks which polars expressions are row-wise, and which columns they read.
 
-Results must not depend on block size, so an expression's value on a row may depend only on that row. The check is an
-allow-list of node kinds (``expression_kinds``) and refuses all other kinds. ``expression_effects`` checks what depends
-on types, once they are known.
+Results must not depend on block size, so an expression's value on a row may depend only on that row. The check uses an
+allow-list of node kinds (``expression_kinds``) and refuses all other kinds. Later, when column types are known,
+``expression_effects`` checks the expression on these types.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cedar.operators.expression_nodes import expression, literal_value, too_deep
 if TYPE_CHECKING:
     import polars as pl
 
-_USER_NAMES = {  # how users write a node, if that differs from its name in snake case
+_USER_NAMES = {  # the method that users call for a node, if it differs from the node's name in snake case
     "NUnique": "n_unique()", "Agg": "an aggregation", "Over": "over()", "Rolling": "rolling()", "Len": "len()",
     "FillNullWithStrategy": "fill_null(strategy=...)", "RollingExpr": "rolling_*()", "RollingExprBy": "rolling_*_by()",
     "Random": "sample() or shuffle()", "AnonymousFunction": "a Python function", "FoldHorizontal": "a Python function",
@@ -45,7 +45,7 @@ _PYTHON = frozenset("AnonymousFunction FoldHorizontal ReduceHorizontal CumReduce
 
 
 def check_elementwise(expr: pl.Expr) -> str | None:
-    """Return None for a row-wise expression; otherwise why it is refused, naming the offending part.
+    """Return None for a row-wise expression; otherwise the reason for refusing it, with the offending part.
 
     Examples:
         >>> import polars as pl
@@ -76,7 +76,7 @@ def columns_of(expr: pl.Expr) -> frozenset[str] | None:
 
 
 def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
-    """Return the struct fields that an expression reads, as paths per column; None stands for the whole column.
+    """Return the struct fields that an expression reads, as paths by column; None means the whole column.
 
     Examples:
         >>> import polars as pl
@@ -93,7 +93,7 @@ def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
 
 
 def _paths(node: Json, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the columns in an expression, each with the path of the struct field that is taken from it."""
+    """Yield the columns in an expression, each with the path of the struct field that the expression extracts."""
     if isinstance(node, list):
         for child in node:
             yield from _paths(child)
@@ -179,9 +179,9 @@ def named_columns(expr: pl.Expr) -> frozenset[str]:
 
 
 def lists_without_nulls(expr: pl.Expr) -> pl.Expr:
-    """Return the expression with nulls dropped from lists before ``sum()`` and ``mean()``, which ignore them anyway.
+    """Return the expression with nulls dropped from lists before ``sum()`` and ``mean()``, which ignore nulls.
 
-    If any row's list holds a null, polars adds the floats of all lists in a different order.
+    Otherwise, a null in one row's list would change the order in which polars adds the floats of all lists.
     """
     node = tree(expr)
     if not any(name_of({"Function": body}) in _SUMS for body in find(node, "Function")):
@@ -191,7 +191,7 @@ def lists_without_nulls(expr: pl.Expr) -> pl.Expr:
 
 _SUMS = {
     f"{family}.{part}": part for family in ("ListExpr", "ArrayExpr") for part in ("Sum", "Mean")
-}  # of lists and of arrays
+}  # the nodes of sums and means of lists and of arrays
 
 
 def _without_nulls(node: Json) -> Json:
@@ -211,7 +211,7 @@ def _without_nulls(node: Json) -> Json:
 
 
 def literals(expr: pl.Expr) -> list[Json]:
-    """Return the numbers and strings in an expression's literals; other literals are left out.
+    """Return the values of an expression's literals that are numbers or strings.
 
     Examples:
         >>> import polars as pl
@@ -225,7 +225,7 @@ def literals(expr: pl.Expr) -> list[Json]:
         kind, given = next(iter(content.items()), ("", None)) if isinstance(content, dict) else ("", None)
         given = literal_value(kind, given)
         if kind == "List":
-            with contextlib.suppress(Exception):  # another polars version may encode it differently
+            with contextlib.suppress(Exception):  # another polars version may encode literals differently
                 column = pa.ipc.open_stream(bytes(given or ())).read_all().column(0)
                 values += [value for value in column.to_pylist() if isinstance(value, int | float | str)]
         elif isinstance(given, int | float | str) and kind != "Null":
@@ -240,7 +240,7 @@ def format_expr(expr: pl.Expr, limit: int = 80) -> str:
 
 
 def find(node: Json, key: str) -> Iterator[Json]:
-    """Yield the values under ``key`` anywhere in an expression, except in struct functions and literals."""
+    """Yield the values of each node ``key`` in an expression tree, except in struct functions and literals."""
     if isinstance(node, dict):
         for name, child in node.items():
             if name == key:
@@ -252,7 +252,7 @@ def find(node: Json, key: str) -> Iterator[Json]:
             yield from find(child, key)
 
 
-_PARTS = {  # node kinds that are row-wise if these parts are
+_PARTS = {  # node kinds that are row-wise if these of their parts are row-wise
     "RenameAlias": ("expr",),
     "Cast": ("expr",),
     "BinaryExpr": ("left", "right"),
@@ -297,7 +297,7 @@ def _function_refusals(body: Json) -> Iterator[str]:
     part = kind_of(inner)[0] if inner is not None else ""
     inputs = body["input"]
     allowed = known(name_of({"Function": body})) is not None
-    if kind == "Bin":  # allowed with explicit breaks; a number of bins depends on the block's range
+    if kind == "Bin":  # allowed only with explicit breaks, because a number of bins divides the range of the block
         part = kind_of(inner["method"])[0]
         allowed = part == "Intervals" and "Breaks" in inner["method"]["Intervals"]["spec"]
     if not allowed:
@@ -305,7 +305,7 @@ def _function_refusals(body: Json) -> Iterator[str]:
         return
     if part == "Strptime" and inner["Strptime"][1]["format"] is None:
         yield "without a format, polars infers it from other rows: give str.to_datetime(), to_date() or strptime() one"
-    if kind == "Business" or part == "IsIn":  # constant holidays or value sets apply to all rows
+    if kind == "Business" or part == "IsIn":  # a constant list of holidays or values is the same for all rows
         inputs = [node for i, node in enumerate(inputs) if i == 0 or not is_constant(node)]
     yield from _refusals_of(inputs)
 
@@ -318,7 +318,7 @@ def is_constant(node: Json) -> bool:
 
 
 def _list_refusals(node: Json) -> Iterator[str]:
-    """Yield reasons against an expression inside a list, whose items may use one another but not other rows."""
+    """Yield the reasons why an expression on a list's items is refused; items may depend on items of the same list."""
     for kind in sorted(_PYTHON | {"Over", "Rolling"}):
         if any(True for _ in find(node, kind)):
             yield _reason(kind, None)

@@ -1,4 +1,4 @@
-"""explode: turn each row of lists into one row per item, column by column, without Python code per row."""
+"""explode: turns each row of lists into one row per item, without running Python code per row."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from cedar.operators.failures import ErrorContext, Failure
 
 @dataclass(frozen=True)
 class Explode(RowOperator):
-    """Makes one row per list item, with several list columns in parallel: ``p.apply(Explode("items"))``.
+    """Turns each row of lists into one row per item, as in ``p.apply(Explode("items"))``.
 
-    Other columns are repeated. Groups from an earlier ``dedup`` stay deduplicated: equal rows follow from how often
-    each row is repeated, so no values are compared. A row whose list is empty or null is left out.
+    Several columns of lists are exploded in parallel; other columns are repeated. Groups from an earlier ``dedup`` stay
+    deduplicated without comparing values again. A row whose list is empty or null gives no rows.
 
     Args:
-        *names: columns of lists, of equal lengths in each row.
+        *names: columns of lists; in each row, their lists must have equal lengths.
         fields: True turns a list of structs into one column per field.
 
     Raises:
-        PipelineError: no column is given, a column does not hold lists, or a field's name is taken.
-        RowError: while running, if a row's lists have different lengths.
+        PipelineError: no column is given, a column does not contain lists, or a field has the name of another column.
+        RowError: while running, a row's lists have different lengths.
 
     Examples:
         >>> import cedar
@@ -95,7 +95,7 @@ class Explode(RowOperator):
 
 @dataclass(frozen=True)
 class ExplodeRows:
-    """The kernel: every item becomes a row, whose key is the original row's key plus the item's index."""
+    """The kernel of ``Explode``. An output row's key is the original row's key plus the item's index."""
 
     operator: Explode
     blame: ErrorContext
@@ -134,7 +134,7 @@ class ExplodeRows:
 
 
 def _offsets(column: Any) -> Any:
-    """Return offsets of each row's items, not counting items hidden behind null lists."""
+    """Return offsets of each row's items; items that Arrow stores for null lists do not count."""
     if pt.is_fixed_size_list(column.type):
         lengths = np.full(len(column), column.type.list_size)
     else:
@@ -145,7 +145,7 @@ def _offsets(column: Any) -> Any:
 
 
 def _items(column: Any, offsets: Any) -> Any:
-    items = column.flatten()  # leaves out items hidden behind null lists
+    items = column.flatten()  # leaves out items that Arrow stores for null lists
     assert len(items) == offsets[-1]
     return items
 

@@ -1,7 +1,7 @@
 """Checks of an expression on known column types: is it row-wise, and can it fail on some row?
 
-``elementwise`` refuses kinds of nodes when the user writes them. Whether a kind is row-wise may also depend on types,
-which are known later: this module then looks up each node in the table of ``expression_kinds``.
+``elementwise`` refuses some kinds of nodes when the pipeline is built. Whether a kind is row-wise may also depend on
+column types. When these are known, this module looks up each node in the table of ``expression_kinds``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Judging:
     def __init__(self, frame: pl.LazyFrame, inside: bool = False) -> None:
         self.frame = frame
         self.schema = frame.collect_schema()
-        self.inside = inside  # inside a list, whose items may depend on one another
+        self.inside = inside  # True for an expression on a list's items, which may depend on one another
         self.refused: str | None = None
         self.fails = False
 
@@ -88,7 +88,7 @@ class _Judging:
         elif kind == "Function":
             self._visit_all([part for part in body["input"] if not is_constant(part)])
             self._apply(node, body["input"])
-        else:  # inside a list, for example an aggregation or a sort
+        else:  # only in an expression on a list's items, for example an aggregation or a sort
             self.fails = True
             self._visit_all(_children(body))
 
@@ -107,7 +107,7 @@ class _Judging:
             self._refuse(inner.refused)
             given = inner._types(evaluation) if "Agg" in kind_of(body["variant"])[0] else []
             breaks = next((each for each in given if groups_of(each) & {"struct", "null"}), None)
-            if breaks is not None:  # polars gives a different result depending on neighboring rows
+            if breaks is not None:  # with such types, polars' result depends on neighboring rows
                 self._refuse(f"list.agg() that gives {breaks} depends on other rows: use list.eval() and list.first()")
 
     def _visit_struct(self, body: Json) -> None:
@@ -123,10 +123,10 @@ class _Judging:
         name = name_of(node)
         kind = known(name)
         types = [list(self._types(operand)) for operand in operands]
-        if kind is None:  # only possible inside a list
+        if kind is None:  # only possible in an expression on a list's items
             self.fails = True
             return
-        if not all(types):  # polars cannot determine the type of some operand separately
+        if not all(types):  # polars cannot determine the type of one of the operands
             self.fails = True
             self._refuse(None if kind.takes(ANY, ANY) else f"{kind.forms[0]} of types that polars does not tell")
             return
@@ -145,7 +145,7 @@ class _Judging:
             self._refuse("adding 0 in a list changes the sign of -0.0 or not, as other rows have items: leave it out")
 
     def _check_sets(self, values: list[pl.DataType], sets: list[pl.DataType]) -> None:
-        """Require that ``is_in`` of a column uses each row's own list: polars makes plain values one set per block."""
+        """Refuse ``is_in`` of a column that is not a list, because polars would search all values of the block."""
         import polars as pl
 
         for kind in sets:
@@ -161,7 +161,7 @@ class _Judging:
         kind, body = kind_of(node)
         if kind == "Column" and body in self.schema:
             return [self.schema[body]]
-        for parts in ([node], node_per_column(node)):  # results of a selector may share a name, so try columns singly
+        for parts in ([node], node_per_column(node)):  # a selector's results may share a name, so try single columns
             try:
                 return [
                     kind for part in parts for kind in self.frame.select(expression(part)).collect_schema().dtypes()
@@ -186,7 +186,7 @@ def _with(frame: pl.LazyFrame, columns: dict[str, pl.DataType]) -> pl.LazyFrame:
 
 
 def _replaced(node: Json) -> Json:
-    """Return the node with list items and struct fields replaced by columns."""
+    """Return the node with references to list items and struct fields replaced by columns."""
     if node == "Element":
         return {"Column": _ELEMENT}
     if isinstance(node, list):
@@ -195,7 +195,7 @@ def _replaced(node: Json) -> Json:
         return node
     if set(node) == {"Field"}:
         return {"Column": f"{_FIELD}{node['Field'][0]}"}
-    if set(node) == {"Eval"}:  # the inner list has items of its own
+    if set(node) == {"Eval"}:  # items inside it belong to the inner list
         body = node["Eval"]
         return {"Eval": {**body, "expr": _replaced(body["expr"])}}
     return {key: child if key == "Literal" else _replaced(child) for key, child in node.items()}

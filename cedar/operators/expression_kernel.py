@@ -1,4 +1,4 @@
-"""The kernel of expression operators: adjacent ones are fused into one polars query per block."""
+"""The kernel of expression operators, which runs adjacent operators as one polars query per block."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Failed: TypeAlias = tuple[ErrorContext, Failure]
 
 @dataclass(frozen=True, eq=False)
 class ExpressionKernel:
-    """The kernel of one expression operator or several adjacent ones."""
+    """The kernel of one or several adjacent expression operators."""
 
     steps: tuple[Step, ...]
     programs: dict[Types, ExpressionProgram] = field(
@@ -80,13 +80,13 @@ class ExpressionKernel:
 
     def _program(self, types: Types) -> ExpressionProgram:
         if types not in self.programs:
-            with self.compiling:  # all threads of a run start together; only one should compile
+            with self.compiling:  # threads of a run start together, but only one should compile
                 if types not in self.programs:
                     self.programs[types] = compile_steps(self.steps, types)
         return self.programs[types]
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
-        """Return this kernel and the next one fused into one query; None if the next has no expression steps."""
+        """Return a kernel that fuses this one and the next into one query; None if the next has no expression steps."""
         steps = _steps_of(other)
         return _cached_fusion(self.fused, other, (*self.steps, *steps)) if steps else None
 
@@ -106,7 +106,7 @@ class ColumnsKernel:
         return block.only_columns({name: block.columns[h.origin] for name, h in kept.items() if h.origin is not None})
 
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
-        """Return this kernel fused into the next kernel's query; None if that is not an ExpressionKernel."""
+        """Return a kernel that fuses this one into the next one's query; None if that is not an ExpressionKernel."""
         return (
             _cached_fusion(self.fused, other, (self.step, *other.steps))
             if isinstance(other, ExpressionKernel)
@@ -117,11 +117,11 @@ class ColumnsKernel:
         return ColumnsKernel, (self.step,)
 
 
-Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the kernel fused with last, and the fused kernel
+Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the next kernel at the last fusion, and the fused kernel
 
 
 def _cached_fusion(known: list[Fused], other: Kernel, steps: tuple[Step, ...]) -> ExpressionKernel:
-    """Return the fused kernel, reusing the last one: each epoch fuses again, and should not compile again."""
+    """Return the fused kernel; reuse the last one, so that the next epoch need not compile again."""
     for kernel, both in known:
         if kernel is other:
             return both
@@ -137,7 +137,7 @@ def _steps_of(kernel: Kernel) -> tuple[Step, ...]:
 
 
 def run(program: ExpressionProgram, block: Block) -> Block:
-    """Run a program on a block and return the result; polars errors are not converted."""
+    """Run a program on a block and return the result; errors of polars are raised unchanged."""
     computed: dict[str, Column] = {}
     rows: Index | None = None
     wanted = program.wanted
@@ -165,7 +165,7 @@ def _run_one_row(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame
         return _run_queries(program, whole_columns(data))
     except polars_errors() as error:
         doubled = error
-    _run_queries(program, data)  # raises an error whose message counts the row once
+    _run_queries(program, data)  # raises the error again, with a message about one row instead of two
     raise doubled
 
 
@@ -177,7 +177,7 @@ def _run_queries(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame
 
 
 def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) -> None:
-    """Check result types: a column needs one type in all blocks, but polars sometimes predicts a wrong type."""
+    """Check that results have the types that polars predicted, because all blocks must have the same types."""
     for name, column in computed.items():
         kind, given = expected[name], _columns.type_of(column)
         if kind is not UNKNOWN and kind != given:
@@ -193,9 +193,9 @@ class ResultTypeError(Exception):
 
 @cache
 def _optimizer_flags() -> pl.QueryOptFlags:
-    """Return optimizer flags that keep steps in order: a predicate moved earlier would hide rows that make steps fail.
+    """Return polars flags that keep the order of steps: a filter that moved earlier would drop rows that must fail.
 
-    Expressions must not move either: polars 2.1 moves some across a step that replaces a column that they read.
+    Expressions must not move either, because polars 2.1 moves some across a step that replaces a column that they read.
     """
     import polars as pl
 
@@ -205,10 +205,10 @@ def _optimizer_flags() -> pl.QueryOptFlags:
 def _failing_rows(
     steps: tuple[Step, ...], program: ExpressionProgram, block: Block, env: Env, error: BaseException
 ) -> dict[int, Failed]:
-    """Find the live rows on which the program fails by bisection; only the first one if that ends the run.
+    """Find the live rows on which the program fails, by bisection; stop at the first one if it ends the run.
 
     Raises:
-        PipelineError: the program fails even on zero rows, so no row is to blame.
+        PipelineError: the program fails even on zero rows, so no row causes the failure.
     """
     plain = Block(block.columns, block.live_keys())
 
@@ -248,7 +248,7 @@ def _failing_rows(
 def _failing_step(
     steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], ExpressionProgram], error: BaseException
 ) -> tuple[ErrorContext, BaseException]:
-    """Return the operator that fails on a block of one row, and its error; ``compiled`` caches programs per step."""
+    """Return the operator that fails on a block of one row, and the error; ``compiled`` caches programs by step."""
     if len(steps) == 1:
         return steps[0].blame, error
     for number, step in enumerate(steps):
@@ -269,7 +269,7 @@ def _failure(blame: ErrorContext, error: BaseException) -> Failure:
 
 
 def _settle(block: Block, env: Env, failures: Mapping[int, Failed]) -> Block:
-    """Return the block without the failed rows, whose slots become dead."""
+    """Return the block without the failed rows, which are recorded as skipped."""
     for row, (blame, failure) in failures.items():
         if blame.stops(env) or not block.aligned:
             raise blame.error(failure, block.live_keys().ref(row) if block.aligned else None)

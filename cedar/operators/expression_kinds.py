@@ -1,9 +1,9 @@
 """The table of polars expression nodes: for each kind, on which types it is row-wise and on which it cannot fail.
 
-Each entry lists the types on which a row's value depends only on that row, and those of them on which no row can make
-the node fail. Kinds that are not in the table are refused; on types outside ``never``, a node may fail. The tests run
-every entry on every type: in blocks of one, two and many rows, in slices, next to nulls and in two processes. The table
-in docs/row_wise.md is generated from this one.
+An entry's ``on`` lists the types on which a row's value depends only on that row. Its ``never`` lists those of them on
+which no row can make the node fail. Kinds that are not in the table are refused. The tests run every entry on every
+type: in blocks of one, two and many rows, in slices, next to nulls and in two processes. The table in docs/row_wise.md
+is generated from this one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCALAR = _groups("null bool int uint float decimal string binary date time datet
 COMPARED = SCALAR - {"duration", "enum"}  # comparing these never fails, unless polars refuses the pair of types
 NESTED = _groups("list array struct deep")  # deep: a list or array whose items are nested
 VALUES = SCALAR | NESTED
-ANY = VALUES | {"categorical"}  # a process numbers categories in the order in which it meets them
+ANY = VALUES | {"categorical"}  # separate, because each process numbers categories in order of first occurrence
 STRING, BINARY, BOOL, LIST, ARRAY, STRUCT = (
     frozenset({name}) for name in ("string", "binary", "bool", "list", "array", "struct")
 )
@@ -46,13 +46,13 @@ class Kind:
 
     Args:
         node: the node's name in polars, prefixed with its family.
-        written: how users write it, as expressions of ``x``, and ``y`` of the same type; ``i``, ``s`` and ``b`` are
-            small integers, strings and booleans.
+        written: examples of code for the node. ``x`` and ``y`` are expressions of the same type; ``i``, ``s`` and ``b``
+            are small integers, strings and booleans.
         on: the types of the first operand on which the node is row-wise. A nested type includes its inner types.
         never: the types in ``on`` on which no row makes the node fail.
-        others: the types of its other operands; None if they are the same as ``on``.
+        others: the allowed types of the other operands; None if they are the same as ``on``.
         never_others: the types in ``others`` with which no row makes the node fail; None if the same as ``never``.
-        alike: True if the node may fail on operands of different types, except integers and floats.
+        alike: True if the node may fail on operands of different types; integers and floats count as the same type.
     """
 
     node: str
@@ -79,7 +79,7 @@ class Kind:
 def _all(
     names: str, form: str, on: Groups, never: Groups = NONE, family: str = "", others: Groups | None = None
 ) -> list[Kind]:
-    """Return several similar kinds; ``Node=method`` names a method that is not the node's name in lower case."""
+    """Return entries for several similar nodes; ``Node=method`` gives a method with a different name than its node."""
     kinds = []
     for name in names.split():
         node, _, method = name.partition("=")
@@ -180,7 +180,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "ReplaceStrict", "x.replace_strict({1: 2}, default=y) ; x.replace_strict({1: 2})", SCALAR, NONE, SCALAR | LIST
     ),
-    # casts: the target type counts as another operand
+    # casts, for which the target type counts as another operand
     Kind(
         "Cast.Strict",
         "x.cast(pl.Int64) ; x.cast(pl.Float32) ; x.cast(pl.String)",
@@ -350,7 +350,7 @@ KINDS: tuple[Kind, ...] = (
 )
 
 INSIDE: Mapping[str, str] = {
-    # Kinds that are also allowed inside a list: they may use the other items of the same row's list, ``e``.
+    # Kinds that are also allowed in expressions on a list's items, ``e``; they may use other items of the same list.
     "Agg": "e.sum() ; e.mean() ; e.min() ; e.max() ; e.first() ; e - e.mean() ; e.n_unique()",
     "Sort": "e.sort() ; e.sort(descending=True)",
     "SortBy": "e.sort_by(e.is_null(), maintain_order=True)",
@@ -395,14 +395,14 @@ _BY_NODE = {kind.node: kind for kind in KINDS}
 
 
 def kind_of(node: Json) -> tuple[str, Json]:
-    """Return the kind and the parameters of a node: ``"Len"`` and ``{"Cast": {...}}`` are both nodes."""
+    """Return the kind and the parameters of a node, which is a string (``"Len"``) or a dict (``{"Cast": {...}}``)."""
     if isinstance(node, dict) and len(node) == 1:
         return next(iter(node.items()))
     return str(node), None
 
 
 def name_of(node: Json) -> str:
-    """Return the name of a polars node in the table."""
+    """Return the name under which the table lists a polars node."""
     kind, body = kind_of(node)
     if kind == "BinaryExpr":
         return f"Op.{body['op']}"

@@ -1,7 +1,7 @@
 """Lossless conversion of polars expressions to nested dicts and lists, and back.
 
-It uses polars' binary format, which is MessagePack. Polars' JSON format has no NaN or infinity, rounds numbers when it
-is read, and allows at most 64 nested operators.
+The conversion uses polars' binary format, which is MessagePack. Polars' JSON format is not suitable: it has no NaN or
+infinity, rounds numbers when it is read, and allows at most 64 nested operators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Node: TypeAlias = Any  # a dict with the node's kind as its only key, or a strin
 
 _WIDE = frozenset({"Int", "Int128", "UInt128"})  # encoded as 16 bytes, regardless of the value
 _MAX_TREES = 1024
-_trees: dict[int, tuple[pl.Expr, Node]] = {}  # by id(expr); holding the expression keeps its id unique
+_trees: dict[int, tuple[pl.Expr, Node]] = {}  # by id(expr); a reference to the expression keeps the id unique
 
 
 def tree(expr: pl.Expr) -> Node:
@@ -53,7 +53,7 @@ def expression(node: Node) -> pl.Expr:
 
     packer = msgpack.Packer(autoreset=False)
     waiting = [node]
-    while waiting:  # msgpack's own packing allows at most 511 levels
+    while waiting:  # not recursive, because ``msgpack.packb`` allows at most 511 levels
         part = waiting.pop()
         if isinstance(part, dict):
             packer.pack_map_header(len(part))

@@ -1,7 +1,7 @@
-"""The steps of expression operators, and how consecutive steps are compiled for the column types of a block.
+"""The steps of expression operators, and their compilation to a polars query for the column types of a block.
 
 The operators ``with_columns``, ``select``, ``filter``, ``drop`` and ``rename`` each have a step. A *program* lists the
-columns that enter polars, the columns that bypass it, and the query.
+columns that the query reads, the columns that bypass it, and the query.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cedar.operators.failures import ErrorContext
 if TYPE_CHECKING:
     import polars as pl
 
-Named: TypeAlias = "tuple[str | None, pl.Expr]"  # None: the expression names its results itself
+Named: TypeAlias = "tuple[str | None, pl.Expr]"  # (name, expression); None keeps the expression's own names
 Types: TypeAlias = tuple[tuple[str, ColumnType], ...]
 
 
@@ -54,7 +54,7 @@ class AddColumns:
 
 @dataclass(frozen=True, eq=False)
 class KeepColumns:
-    """Keeps only the results of ``items``; a plain name keeps that column."""
+    """Keeps only the results of ``items``, which are expressions or names of columns."""
 
     items: tuple[Named | str, ...]
     blame: ErrorContext
@@ -62,7 +62,7 @@ class KeepColumns:
 
 @dataclass(frozen=True, eq=False)
 class KeepRows:
-    """Keeps the rows for which the predicate is true, not false or null."""
+    """Keeps the rows for which the predicate is true; drops those for which it is false or null."""
 
     predicate: pl.Expr
     blame: ErrorContext
@@ -78,7 +78,7 @@ class DropColumns:
 
 @dataclass(frozen=True, eq=False)
 class RenameColumns:
-    """Renames columns by (old, new) pairs, all at once."""
+    """Renames columns by (old, new) pairs, which apply simultaneously."""
 
     pairs: tuple[tuple[str, str], ...]
     blame: ErrorContext
@@ -108,10 +108,10 @@ class ExpressionProgram:
         enters: the input columns that the query reads.
         output: names and types of the result columns, in order.
         passed: maps an output name to its unchanged input column, for columns that the query need not return.
-        unread: hidden columns that nothing reads, computed only so that rows on which they fail are reported.
+        unread: hidden columns that no step reads; they are computed only to report the rows on which they fail.
         queries: the parts of the query, in order.
-        filters: whether rows are dropped.
-        numbered: whether the query gets row positions, to report which rows remain or how many there are.
+        filters: whether the query drops rows.
+        numbered: whether the query gets a column of row positions, to find the remaining rows or their number.
     """
 
     enters: tuple[str, ...]
@@ -121,7 +121,7 @@ class ExpressionProgram:
     queries: tuple[_Query, ...]
     filters: bool
     numbered: bool
-    row: str = ""  # the name of the position column in the query, unlike any other column's
+    row: str = ""  # the name of the column of row positions, which no other column has
 
     @property
     def wanted(self) -> list[str]:
@@ -133,10 +133,10 @@ class ExpressionProgram:
 class _StepWalk:
     """State collected while compiling the steps in order.
 
-    ``entered``: input columns that expressions read. ``fresh``: computed columns that nothing has read yet. If a step
-    drops one, polars would not compute it, and whether its failing rows are reported would depend on how operators are
-    fused. So it is kept under a hidden name in ``unread``. ``known``: resolved expressions, shared by all walks of the
-    same steps. ``refuse_failing``: whether to refuse expressions that fail on every row; set before a run.
+    ``entered``: input columns that expressions read. ``fresh``: computed columns that no later step has read so far. If
+    a step drops one, polars would not compute it, and fusing operators would change which failing rows are reported.
+    Such a column is therefore kept under a hidden name in ``unread``. ``known``: resolved expressions, shared by all
+    walks of the same steps. ``refuse_failing``: whether to refuse expressions that fail even on zero rows.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class _StepWalk:
         return hidden
 
     def hidden(self, purpose: str) -> str:
-        """Return a name that no column has."""
+        """Return a name that no column has, for a hidden column."""
         name = f"__cedar_{purpose}"
         while name in self.names:
             name += "_"
@@ -212,9 +212,9 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
 
 
 def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
-    """Return columns with at least two materialized rows: double a single row and expand constants.
+    """Return the columns with a single row doubled and constants expanded to all rows.
 
-    Polars has shortcuts for single values with different results: -0.0 + 0 is 0.0 for one row, and -0.0 for several.
+    Polars computes single values differently: -0.0 + 0 is 0.0 for one row, and -0.0 for several rows.
     """
     import polars as pl
 
@@ -348,7 +348,7 @@ def _apply_keep_rows(
 def _resolve(
     name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn], walk: _StepWalk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
-    """Return an expression with selectors resolved, and the names and types of its results; record what it reads."""
+    """Return an expression with selectors resolved, and its results' names and types; record the columns it reads."""
     key = id(blame), id(expr), name
     if key not in walk.known:
         try:
@@ -399,7 +399,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
 
 
 def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -> None:
-    """Refuse an expression that ``check_elementwise`` accepts but that depends on other rows for these types."""
+    """Refuse an expression that ``check_elementwise`` accepts, but that depends on other rows on these types."""
     reason = judge(expr, frame).refused
     if reason is not None:
         raise PipelineError(
@@ -410,7 +410,7 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
 
 
 def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
-    """Run an expression on zero rows: polars refuses more than types show, such as comparing strings with numbers."""
+    """Run an expression on zero rows, which raises errors such as for comparing strings with numbers."""
     problem = _error_on_empty_frame(expr, _empty_frame(columns))
     if problem is not None:
         fix = "cast its columns, if their types do not go together"
@@ -421,7 +421,7 @@ def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: Er
 
 @in_fresh_process_after_fork
 def _error_on_empty_frame(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
-    """Return why an expression fails on a frame without rows; None if it succeeds."""
+    """Return the error of an expression on a frame without rows; None if it succeeds."""
     import polars as pl
 
     try:
@@ -508,7 +508,7 @@ def _arrow_type(kind: pl.DataType) -> ColumnType:
 
 
 def _is_cheap(kind: ColumnType) -> bool:
-    """Whether polars keeps a type unchanged and filters it faster than Arrow does."""
+    """Return whether polars preserves a type exactly and filters it faster than Arrow."""
     if not isinstance(kind, pa.DataType):
         return False
     while pt.is_large_list(kind):
