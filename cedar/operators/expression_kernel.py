@@ -52,7 +52,7 @@ class ExpressionKernel:
     fused: list[Fused] = field(default_factory=list, repr=False)
     compiling: Lock = field(default_factory=Lock, repr=False)
     pooled: ClassVar[bool] = True  # polars does the work in its own threads
-    row_wise: ClassVar[bool] = True  # the block may be split
+    row_wise: ClassVar[bool] = True  # splitting a block does not change results
 
     @in_fresh_process_after_fork
     def __call__(self, block: Block, env: Env) -> Block:

@@ -1,4 +1,4 @@
-"""Declarations of with_columns, filter and select by polars expressions; their kernels are in expression_kernel."""
+"""The operators with_columns, filter and select on polars expressions; ``expression_kernel`` has their kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Item: TypeAlias = "str | Named"  # a plain column name, or (name, expression), w
 
 @dataclass(frozen=True, eq=False)
 class WithColumns(RowOperator):
-    """Adds or replaces columns by (name, expression) pairs; the name None keeps the expression's own result names.
+    """Adds or replaces columns, given as (name, expression) pairs; name None keeps the expression's own names.
 
     Raises:
         PipelineError: an expression is not row-wise; the message names the offending part.
@@ -86,7 +86,7 @@ class WithColumns(RowOperator):
 
 @dataclass(frozen=True, eq=False)
 class FilterExpression(RowOperator):
-    """Keeps the rows for which the predicate is true, not null; NaN compares as in polars (above all numbers).
+    """Keeps the rows for which the predicate is true, and not null. As in polars, NaN is greater than all numbers.
 
     Raises:
         PipelineError: the predicate is not row-wise.
@@ -147,7 +147,7 @@ class FilterExpression(RowOperator):
 
 @dataclass(frozen=True, eq=False)
 class Select(RowOperator):
-    """Keeps only the given columns and results, in that order. Plain columns are moved, not copied.
+    """Keeps only the given columns and expression results, in this order. Columns given by name are not copied.
 
     Examples:
         >>> from cedar.operators.expressions import select
@@ -221,7 +221,7 @@ class Select(RowOperator):
 
 
 def filter_expression(predicates: Sequence[Any], on_error: Skip | None) -> FilterExpression:
-    """Return the filter for expressions that must all be true, given one by one or in lists."""
+    """Return the filter that requires all expressions to be true; arguments may be expressions or lists of them."""
     first, *others = list(flattened(predicates)) or [None]
     if (name := next((other for other in others if isinstance(other, str)), None)) is not None:
         raise PipelineError(
@@ -254,7 +254,7 @@ def select(*names: Any, **named: Any) -> Select:
 
 
 def flattened(given: Iterable[Any]) -> Iterator[Any]:
-    """Yield arguments that users gave one by one or, as polars allows, in lists, tuples or generators."""
+    """Yield a user's arguments, including the items of lists, tuples and generators (as polars allows)."""
     for value in given:
         if isinstance(value, list | tuple | Iterator):
             yield from value
@@ -325,7 +325,7 @@ def _blame(operator: RowOperator, bound: Bound | None = None) -> ErrorContext:
 
 
 def _kernel(operator: RowOperator, step: Step) -> ExpressionKernel:
-    """Return one kernel for all runs with the same label and site, so that they share its compiled programs."""
+    """Return the same kernel in all runs with the same label and site, so that they share its compiled programs."""
     return _cached(operator, step.blame, lambda: ExpressionKernel((step,)))
 
 
@@ -337,7 +337,7 @@ def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
 
 
 def _cached(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
-    """Return a value from the operator's cache: planning needs it repeatedly, and polars computes it slowly."""
+    """Return a value from the operator's cache, because planning needs it repeatedly and polars computes it slowly."""
     known: dict[Hashable, Any] = operator.__dict__.setdefault("_known", {})
     if key not in known:
         known[key] = make()

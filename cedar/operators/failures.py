@@ -1,4 +1,4 @@
-"""Failures: how rows are handled on which a function fails or returns a result that does not fit."""
+"""Failures: the handling of rows on which a function fails or returns an invalid result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed row: the error message, a short form for the quarantine, the fix, and the exception that caused it."""
+    """Why a row failed: the error message, a shorter one for the quarantine, the fix, and the exception."""
 
     what: str
     short: str
@@ -30,7 +30,7 @@ class Failure:
 
 
 class BadResult(Exception):
-    """A user's function returned a result that no column can hold; ``fix`` says what to return."""
+    """A user's function returned a result that no column can contain; ``fix`` describes what to return."""
 
     def __init__(self, message: str, fix: str) -> None:
         super().__init__(message, fix)
@@ -40,7 +40,7 @@ class BadResult(Exception):
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """The operator that a failing row is attributed to: its ordinal, its label, the user's line and the policy."""
+    """The operator to which failing rows are attributed: its ordinal, its label, the user's line and the policy."""
 
     index: int
     label: str
@@ -48,11 +48,11 @@ class ErrorContext:
     on_error: Skip | None
 
     def stops(self, env: Env) -> bool:
-        """True if the first failure ends the run."""
+        """Return True if the first failure ends the run."""
         return self.on_error is None and not env.sampling
 
     def failure(self, error: BaseException) -> Failure:
-        """Return the failure for an exception of the user's function or for a result that cedar refused."""
+        """Return the failure for an exception that the user's function raised, or for an invalid result."""
         if isinstance(error, BadResult):
             return Failure(f"{self.label} {error.message}", error.message, error.fix, None)
         kind, text = type(error).__name__, error_text(error)
@@ -71,10 +71,10 @@ class ErrorContext:
         return error
 
     def settle(self, block: Block, env: Env, failures: Mapping[int, Failure]) -> Block:
-        """Return the block without the failed live rows, whose slots become dead.
+        """Return the block without the failed live rows, whose slots (row positions) are marked as skipped.
 
         Raises:
-            RowError: there is no policy; the error names the first failed row.
+            RowError: the operator has no policy; the error names the first failed row.
         """
         if not failures:
             return block
@@ -88,7 +88,7 @@ class ErrorContext:
         return block.kill({row: self.skipped(failure) for row, failure in failures.items()})
 
     def settle_crash(self, block: Block, env: Env, bad: BadRow) -> Block:
-        """Return the block without its rows, because they crashed every worker process that ran them.
+        """Return the block without its rows, because every worker process that ran them crashed.
 
         Raises:
             RowError: the policy does not drop such rows.
@@ -102,15 +102,15 @@ class ErrorContext:
         return self.settle(block, env, dict.fromkeys(range(len(block)), failure))
 
     def skipped(self, failure: Failure) -> Skipped:
-        """Return the record of a failed row for its dead slot."""
+        """Return the record of a skipped row."""
         refill = self.on_error is not None and self.on_error.refill
         return Skipped(self.index, self.label, redact(failure.short), refill)
 
     def settle_whole(self, block: Block, env: Env, failure: Failure, unit: str) -> Block:
-        """Drop a group of rows that failed together; each of them becomes a dead slot.
+        """Drop a group of rows on which one call failed; each row is recorded as skipped.
 
         Raises:
-            RowError: there is no policy; the error names the group (``unit``) and its first row.
+            RowError: the operator has no policy; the error names the group (``unit``) and its first row.
         """
         if self.stops(env):
             raise self.error(failure, first_row(block, unit))
@@ -128,7 +128,7 @@ def no_rows(block: Block) -> Block:
 
 
 def first_row(block: Block, unit: str) -> RowRef | None:
-    """Return a reference to a group's first live row, which messages call ``unit``."""
+    """Return a reference to a group's first live row; messages describe the group as ``unit``."""
     slots = block.live_slots()
     if not block.slots:
         return None
@@ -139,7 +139,7 @@ def error_text(error: BaseException) -> str:
     """Return the message of an exception, or a placeholder if its ``__str__`` fails."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
+    except Exception:  # noqa: BLE001 - an error in __str__ must not hide the original error
         return "(its text cannot be shown)"
 
 

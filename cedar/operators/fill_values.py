@@ -1,4 +1,4 @@
-"""Fill values: the number that ``pad`` and ``pack`` write after the end of a list, for all columns or per column."""
+"""Fill values: the numbers that ``pad`` and ``pack`` write after the end of a list; one for all columns, or a dict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def as_fill(value: Any, label: str) -> Fill:
     """Return a number unchanged, and a dict of numbers by column as sorted pairs, so that operators stay hashable.
 
     Raises:
-        PipelineError: the value is anything else; the error names the user's line.
+        PipelineError: the value has another type; the error names the user's line.
 
     Examples:
         >>> as_fill({"labels": -100}, "pack")
@@ -36,16 +36,16 @@ def as_fill(value: Any, label: str) -> Fill:
 
 
 def fill_for_column(fill: Fill, column: str) -> float:
-    """Return the fill value of a column; 0 for a column that the dict does not name."""
+    """Return the fill value of a column; 0 for a column that is not in the dict."""
     return dict(fill).get(column, 0) if isinstance(fill, tuple) else fill
 
 
 def check_fill(fill: Fill, dtypes: Mapping[str, np.dtype[Any] | None], label: str, site: Site | None) -> None:
-    """Raise PipelineError for a fill value that its column cannot hold, or whose column is not filled.
+    """Raise PipelineError for a fill value that its column cannot contain, or of a column that is not filled.
 
     Args:
         fill: the fill value, as ``as_fill`` returns it.
-        dtypes: the dtype of each column that is filled; None if it is unknown before a run.
+        dtypes: the dtype of each filled column; None if it is unknown before a run.
         label: the operator's label.
         site: the user's line.
     """

@@ -1,4 +1,4 @@
-"""filter with a Python function: keep the rows, or the batches, for which it returns True."""
+"""filter with a Python function: keeps the rows or batches for which the function returns True."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class FilterFunction(RowOperator):
             ``batch`` it takes arrays and decides on the whole batch.
         columns: the columns read.
         on_error: the policy for rows on which ``fn`` fails.
-        random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
-        named: keys the draws instead of the operator's place in the pipeline.
+        random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
+        named: a name that keys the draws, instead of the operator's position in the pipeline.
         timeout: the time limit of one call, in seconds.
 
     Raises:
@@ -90,7 +90,7 @@ class FilterRows:
 
     call: Call
     columns: tuple[str, ...]
-    row_wise: ClassVar[bool] = True  # the block may be split
+    row_wise: ClassVar[bool] = True  # splitting a block does not change results
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame = self.call.blame

@@ -1,4 +1,4 @@
-"""flat_map: call a Python function on each row that returns any number of rows."""
+"""flat_map: calls a Python function on each row, which returns any number of rows."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declar
 
 @dataclass(frozen=True)
 class FlatMap(RowOperator):
-    """Call ``fn`` once per row; each item of what it returns becomes a row.
+    """Call ``fn`` once per row; each item of its iterable result becomes a row.
 
     Args:
-        fn: with ``columns``, a function of their values; each item is the value of ``into`` (a tuple if ``into`` names
-            several columns), and the other columns are repeated. Without, a function of the row as a dict; each item is
-            a whole row. It may be a generator function, ``async def``, or a class whose instances are callable.
-        columns: the columns read.
+        fn: with ``columns``, a function of their values. Each item is the value of ``into`` (a tuple if ``into`` names
+            several columns), and other columns are repeated. Without ``columns``, a function of the row as a dict, and
+            each item is a whole row. ``fn`` may be a generator, ``async def``, or a class with callable instances.
+        columns: the columns that ``fn`` receives.
         into: the columns written; by default the first of ``columns``.
-        random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
-        named: keys the draws instead of the operator's place in the pipeline.
-        dtype: the type of an item, a tuple or a dict for several columns; by default from the annotation of ``fn``,
-            else inferred from the first 64 rows, or from later rows if these give no item.
+        random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
+        named: a name that keys the draws, instead of the operator's position in the pipeline.
+        dtype: the type of an item, a tuple or a dict for several columns. The default is the annotation of ``fn``;
+            otherwise it is inferred from the first 64 rows, or from later rows if these give no items.
         on_error: the policy for rows on which ``fn`` fails; such a row is dropped with all its items.
         timeout: the time limit of one call in seconds, including its items.
 
@@ -129,7 +129,7 @@ class FlatMap(RowOperator):
 
 
 def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResults:
-    """Call a function on the first rows, and on later rows until it returns an item, and return the results."""
+    """Return the results of a function on the first rows; if these give no items, also on later rows."""
     sampled, asked = SampledResults([], []), 0
     for block in chain([bound.sample()], bound.further()):
         sampled = _sample_block(call, columns, block, bound.env)
@@ -150,12 +150,12 @@ def _sample_block(call: Call, columns: tuple[str, ...], block: Block, env: Env) 
 
 @dataclass(frozen=True)
 class FlatMapRows:
-    """The kernel: every item becomes a row, whose key is the original row's key plus the item's index."""
+    """The kernel of ``flat_map``. An output row's key is the original row's key plus the item's index."""
 
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
-    row_wise: ClassVar[bool] = True  # the block may be split
+    row_wise: ClassVar[bool] = True  # splitting a block does not change results
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame = self.call.blame
@@ -175,7 +175,7 @@ class FlatMapRows:
         return self.call.describe(block, env)
 
     def _columns(self, results: list[Any], failures: dict[int, Failure]) -> tuple[dict[str, Column], list[list[Any]]]:
-        """Return the items' columns and the items of each good row; rows with misfits are added to ``failures``."""
+        """Return the columns and the items of each successful row; add rows with invalid items to ``failures``."""
         items = without(results, failures)
         columns, misfits = self.outputs.columns(list(chain.from_iterable(items)))
         if not misfits:
@@ -189,7 +189,7 @@ class FlatMapRows:
 
 
 def _expand_block(block: Block, counts: Index, columns: dict[str, Column]) -> Block:
-    """Return a block of ``columns`` with ``counts[i]`` slots for live row i; a dead slot stays one slot."""
+    """Return a block of ``columns`` with ``counts[i]`` slots for live row i, and one slot for each skipped row."""
     slots = np.ones(block.slots, dtype=np.int64)
     slots[block.live_slots()] = counts
     starts = np.cumsum(slots) - slots

@@ -1,4 +1,4 @@
-"""Run an ``async def`` function on many rows at a time.
+"""Runs an ``async def`` function on many rows concurrently.
 
 asyncio is imported only when a pipeline has such a function, because the import takes 0.1 s.
 """
@@ -19,14 +19,14 @@ from cedar.operators.failures import BadResult, ErrorContext, Failure
 if TYPE_CHECKING:
     import asyncio
 
-LIMIT = 64  # the maximum number of rows in flight
+LIMIT = 64  # the maximum number of concurrent calls
 
 Outcome: TypeAlias = "tuple[list[Any], dict[int, Failure]]"
 
 
 @dataclass(frozen=True)
 class AsyncRows:
-    """Runs an ``async def`` function on the rows of a block; see ``Call`` for the meaning of the fields."""
+    """Runs an ``async def`` function on the rows of a block; the fields are described in ``Call``."""
 
     blame: ErrorContext
     keys: list[int] | None
@@ -57,7 +57,7 @@ class AsyncRows:
         rows = enumerate(zip(*arguments, strict=True))
 
         async def work(rows: Iterator[tuple[int, tuple[Any, ...]]]) -> None:
-            for i, args in rows:  # rows start in order, so the first failure is known when all in flight are done
+            for i, args in rows:  # rows start in order, so the first failure is known once all running calls end
                 try:
                     results[i] = await self._once(fn, i, args)
                 except raised() as error:  # will be reported with its row
@@ -99,7 +99,7 @@ def as_items(value: Any) -> list[Any]:
     """Return the items of a ``flat_map`` function's result as a list.
 
     Raises:
-        BadResult: the result is not an iterable, or is a string, bytes or dict, surely meant as a single value.
+        BadResult: the result is not an iterable, or is a string, bytes or dict, which is probably a single value.
     """
     if isinstance(value, (str, bytes, dict)):
         raise BadResult(
@@ -126,7 +126,7 @@ def new_runner() -> asyncio.Runner:
 
 
 def _run_outside_event_loop(work: Callable[[], Outcome]) -> Outcome:
-    """Run ``work()``, in a new thread if this one already runs an event loop, as in notebooks."""
+    """Run ``work()``; use a new thread if this one already runs an event loop, as in notebooks."""
     import asyncio
 
     try:

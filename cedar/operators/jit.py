@@ -1,6 +1,6 @@
-"""Compile Python loops to machine code with numba, to run without the GIL.
+"""Compiles Python loops with numba to machine code that runs without the GIL.
 
-Runs do not import this module: they load compiled kernels (``cedar.operators.native``). If kernels are missing, another
+Runs do not import this module. They load compiled kernels (``cedar.operators.native``). If kernels are missing, another
 process compiles them (``cedar.operators.background_kernels``).
 """
 
@@ -32,7 +32,7 @@ def kernel(signature: str | None = None) -> Callable[[F], F]:
     """Compile a function to machine code that runs without the GIL.
 
     Args:
-        signature: the only types that the kernel accepts, for which it is compiled now; None compiles on first call.
+        signature: the argument types, for which the kernel is compiled immediately; None compiles on first call.
     """
     nb, signatures = numba(), () if signature is None else (signature,)
     how: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if _compiling_to_store else {"cache": True}

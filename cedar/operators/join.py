@@ -1,4 +1,4 @@
-"""join: add columns of another table, by equal keys or by latest time; or filter by the keys of that table."""
+"""join: adds columns of another table, by equal keys or by latest time, or filters by the keys of that table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 How: TypeAlias = Literal["left", "inner", "semi", "anti"]
-_LEFT, _RIGHT = "__left", "__right"  # columns of row numbers
+_LEFT, _RIGHT = "__left", "__right"  # names of columns of row indices
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class JoinKeys:
     """The columns by which rows are matched.
 
     Args:
-        left, right: the columns of the pipeline and of the other table that must be equal.
-        time: the time column of both for ``join_asof``, which matches the latest time not after the row's own.
-        tolerance: how much earlier that time may be, in a form that polars accepts.
+        left, right: the key columns of the pipeline and of the other table, which must be equal.
+        time: the time column of both tables, for ``join_asof``, which matches the latest row that is not later.
+        tolerance: how much earlier the matched row may be, as a number, a timedelta or a polars duration string.
     """
 
     left: tuple[str, ...]
@@ -57,14 +57,14 @@ class Join(RowOperator):
         keys: the columns by which rows are matched.
         how: "left" keeps every row, with nulls if nothing matches; "inner", "semi" and "anti" filter.
         types: the types of the other table's columns.
-        given: (name in the other table, output name) of the columns that are added.
+        given: (name in the other table, output name) for each column to add.
         several: whether a row may match several rows of the table.
-        content: identifies the other table's content, if it is known before a run.
-        own: identifies, in this pipeline's caches, the other pipeline whose rows a run reads.
+        content: a digest of the other table's content; "" if it is unknown before a run.
+        own: a digest of the other pipeline, if the other table is one, for the keys of this pipeline's caches.
         survey: provides the table, prepared for lookups.
 
     Raises:
-        PipelineError: a key is missing, key types cannot be compared, or two columns have one name; while running, if
+        PipelineError: a key is missing, key types cannot be compared, or two columns have the same name; while running,
             the join comes after a ``batch``.
     """
 
@@ -100,7 +100,7 @@ class Join(RowOperator):
 
     def parameters(self) -> dict[str, Any]:
         keys = [list(self.keys.left), list(self.keys.right), self.keys.time, repr(self.keys.tolerance)]
-        content = self.content if self.how != "left" or self.several else ""  # decides the row count
+        content = self.content if self.how != "left" or self.several else ""  # only if it determines the row count
         return {
             "content": content,
             "keys": keys,
@@ -117,7 +117,7 @@ class Join(RowOperator):
             if name not in known:
                 raise missing_column(name, list(known), self.label())
         types = dict(self.types)
-        compared = self.__dict__.setdefault("_compared", set())  # planning calls this repeatedly
+        compared = self.__dict__.setdefault("_compared", set())  # cached, because planning calls this repeatedly
         if (key := tuple(known.items())) not in compared:
             self._compare(known, types)
             compared.add(key)
@@ -129,7 +129,7 @@ class Join(RowOperator):
         return known | {name: types[own] for own, name in self.given}
 
     def _compare(self, known: Mapping[str, ColumnType], types: Mapping[str, ColumnType]) -> None:
-        """Match zero rows of these types with polars, to check that it can compare them."""
+        """Join zero rows of these types, to check that polars can compare them."""
         own, others = (
             {n: pa.nulls(0, t) for n, t in kinds.items() if isinstance(t, pa.DataType)} for kinds in (known, types)
         )
@@ -163,7 +163,7 @@ class JoinRows:
 
     operator: Join
     pooled: ClassVar[bool] = True  # polars does the work in its own threads
-    row_wise: ClassVar[bool] = True  # the block may be split
+    row_wise: ClassVar[bool] = True  # splitting a block does not change results
 
     @in_fresh_process_after_fork
     def __call__(self, block: Block, env: Env) -> Block:
@@ -187,7 +187,7 @@ class JoinRows:
         return _join_columns(block, left, columns, operator.several)
 
     def _pairs(self, block: Block) -> pl.DataFrame:
-        """Return matching pairs of row numbers (block, table), ordered by the block's row, then the table's."""
+        """Return the row indices (block, table) of matching rows, ordered by the block's row, then the table's."""
         import polars as pl
 
         keys, stored = self.operator.keys, self.operator.survey.value
@@ -242,7 +242,7 @@ def _common(left: Any, right: Any) -> Any:
 
 
 def _rows_in_time_range(stored: StoredTable, times: pl.Series) -> Index:
-    """Return the table rows that may match: from the last one before the first time up to the last time."""
+    """Return the indices of table rows between the row before the earliest of ``times`` and the latest time."""
     import polars as pl
 
     known = pl.Series(stored.table.column(times.name))
@@ -257,7 +257,7 @@ def _rows_in_time_range(stored: StoredTable, times: pl.Series) -> Index:
 
 
 def _add_unmatched(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Array]:
-    """Return the pairs, plus a pair with null for each left row without a match."""
+    """Return the pairs of row indices, plus a pair with null for each left row without a match."""
     alone = np.ones(rows, dtype=bool)
     alone[left] = False
     every = np.concatenate([left, np.flatnonzero(alone)])

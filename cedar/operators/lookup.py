@@ -1,7 +1,7 @@
-"""Lookup in the right-hand table of a join: the table is sorted by key hash, so that few rows are inspected.
+"""Lookup of rows in the right-hand table of a join, which is sorted by key hash.
 
-Polars joins each block with only those table rows whose key hashes occur in the block. Since polars compares the keys
-themselves, hash collisions do not matter.
+Polars joins each block only with the table rows whose key hashes occur in the block. Since polars compares the keys
+themselves, hash collisions do not change the result.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def key_hashes(frame: pl.DataFrame) -> Any:
 
 
 def arranged(columns: Mapping[str, Any], keys: Sequence[str], unique: bool, time: str | None = None) -> pa.Table:
-    """Return the rows that can match, ordered by hashes of ``keys``, then by ``time`` if given.
+    """Return the rows with non-null keys, ordered by hashes of ``keys``, then by ``time`` if given.
 
     Args:
         columns: the table's Arrow columns.
-        keys: the names of the columns that must be equal.
+        keys: the names of the key columns.
         unique: whether two rows with the same keys are an error.
         time: the time column of ``join_asof``.
 
@@ -79,9 +79,9 @@ def _refuse_duplicates(keys: pl.DataFrame) -> None:
 
 
 def candidates(stored: StoredTable, hashes: Any) -> Index:
-    """Return the numbers of the table's rows that have one of these hashes, int64, ascending."""
+    """Return the indices of the table's rows that have one of these hashes, int64, ascending."""
     known = stored.numbers(HASH_COLUMN)
-    asked = np.sort(hashes)  # np.unique takes ten times as long if most numbers differ
+    asked = np.sort(hashes)  # np.unique takes ten times as long if most values differ
     asked = asked[np.append(True, asked[1:] != asked[:-1])] if len(asked) else asked
     first = np.searchsorted(known, asked)
     there = known[np.minimum(first, len(known) - 1)] == asked if len(known) else np.zeros(len(asked), dtype=bool)
@@ -93,7 +93,7 @@ def candidates(stored: StoredTable, hashes: Any) -> Index:
 
 
 def take_rows(stored: StoredTable, names: Sequence[str], rows: pa.Array) -> dict[str, pa.Array]:
-    """Return columns of the table at these row numbers; a null row number gives nulls."""
+    """Return the table's columns at these row indices; a null index gives nulls."""
     table = stored.table
     return {name: _single_chunk(table.column(name)).take(rows) for name in names}
 

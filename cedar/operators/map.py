@@ -1,4 +1,4 @@
-"""map: call a Python function on each row, or after a ``batch`` on each batch."""
+"""map: calls a Python function on each row, or on each batch after a ``batch``."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Map(RowOperator):
     """Call ``fn`` once per row.
 
     Args:
-        fn: with ``columns``, a function of their values that returns the value of ``into``, a tuple if ``into`` names
-            several; without, a function that takes and returns a row as a dict. A class with callable instances is
-            constructed once per worker. ``async def`` works on many rows at a time. After a ``batch``, ``fn`` is
-            called once per batch, with arrays. A ``Transform`` of cedar.operators works on whole columns.
-        columns: the columns read.
+        fn: with ``columns``, a function of their values that returns the value of ``into`` (a tuple if ``into`` names
+            several). Without ``columns``, a function that takes and returns a row as a dict. A class with callable
+            instances is constructed once per worker. ``async def`` runs on many rows concurrently. After a ``batch``,
+            ``fn`` is called once per batch, with arrays. A ``Transform`` works on whole columns.
+        columns: the columns that ``fn`` receives.
         into: the columns written; by default the first of ``columns``.
-        random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
-        named: keys the draws instead of the operator's place in the pipeline.
-        dtype: the type of the result, a tuple or a dict for several; by default from the annotation, else inferred
-            from the first 64 rows.
+        random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
+        named: a name that keys the draws, instead of the operator's position in the pipeline.
+        dtype: the type of the result, a tuple or a dict for several columns. The default is the annotation; otherwise
+            it is inferred from the first 64 rows.
         on_error: the policy for rows on which ``fn`` fails.
         timeout: the time limit of one call, in seconds.
         exact: False if a transform's result may differ within its ``tolerance``; set by the optimizer.
@@ -131,8 +131,8 @@ class Map(RowOperator):
 
     @property
     def unique_reads(self) -> tuple[str, ...] | None:
-        """The columns that the result depends on, for transforms that use only their row, and for functions of one
-        column that have an algebra mark; otherwise None. Transforms in chains are fused with their neighbors instead.
+        """The columns that determine the result, if the function is a row-wise transform, or a function of one column
+        with an algebra mark; otherwise None. It is also None for transforms that chains fuse with their neighbors.
         """
         if self.random:
             return None
@@ -175,7 +175,7 @@ class Map(RowOperator):
 
 
 class Collate(Map):
-    """Calls ``fn`` on each batch as a list of row dicts, as torch and Hugging Face call their collate functions."""
+    """Calls ``fn`` on each batch as a list of row dicts, like the collate functions of torch and Hugging Face."""
 
     name = "collate"
 
@@ -201,16 +201,16 @@ def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledRe
 
 @dataclass(frozen=True)
 class MapRows:
-    """The kernel of ``map``: turns the function's results into columns; the policy decides about failing rows."""
+    """The kernel of ``map``, which converts results to columns and applies the policy to failing rows."""
 
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
-    row_wise: ClassVar[bool] = True  # the block may be split
+    row_wise: ClassVar[bool] = True  # splitting a block does not change results
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row's arrays, which are written directly into the batch's memory."""
+        """The number of bytes per row of the arrays that are written directly into the batch's memory."""
         kinds = [kind for kind in self.outputs.types.values() if isinstance(kind, TensorType)]
         return sum(np.dtype(kind.dtype).itemsize * math.prod(kind.shape) for kind in kinds)
 
@@ -250,16 +250,16 @@ class MapRows:
         return self.call.describe(block, env)
 
 
-WRITTEN = object()  # replaces the result of a row whose array was written into the batch
+WRITTEN = object()  # a placeholder for the result of a row whose array was written into the batch's memory
 
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Copies each returned array into its row of a column at once, so that the array's memory is reused.
+    """Copies each returned array into its row of a column immediately, so that the array's memory can be reused.
 
     Args:
         name: the name of the column.
-        out: the rows of the column that belong to the block.
+        out: the part of the column's memory for the block's rows.
     """
 
     name: str
@@ -268,6 +268,6 @@ class RowWriter:
     def __call__(self, row: int, result: Any) -> Any:
         out = self.out
         if type(result) is not np.ndarray or result.shape != out.shape[1:] or result.dtype != out.dtype:
-            return result  # another step converts it or reports it
+            return result  # ``Outputs`` converts the result or reports it as invalid
         out[row] = result
         return WRITTEN

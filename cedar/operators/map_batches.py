@@ -1,4 +1,4 @@
-"""map_batches: call a function on many rows at a time, as a table, a frame, arrays or tensors."""
+"""map_batches: calls a function on many rows at a time, as a table, a data frame, arrays or tensors."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ UNIT = "rows starting at"
 class MapBatches(RowOperator):
     """Call ``fn`` on many rows at a time.
 
-    ``fn`` takes and returns the same kind of container, also for a single column: a ``pyarrow.Table`` ("arrow"), a
-    ``polars.DataFrame`` ("polars"), or a dict of column name to array ("numpy") or tensor ("torch"; lists are
-    JaggedTensors in both). It returns as many rows as it received. NumPy arrays are read-only, tensors are copies, and
-    cedar uses returned arrays without copying them if their type allows.
+    ``fn`` takes and returns the same kind of container, even for a single column: a ``pyarrow.Table`` ("arrow"), a
+    ``polars.DataFrame`` ("polars"), or a dict of column name to array ("numpy") or tensor ("torch"). In both kinds of
+    dicts, columns of lists are JaggedTensors. ``fn`` must return as many rows as it receives. NumPy arrays are
+    read-only and tensors are copies. Returned arrays are not copied if their type allows.
 
     Args:
         fn: the function; a class with callable instances is constructed once per worker; ``async def`` is awaited.
         columns: the columns that ``fn`` receives; without names, it receives all, and its result replaces them all.
         into: the columns that ``fn`` returns; by default the same as ``columns``.
         format: the kind of container that ``fn`` takes and returns.
-        size: the number of rows per call, fewer at the end. Without it, ``fn`` may receive any number of rows, and its
-            result for a row must depend only on that row, which cedar tests on the first rows.
-        on_error: the policy for rows on which ``fn`` fails. Without ``size``, cedar runs rows one by one to find them;
-            with it, the whole group is dropped.
+        size: the number of rows per call; the last call may get fewer. Without ``size``, ``fn`` may receive any number
+            of rows. Its result for a row must then depend only on that row, which cedar tests on the first rows.
+        on_error: the policy for rows on which ``fn`` fails. Without ``size``, cedar runs rows one by one to find them.
+            With ``size``, the whole group is dropped.
 
     Raises:
         PipelineError: ``fn`` cannot be called with one argument, or ``into``, the format or the size is invalid.
@@ -142,11 +142,11 @@ class MapBlock:
 
     Args:
         call: the function.
-        columns: the columns that it receives; () for all.
-        into: the columns that it returns; () for any.
-        format: the kind of container that it takes and returns.
+        columns: the columns that the function receives; () for all.
+        into: the columns that the function returns; () for any.
+        format: the kind of container that the function takes and returns.
         single: whether rows are independent of each other, so that a failing block can be retried row by row.
-        outputs: the types of the columns that it returns; None until they are fixed.
+        outputs: the types of the columns that the function returns; None until they are fixed.
     """
 
     call: Call
@@ -158,7 +158,7 @@ class MapBlock:
 
     @property
     def row_wise(self) -> bool:
-        """Whether the block may be split."""
+        """Whether splitting a block does not change results."""
         return self.single
 
     def fixed(self, block: Block, size: int | None, env: Env) -> MapBlock:
@@ -166,9 +166,9 @@ class MapBlock:
 
         Raises:
             RowError: the function fails on every row of the sample.
-            PipelineError: its result depends on other rows, or has a different number of rows.
+            PipelineError: a row's result depends on other rows, or the result has a different number of rows.
         """
-        if not len(block):  # a call on zero rows may still show the result's types
+        if not len(block):  # even a call on zero rows may show the result's types
             types = dict.fromkeys(self.into, pa.null())
             with suppress(PipelineError):
                 none = self._attempt(block.slice(0, 0), env)
@@ -275,7 +275,7 @@ Format: TypeAlias = Literal["arrow", "polars", "numpy", "torch"]
 
 
 def container(block: Block, columns: tuple[str, ...], format: Format, blame: ErrorContext) -> Any:
-    """Convert columns to the container of ``format`` for the user's function."""
+    """Convert columns to the kind of container that ``format`` names, for the user's function."""
     if format == "numpy":
         return numpy_columns(block, columns, blame)
     from cedar.core.convert import to_arrow, to_torch
@@ -303,7 +303,7 @@ def _frame(arrays: dict[str, pa.Array], blame: ErrorContext) -> Any:
 
 
 def _own(tensors: Any) -> Any:
-    """Copy tensors, which cannot be read-only, because a block may be shared or processed again after a retry."""
+    """Copy tensors, because they cannot be read-only and a block may be shared or processed again after a retry."""
     if isinstance(tensors, dict):
         return {name: _own(child) for name, child in tensors.items()}
     if isinstance(tensors, JaggedTensor):

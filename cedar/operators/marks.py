@@ -1,8 +1,8 @@
 """Marks: records of a task's current operator and row, in shared memory that survives a crash of the worker.
 
 A worker that crashes or hangs cannot report its progress. Each task therefore has a slot in a memory page that its
-worker shares with the process that waits for the result. A task whose earlier attempt was lost marks every row that it
-passes to a function; other tasks mark rows only for functions with a time limit, else only the operator and block.
+worker shares with the process that waits for the result. A task normally marks its operator and block. It also marks
+each row before calling a function if the function has a time limit or an earlier attempt of the task crashed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 from cedar.core.block import Block
 from cedar.core.errors import RowRef
 
-READING = -2  # the operator number of a mark while rows are being read
-SLOT = 128  # bytes per slot; slot 0 of a page holds its token
+READING = -2  # the operator of a mark while a source reads rows
+SLOT = 128  # bytes per slot; slot 0 of a page contains the page's token
 TOKEN = 16  # bytes of the token
-# Each mark has its sequence number at both ends: if these differ, the writer died while writing. In between: the
-# process, operator, number of rows, whether they can run one by one, start time, time limit in seconds, and the key of
-# the first row.
+# Each mark begins and ends with its sequence number; if the two differ, the writer crashed while writing. Between them:
+# the process, operator, number of rows, whether they can run one by one, start time, time limit in seconds, and the key
+# of the first row.
 _LAYOUT = struct.Struct("@qqqqqddqqqqqqq")
 
 
@@ -39,7 +39,7 @@ class WorkerKilled(Exception):
 
 
 class BlockKilled(WorkerKilled):
-    """The failure of a block that crashes processes although none of its rows does so by itself."""
+    """The failure of a block that crashes processes although none of its rows does when run separately."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Mark:
     """The current operator and rows of a task.
 
     Args:
-        operator: the operator's ordinal; ``READING`` while a source reads, -1 for steps that cedar added.
+        operator: the operator's ordinal; ``READING`` while a source reads, -1 for operators that cedar inserted.
         rows: the number of rows, starting with the row of ``key``.
-        key: source, file, row, sub, repeat and branch of the first row.
-        divisible: whether the rows could run one by one.
+        key: the parts of the first row's key: source, file, row, sub, repeat and branch.
+        divisible: whether the operator could process the rows one by one.
     """
 
     operator: int
@@ -73,7 +73,7 @@ class BadRow:
         mark: the mark of the row, or of a row in the block.
         how: a description of how the process ended.
         hung: whether the process was killed because of a time limit.
-        block: whether only the row's whole block crashes a process, and none of its rows does so by itself.
+        block: whether only the whole block crashes a process, while its rows do not when run separately.
     """
 
     mark: Mark
@@ -82,7 +82,7 @@ class BadRow:
     block: bool = False
 
     def error(self, first: int = 0, last: int = 0) -> Exception:
-        """Return the exception that stands for the crash; ``first`` and ``last`` are the rows of a block."""
+        """Return an exception that describes the crash; ``first`` and ``last`` are the rows of a block."""
         if self.block:
             return BlockKilled(f"{self.how}, on rows {first} to {last} together and on none of them alone")
         return TimeoutError(self.how) if self.hung else WorkerKilled(self.how)
@@ -90,12 +90,12 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Trial:
-    """A part of a task that a process runs to find out whether it crashes.
+    """A part of a task that a process runs to find out whether this part causes a crash.
 
     Args:
         suspect: the last mark of the attempt that crashed.
-        alone: run only this row, not its whole block.
-        apiece: run the operator on the rows one by one.
+        alone: True runs only the marked row, not its whole block.
+        apiece: True runs the operator on the rows one by one.
     """
 
     suspect: Mark
@@ -122,7 +122,7 @@ class SlotAddress:
 
     Args:
         path: the file that the page is mapped from.
-        token: the first bytes of that file, which tell it from any other file.
+        token: the first bytes of that file, which are unique to it.
         number: the number of the slot.
         owner: the ID of the process that reads the slot.
     """
@@ -135,14 +135,14 @@ class SlotAddress:
 
 @dataclass(eq=False)
 class Marks:
-    """Writes the marks of one task, and holds what earlier attempts showed about its rows.
+    """Writes the marks of one task, and stores which of its rows crashed earlier attempts.
 
     Args:
         place: the address of the slot.
         fine: whether to mark every row.
-        divided: marks of groups of rows that crashed the process twice, and whose rows now run one by one.
+        divided: marks of groups of rows that crashed the process twice; their rows now run one by one.
         bad: rows and blocks that are not retried.
-        trial: the part to run instead of the whole task; None runs the task.
+        trial: the part to run instead of the whole task; None runs the whole task.
     """
 
     place: SlotAddress
@@ -161,23 +161,23 @@ class Marks:
 
     @property
     def watched(self) -> bool:
-        """Whether another process reads the marks and kills this one if a row takes too long."""
+        """Whether another process reads the marks, and kills this process if a row takes too long."""
         return self.place.owner != os.getpid() and _page(self.place.path, self.place.token) is not None
 
     def enter(self, operator: int, block: Block, divisible: bool) -> bool:
-        """Record that an operator starts a block; return True if it must run row by row."""
+        """Record that an operator starts a block; return True if it must process the rows one by one."""
         self._block = block
         self._set(Mark(operator, len(block), _first_key(block), divisible))
         apiece = self.trial is not None and self.trial.apiece and self.trial.suspect.operator == operator
         return block.slots > 1 and (apiece or (bool(self.divided) and self._mark in self.divided))
 
     def reading(self, source: int, file: int, row: int, stop: int = 0) -> None:
-        """Record that a source starts to read a split, from ``row`` up to ``stop``."""
+        """Record that a source starts to read the rows of a split from ``row`` to before ``stop``."""
         self._block, self._span = None, (row, stop - 1)
         self._set(Mark(READING, 0, (source, file, row, -1, 0, 0)))
 
     def guard(self, fn: Callable[..., Any], calls: int, timeout: float | None) -> Callable[..., Any]:
-        """Wrap ``fn``, which is called once per row of the current block or once for all, to mark each call."""
+        """Wrap ``fn``, so that each call is marked; it is called once per row or once for the current block."""
         if self._block is None or not (self.fine or self.bad or timeout is not None):
             return fn
         self._guarded = True
@@ -206,7 +206,7 @@ class Marks:
 
     @contextmanager
     def calls(self) -> Iterator[None]:
-        """Wrap calls that ``guard`` marks, and restore the mark of the whole block afterwards."""
+        """Restore the mark of the whole block after calls that ``guard`` marked."""
         yield
         if self._guarded:
             self._guarded = False
@@ -219,7 +219,7 @@ class Marks:
 
     @contextmanager
     def aside(self, operator: int) -> Iterator[None]:
-        """Mark work of an operator that belongs to no row, such as constructing the instance that it calls."""
+        """Mark work of an operator that is not for any row, such as constructing an instance."""
         before = self._mark
         self._set(Mark(operator, 0))
         try:
@@ -233,13 +233,13 @@ class Marks:
         return next((e for e in self.bad if self._holds(e) or replace(e.mark, divisible=False) == at), None)
 
     def _holds(self, bad: BadRow) -> bool:
-        """Whether ``bad`` is a bad block that holds the current rows or, while reading, belongs to this operator."""
+        """Return whether ``bad`` is a block that contains the current rows or, while reading, was of this operator."""
         if not bad.block or bad.mark.operator != self._mark.operator:
             return False
         return self._block is None or bad.mark.key in each_key(self._block.keys)
 
     def item(self, index: int) -> None:
-        """Record that a source creates one row.
+        """Record that a source is about to create one row.
 
         Raises:
             WorkerKilled: the row is known to crash the process.
@@ -310,7 +310,7 @@ def _first_key(block: Block) -> tuple[int, ...]:
 
 
 def each_key(keys: Any) -> list[tuple[int, ...]]:
-    """Return the key of each row in the form that marks use."""
+    """Return the key of each row as a tuple, like ``Mark.key``."""
     return list(zip(*(_each(getattr(keys, part), len(keys)) for part in _PARTS), strict=True))
 
 

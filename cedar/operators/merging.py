@@ -1,4 +1,4 @@
-"""Merging: keys that are equal for operators that compute the same result."""
+"""Keys of operators, by which the optimizer finds equal operators to merge."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def by_content(operator: Any, but: Container[str] = ()) -> Hashable:
-    """Return a key of a dataclass: expressions count by content, functions by identity, constants by type and value.
+    """Return a key of a dataclass: expressions compare by content, functions by identity, constants by type and value.
 
     Args:
-        but: the names of fields to leave out.
+        but: the names of fields to leave out of the key.
     """
     return type(operator), tuple(
         _key(getattr(operator, f.name)) for f in dataclasses.fields(operator) if f.name not in but

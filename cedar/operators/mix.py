@@ -1,4 +1,4 @@
-"""mix: interleave rows of several inputs; the position in the mixed stream decides which input is next."""
+"""mix: interleaves rows of several inputs; the position in the mixed stream determines which input is next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cedar.operators.take import clip_unit
 Stop: TypeAlias = Literal["first", "all"]
 Weight: TypeAlias = "float | Callable[[int], float]"  # a schedule returns the weight at a step of the loader
 
-ROUND = 1024  # positions per round, in which each input gets its share; changing it changes the order of rows
+ROUND = 1024  # output rows per round, in which each input gets its share; changing it changes the order of rows
 _BITS = 53
 _ONE = 1 << _BITS
 _END = 1 << 62
@@ -36,16 +36,16 @@ class Mix(StreamOperator):
     """Mixes rows (or batches) of several inputs; the seed and the position decide which input comes next.
 
     Args:
-        weights: one number above zero per input; they need not add up to one. A function is called at the beginning of
-            each round with the step of the loader, counted from 0 over all epochs; it may return zero.
-        seed: mixed into the seed of the run.
-        stop: "first" ends the mixture when the next input is exhausted; "all" continues with the others.
-        local: True mixes each rank's share separately.
+        weights: one number above zero per input; they need not add up to one. A weight may be a function of the
+            loader's step, counted from 0 over all epochs. It is called before each round, and may return zero.
+        seed: combined with the seed of the run.
+        stop: "first" ends the mixture when an exhausted input is next; "all" continues with the other inputs.
+        local: True mixes each rank's share of the inputs separately.
         names: the names of the inputs.
 
     Raises:
         PipelineError: the weights are not one number above zero per input; the inputs' columns differ; or some inputs
-            give batches and others give rows.
+            deliver batches and others rows.
 
     Examples:
         >>> from cedar.operators.mix import Mix
@@ -101,14 +101,14 @@ class Mix(StreamOperator):
 
     @property
     def inputs_named(self) -> tuple[str, ...]:
-        """The names of the inputs, or their numbers if they have no names."""
+        """The names of the inputs, or their indices if they have no names."""
         return self.names or tuple(map(str, range(len(self.weights))))
 
     def changed(self, weights: Any, before: Sequence[Weight]) -> tuple[Weight, ...]:
-        """Return new weights from a dict by input name or a sequence; zero leaves an input out.
+        """Return new weights from a dict by input name or from a sequence; weight zero leaves an input out.
 
         Args:
-            before: the current weights, which unnamed inputs keep.
+            before: the current weights, which inputs that are not in the dict keep.
 
         Raises:
             PipelineError: the weights are invalid.
@@ -168,10 +168,10 @@ def _weights(weights: Any, least: float = math.ulp(0.0)) -> tuple[Weight, ...]:
 
 @dataclass(frozen=True)
 class Draw:
-    """Decides which input each position takes: a pure function of the seed, the position and the exhausted inputs.
+    """Determines the input of each output position from the seed, the position and the exhausted inputs only.
 
-    Positions are drawn in rounds. In each round, an input gets its exact share, with remainders carried over from
-    earlier rounds, in a random order. So the number of positions per input can be computed without drawing.
+    Inputs are drawn for one round of positions at a time. In a round, each input gets its exact share in random order,
+    with remainders carried over from earlier rounds. So the positions per input can be counted without drawing.
     """
 
     key: int
@@ -185,9 +185,9 @@ class Draw:
         return tuple(not callable(weight) and weight == 0 for weight in self.weights)
 
     def taken(self, start: int, rounds: int, gone: Sequence[bool]) -> list[int]:
-        """Return how many positions each input takes in the first ``rounds`` rounds after position ``start``.
+        """Return how many positions each input gets in the first ``rounds`` rounds after position ``start``.
 
-        Each input takes its part of what earlier inputs leave, so the counts never decrease from round to round.
+        Each input gets its part of the positions that earlier inputs leave, so counts never decrease between rounds.
         """
         if any(map(callable, self.weights)):
             return self._scheduled(start, rounds, gone)
@@ -199,7 +199,7 @@ class Draw:
             taken.append(left * part >> _BITS)
             left -= taken[-1]
             total -= weight
-        last = max(i for i, weight in enumerate(weights) if weight)  # the last input gets what rounding leaves
+        last = max(i for i, weight in enumerate(weights) if weight)  # the last input gets the rounding remainder
         taken[last] += left
         return taken
 
@@ -247,7 +247,7 @@ def short_inputs(picks: Index, have: npt.NDArray[np.float64]) -> Index:
 
 
 def first_short(picks: Index, have: npt.NDArray[np.float64]) -> tuple[int, int]:
-    """Return how many picks ``have`` units of each input can serve, and the input that then lacks a unit (-1: none)."""
+    """Return how many picks can be served from ``have`` units per input, and the input that then lacks a unit or -1."""
     if not len(short_inputs(picks, have)):
         return len(picks), -1
     narrow = picks.astype(np.min_scalar_type(len(have)))  # NumPy radix-sorts small types
@@ -259,11 +259,11 @@ def first_short(picks: Index, have: npt.NDArray[np.float64]) -> tuple[int, int]:
 
 
 class Rounds(NamedTuple):
-    """A range of positions during which the same inputs are left.
+    """A range of positions during which the same inputs are exhausted.
 
     Args:
-        start: the first position.
-        taken: the units taken from each input before it.
+        start: the first position of the range.
+        taken: the number of units that come from each input before ``start``.
         gone: for each input, whether it is exhausted.
     """
 
@@ -273,18 +273,18 @@ class Rounds(NamedTuple):
 
 
 class Schedule:
-    """Computes how many units of each input the first positions take, if the inputs' counts are known."""
+    """Computes how many of the first positions go to each input, if the inputs' counts are known."""
 
     def __init__(self, draw: Draw, counts: Sequence[int | float], stop: Stop) -> None:
         self._draw = draw
         self._counts = counts
         self._stop = stop
         first = Rounds(0, (0,) * len(counts), draw.unused)
-        self._known = [first]  # a new entry begins at the end of each input; the last is the end of all
+        self._known = [first]  # one entry from the start, and one from each input's end; the last is the end of all
         self._ended = False
 
     def at(self, unit: int) -> tuple[int, Rounds, tuple[int, ...]]:
-        """Return the position (``unit`` or the earlier end), its Rounds, and the units of each input before it."""
+        """Return the position (``unit`` or the earlier end), its ``Rounds``, and the unit counts of inputs before."""
         while self._known[-1].start <= unit and not self._ended:
             self._find_next_end()
         rounds = self._known[bisect_right(self._known, unit, key=lambda each: each.start) - 1]
@@ -304,7 +304,7 @@ class Schedule:
         return self._known[-1].start
 
     def _taken_after(self, rounds: Rounds, units: int) -> tuple[int, ...]:
-        """Return the units taken from each input after ``units`` positions of ``rounds``."""
+        """Return the number of units from each input before position ``units`` of ``rounds``."""
         number, rest = divmod(units, ROUND)
         taken = self._draw.taken(rounds.start, number, rounds.gone)
         if rest:
@@ -313,7 +313,7 @@ class Schedule:
         return tuple(a + b for a, b in zip(rounds.taken, taken, strict=True))
 
     def _find_next_end(self) -> None:
-        """Find the next end of an input and append an entry for the positions after it."""
+        """Find the position at which the next input ends, and append an entry for the positions after it."""
         rounds = self._known[-1]
         left = [count - taken for count, taken in zip(self._counts, rounds.taken, strict=True)]
         if all(each == math.inf for each, over in zip(left, rounds.gone, strict=True) if not over):
@@ -344,7 +344,7 @@ class Schedule:
 
 
 class MixStream(Stream):
-    """A position ``at`` is [positions done, start of its rounds, [input position, ...], [1 if input ended, ...]]."""
+    """A position ``at`` is [output position, start of its ``Rounds``, [input position, ...], [1 if ended, ...]]."""
 
     def __init__(self, inputs: tuple[Stream, ...], operator: Mix, context: StreamContext) -> None:
         self.inputs = inputs
@@ -380,7 +380,7 @@ class MixStream(Stream):
         return [[done, rounds.start, positions, [int(g) for g in rounds.gone]], 0]
 
     def taken(self, unit: int) -> tuple[int, ...]:
-        """Return how many of the first ``unit`` units come from each input, if the inputs' counts are known."""
+        """Return how many of the first ``unit`` units come from each input; the inputs' counts must be known."""
         schedule = self._scheduled()
         assert schedule is not None
         return schedule.at(unit)[2]
@@ -413,12 +413,12 @@ class MixFlow(Flow):
         ]
         self._available = np.zeros(len(self._buffers))  # number of units in each buffer
         self._picks = np.empty(0, dtype=np.int64)  # the inputs of the next positions
-        self._size = 64  # positions per draw, few at first so that few inputs are opened; does not affect results
+        self._size = 64  # positions drawn at a time; few at first, to open few inputs; it does not affect results
         self._batch = False
         self._begin(max(number for number, (first, _) in enumerate(self._draws) if first <= self._done))
 
     def _begin(self, number: int) -> None:
-        """Use the draw with this number, up to the position at which the next one begins."""
+        """Switch to the draw with this index, up to the position at which the next draw begins."""
         first, self._draw = self._draws[number]
         self._number, self._start = number, max(first, self._start)
         self._until = self._draws[number + 1][0] if number + 1 < len(self._draws) else _END
@@ -426,7 +426,7 @@ class MixFlow(Flow):
 
     @property
     def _not_drawn(self) -> list[bool]:
-        """Which inputs are exhausted or unused, so that nothing is drawn from them."""
+        """Which inputs are exhausted or have weight zero, so that they are not drawn."""
         return [over or unused for over, unused in zip(self._gone, self._draw.unused, strict=True)]
 
     def pull(self, wait: bool) -> Pulled:
@@ -452,7 +452,7 @@ class MixFlow(Flow):
         return None
 
     def _fill_ready(self) -> None:
-        """Fill all inputs that the picks lack without waiting; one at a time, each would need a pass over all picks."""
+        """Fill all inputs that the picks need, without waiting. This is faster than filling the next one each time."""
         for index in map(int, short_inputs(self._picks, self._available)):
             if not self._buffers[index].ended:
                 self._fill(index, wait=False)
@@ -465,7 +465,7 @@ class MixFlow(Flow):
         return filled
 
     def _end_input(self, index: int) -> None:
-        """Record that the input whose turn it is has ended."""
+        """Record that an input ended."""
         self._gone[index], self._start = True, self._done
         self._ended = self._stop == "first" or all(self._not_drawn)
         self._picks = self._picks[:0]

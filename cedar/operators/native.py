@@ -1,7 +1,7 @@
 """Compiled kernels: stored on disk as machine code, loaded without the compiler, called without the GIL.
 
-Importing numba takes 0.4 s, and loading numba's own cache as long again; an object file needs only LLVM's linker. An
-entry holds the kernels of one module, each as an object file with the symbol to call and its arguments.
+Importing numba takes 0.4 s, and so does loading numba's own cache; an object file needs only LLVM's linker. A cache
+entry contains the kernels of one module, each as an object file with the symbol to call and its arguments.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cedar.store.place import Place, name_of
 
 _SCALARS = {"int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double, "bool": ctypes.c_int8}
 _ignored = (ctypes.c_char * 64)()  # receives a kernel's return value and exception, which are unused
-_engines: list[Any] = []  # keep the code of all kernels loaded
+_engines: list[Any] = []  # references to LLVM engines, which keep the code of kernels in memory
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A kernel as it is stored.
+    """A stored kernel.
 
     Args:
         symbol: the symbol of numba's native function, not of its Python wrapper.
@@ -51,7 +51,7 @@ class MachineCode:
 
 
 def load(module: str) -> Any:
-    """Load the stored kernels of a module as attributes; None if there are none for this source code and machine.
+    """Return an object with a module's stored kernels as attributes; None if none match this source code and machine.
 
     Raises:
         ImportError: llvmlite or numba is not installed, or cannot be loaded.
@@ -66,7 +66,7 @@ def load(module: str) -> Any:
 
 
 def kept(module: str) -> bool:
-    """Whether ``load`` would find kernels of the module."""
+    """Return whether ``load`` would find kernels of the module."""
     return _load_stored(module) is not None
 
 
@@ -77,7 +77,7 @@ def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
         sources: the result of ``sources_of`` before the kernels were compiled.
 
     Raises:
-        OSError: no folder can be written, or the source code has changed since.
+        OSError: no folder can be written, or the source code changed after ``sources_of``.
     """
     if sources != sources_of(module):
         raise OSError("the kernels' source code changed while they were compiled")
@@ -97,7 +97,7 @@ def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
 
 @contextmanager
 def turn(module: str) -> Iterator[None]:
-    """Hold the lock for compiling a module, so that processes take turns; no lock if no file can be written."""
+    """Acquire a file lock, so that only one process compiles a module; there is no lock if no file can be written."""
     with ExitStack() as stack:
         for place in _places(module):
             stack.enter_context(place.alone(_name(module)))
@@ -123,7 +123,7 @@ def _name(module: str) -> str:
     from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
     features = ""
-    with suppress(RuntimeError):  # LLVM does not know this CPU's features
+    with suppress(RuntimeError):  # raised if LLVM does not know this CPU's features
         features = get_host_cpu_features().flatten()
     with open(os.path.join(os.path.dirname(_origin("numba")), "_version.py"), "rb") as file:
         numba = hashlib.sha256(file.read()).hexdigest()
@@ -132,7 +132,7 @@ def _name(module: str) -> str:
 
 
 def _places(module: str) -> list[Place]:
-    """Return where kernels may be stored: next to their source code, then in the user's cache folder."""
+    """Return the folders for stored kernels: first next to the source code, then the user's cache folder."""
     user = user_place()
     beside = Folder(os.path.join(os.path.dirname(_origin(module)), "__pycache__"), shared=True)
     return [beside] if user is None else [beside, user]

@@ -1,8 +1,7 @@
 """Outputs: convert a function's results into columns, whose types are fixed before the first batch.
 
-Only ``fix_outputs`` decides a type: by ``dtype=``, else by the annotation, else by calling the function on the first
-rows of the first split. From then on, the result for a row or batch either fits, or is an error that names how the type
-was fixed.
+``fix_outputs`` chooses each type: from ``dtype=``, otherwise from the annotation, otherwise from results on the first
+rows of the first split. A later result that does not fit is an error, whose message describes how the type was fixed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cedar.core.values import ValueMismatch, build_column, describe, misfits, ty
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 
 Form: TypeAlias = Literal["value", "tuple", "dict"]
-Types: TypeAlias = dict[str, tuple[ColumnType, str]]  # column name to (type, how it was fixed)
+Types: TypeAlias = dict[str, tuple[ColumnType, str]]  # column name to (type, how the type was fixed)
 
 SAMPLED = "the first rows"
 NO_ROWS = "a sample that had no rows"
@@ -61,7 +60,7 @@ class Outputs:
     """The columns into which results are converted.
 
     Args:
-        blame: the operator to which misfits are attributed.
+        blame: the operator to which invalid results are attributed.
         form: whether a result is the value of a single column, a tuple for several columns, or a dict.
         types: maps a column's name to its type, in the order of the columns.
         origins: how each type was fixed, for messages.
@@ -75,10 +74,10 @@ class Outputs:
     def columns(
         self, results: Sequence[Any], place: BatchPlace | None = None
     ) -> tuple[dict[str, Column], dict[int, Failure]]:
-        """Return the columns of the results that fit, and the failures of the others by their index.
+        """Return the columns of the results that fit, and the failures of the other results by index.
 
         Args:
-            place: the batch's memory into which arrays are written; None allocates new arrays.
+            place: the batch's memory, into which arrays are written; None allocates new arrays.
         """
         parts, failures = self._split(results)
         try:
@@ -97,7 +96,7 @@ class Outputs:
             return good, failures
 
     def arrays(self, result: Any) -> dict[str, Column]:
-        """Return the columns of a batch's result, which holds an array for each.
+        """Return the columns of a batch's result, which contains an array per column.
 
         Raises:
             BadResult: the result has the wrong form or type, or its columns have different lengths.
@@ -112,17 +111,17 @@ class Outputs:
         return {name: blank(kind, 0) for name, kind in self.types.items()}
 
     def _split(self, results: Sequence[Any]) -> tuple[list[Sequence[Any]], dict[int, Failure]]:
-        """Return the values per column of results in the right form, and the failures of the others."""
+        """Return the values per column of results that have the required form, and the failures of the others."""
         if self._well_shaped(results):
             try:
                 return self._parts(results), {}
-            except KeyError:  # the right number of columns, but different names
+            except KeyError:  # the number of columns is correct, but their names differ
                 pass
         failures = self._shape_failures(results)
         return self._parts([r for i, r in enumerate(results) if i not in failures]), failures
 
     def _well_shaped(self, results: Sequence[Any]) -> bool:
-        """Test quickly whether all results have the right type and length."""
+        """Test quickly whether all results have the required type and length."""
         if self.form == "value":
             return True
         wanted: tuple[type, ...] = (dict,) if self.form == "dict" else (tuple, list)
@@ -244,8 +243,8 @@ def types_of_results(
     """Infer the types of the columns that are not declared from the results for the first rows.
 
     Raises:
-        RowError: the function failed on every row of the sample, or returned a value that no column can hold.
-        PipelineError: it returned None for each of them.
+        RowError: the function failed on every row of the sample, or returned a value that no column can contain.
+        PipelineError: the function returned None for every row.
     """
     if not sampled.results and sampled.failure is not None:
         failure, row = sampled.failure
@@ -270,7 +269,7 @@ def types_of_arrays(blame: ErrorContext, result: Any, form: Form, into: tuple[st
     """Infer the types of the columns that are not declared from the result for a batch.
 
     Raises:
-        BadResult: the result has a different form, or no column can hold it.
+        BadResult: the result has a different form, or no column can contain it.
         PipelineError: a column's name is not a string, or a declared column is missing.
     """
     arrays = named_arrays(result, form, into or None)
@@ -280,7 +279,7 @@ def types_of_arrays(blame: ErrorContext, result: Any, form: Form, into: tuple[st
 
 
 def _unknown(blame: ErrorContext, sampled: SampledResults, failure: Failure, row: RowRef | None) -> RowError:
-    """Return the error for a function whose type is unknown because the sample's failing rows left no result."""
+    """Return the error for a function whose result type is unknown because it failed on rows of the sample."""
     many = f"all of the first {sampled.asked} rows failed"
     if sampled.failed < sampled.asked:
         many = f"of the first {sampled.asked} rows {sampled.failed} failed, and the others gave no item"
@@ -304,7 +303,7 @@ def _check_sample(blame: ErrorContext, sampled: SampledResults) -> None:
         )
     waiting = [result for result in sampled.results if inspect.isawaitable(result)]
     for result in waiting:
-        getattr(result, "close", bool)()  # otherwise Python warns that it was never awaited
+        getattr(result, "close", bool)()  # otherwise Python warns that the coroutine was never awaited
     if waiting:
         raise PipelineError(
             f"{blame.label} returned a {type(waiting[0]).__name__} to be awaited",
@@ -349,7 +348,7 @@ def _infer(blame: ErrorContext, name: str, values: Sequence[Any], rows: Sequence
 
 
 class UnequalLengths(BadResult):
-    """The columns of a result have different lengths, so they do not form rows."""
+    """Raised if the columns of a result have different lengths, so that they do not form rows."""
 
 
 def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
@@ -407,7 +406,7 @@ def _struct(value: dict[Any, Any], kind: ColumnType | None, name: str) -> pa.Arr
 
 
 def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapping[str, Any]:
-    """Return a result's arrays by column name; ``names`` is None if a dict may have any names.
+    """Return a result's arrays by column name; with ``names`` None, a dict may have any names.
 
     Raises:
         BadResult: the result does not have the required form.

@@ -125,7 +125,7 @@ class SplitRows:
     """The kernel of ``split``."""
 
     operator: SplitPart
-    row_wise: ClassVar[bool] = True  # the block may be split
+    row_wise: ClassVar[bool] = True  # splitting a block does not change results
 
     def __call__(self, block: Block, env: Env) -> Block:
         rule = self.operator.rule

@@ -35,7 +35,7 @@ class TransformRows:
 
     @property
     def row_wise(self) -> bool:
-        """Whether the block may be split."""
+        """Whether splitting a block does not change results."""
         return not self.transform.mixes_rows
 
     def __call__(self, block: Block, env: Env) -> Block:
@@ -145,7 +145,7 @@ def _drop_failed(block: Block, env: Env, parts: Sequence[TransformRows], faults:
     """
     failures = {row: _failure(parts[fault.link], fault) for row, fault in faults.items()}
     ending = [row for row, fault in faults.items() if parts[fault.link].blame.stops(env)]
-    if not block.aligned:  # a function resized the batch: its rows have no keys
+    if not block.aligned:  # a function resized the batch, so its rows have no keys
         row = min(failures)
         raise parts[faults[row].link].blame.error(failures[row], None)
     if ending:

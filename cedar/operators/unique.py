@@ -100,7 +100,7 @@ class UniqueRows:
     """The kernel of ``unique``. It keeps all rows of a sample, which is used only for types."""
 
     survey: Survey[Repeats]
-    row_wise: ClassVar[bool] = True  # the block may be split
+    row_wise: ClassVar[bool] = True  # splitting a block does not change results
 
     def __call__(self, block: Block, env: Env) -> Block:
         if env.sampling:
