@@ -60,7 +60,7 @@ class Join(RowOperator):
         given: (name in the other table, output name) for each column to add.
         several: whether a row may match several rows of the table.
         content: a digest of the other table's content; "" if it is unknown before a run.
-        own: a digest of the other pipeline, if the other table is one, for the keys of this pipeline's caches.
+        own: a random ID for this pipeline's cache keys, if the other table is a pipeline; otherwise "".
         survey: provides the table, prepared for lookups.
 
     Raises:

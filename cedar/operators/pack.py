@@ -1,4 +1,4 @@
-"""pack: pack lists of numbers of any length into rows of one length, for language models."""
+"""pack: packs lists of numbers of different lengths into rows of one fixed length, for language models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cedar.operators.take import whole
 Fit: TypeAlias = Literal["concat", "best"]
 Started: TypeAlias = "tuple[At, Any] | Pending | None"
 
-_WINDOW = 1 << 16  # maximum documents per best-fit window; changing it changes results
+_WINDOW = 1 << 16  # the maximum number of documents per best-fit window; changing it changes results
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Pack(StreamOperator):
     """Packs token sequences into rows of exactly ``length`` tokens.
 
     Each packed column becomes an array of shape (length,) and keeps its dtype. ``segment_ids`` (int32) numbers the
-    documents of a row from 1, and is 0 in padding; ``positions`` (int32) counts from 0 inside each document, and
-    continues where a document is cut. Columns that are not packed are dropped; all tokens are kept. The last row (or
-    each row, if the fit is "best") is padded: packed columns hold ``value`` there, and ``positions`` 0.
+    documents of a row from 1, and is 0 in padding. ``positions`` (int32) counts from 0 inside each document, and
+    continues after a cut. Other columns are dropped; all tokens are kept. Padding, at the end of the last row (or of
+    any row, if the fit is "best"), is ``value`` in packed columns and 0 in ``positions``.
 
     Args:
         length: the number of tokens per row.
-        columns: the columns to pack; by default, all lists of numbers. Their lengths must be equal in every row.
-        fit: "concat" lets documents follow each other and cuts them at the ends of rows; "best" keeps documents whole
-            (cutting only longer ones) and completes its rows at the end of a window.
-        value: the padding value; a dict gives a value by column, and other columns get 0.
+        columns: the columns to pack; by default, all lists of numbers. Within a row, their lengths must be equal.
+        fit: "concat" concatenates documents and cuts them at the ends of rows. "best" packs each window of documents
+            by best fit, and cuts only documents that are longer than a row.
+        value: the padding value; a dict sets the value per column, and columns that are not in it get 0.
         local: True packs each rank's share separately.
 
     Raises:
@@ -86,7 +86,7 @@ class Pack(StreamOperator):
         return f"pack({', '.join(parts + ([f'value={value!r}'] if value else []))})"
 
     def effects(self) -> Effects:
-        if not self.columns:  # all lists of numbers, which are known only from types
+        if not self.columns:  # all lists of numbers, which can be found only if types are known
             return Effects(None, None, rows="stream")
         packed = frozenset(self.columns)
         return Effects(packed, packed | frozenset(ADDED_COLUMNS), rows="stream", survivors=frozenset())
@@ -136,7 +136,7 @@ class Pack(StreamOperator):
 
 
 class PackStream(Stream):
-    """A position ``at`` is [input position, tokens of its first row to leave out]; with "best", a window's start."""
+    """A position ``at`` is [input position, number of tokens to skip after it]; with "best", a window's start."""
 
     def __init__(self, source: Stream, operator: Pack, context: StreamContext) -> None:
         self._source = source
@@ -187,7 +187,7 @@ class PackFlow(Flow):
 
 
 class WaitingDocuments:
-    """A queue of documents that wait to be packed, with their input positions."""
+    """A queue of unpacked documents, with their input positions."""
 
     def __init__(self) -> None:
         self.runs: list[Documents] = []
@@ -229,7 +229,7 @@ class WaitingDocuments:
 
 
 class ConcatPacker:
-    """Starts a packing task whenever a row is full; the remaining tokens begin the next row."""
+    """Starts a packing task whenever there are enough tokens for full rows; the rest begins the next row."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class ConcatPacker:
         self._submit = submit
         self._waiting = WaitingDocuments()
         self._position = position
-        self._offset = offset  # tokens of the first waiting document that earlier rows hold
+        self._offset = offset  # the number of tokens of the first waiting document that earlier rows contain
         self._ended = False
 
     def step(self, wait: bool) -> Started:

@@ -22,10 +22,10 @@ _STRETCH = 1 << 17  # tokens copied at a time; does not affect results
 
 @dataclass(frozen=True)
 class PackLayout:
-    """The target of each contiguous run of tokens, ordered by row and column.
+    """The output row and column of each contiguous run of tokens, ordered by row and column.
 
-    A run starts in ``document`` (a slot) at token ``offset``, has ``tokens`` tokens, and goes to ``row`` and
-    ``column``. All arrays are int64 and have one entry per run.
+    A run consists of ``tokens`` tokens from ``document`` (a slot), beginning with token ``offset``. It is copied to
+    ``row``, beginning at ``column``. All arrays are int64 and have one entry per run.
     """
 
     document: Index
@@ -36,7 +36,7 @@ class PackLayout:
 
 
 def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> PackLayout:
-    """Place documents one after the other, cut at the ends of rows; the first ``offset`` tokens are left out."""
+    """Lay out documents one after the other, cut at the ends of rows; leave out the first ``offset`` tokens."""
     starts = np.concatenate([[0], np.cumsum(lengths)]) - offset
     stop = min(int(starts[-1]), rows * length)
     cuts = _merge_sorted(np.clip(starts, 0, stop), np.arange(0, stop, length))
@@ -55,7 +55,7 @@ def _merge_sorted(one: Index, other: Index) -> Index:
 
 
 def layout_best(lengths: Index, length: int) -> PackLayout:
-    """Cut documents into runs of at most ``length``, and place them by best fit, the longest first.
+    """Cut documents into runs of at most ``length`` tokens, and assign them to rows by best fit, the longest run first.
 
     Rows are ordered by their first document.
     """
@@ -78,7 +78,7 @@ def layout_best(lengths: Index, length: int) -> PackLayout:
 
 
 def best_fit(sizes: Index, room: int) -> Index:
-    """Return the bin of each size by best fit, largest first; if bins tie, the newest is used."""
+    """Return the bin of each item by best fit, largest item first; of equally full bins, use the newest."""
     bins = np.empty(len(sizes), dtype=np.int64)
     spaces: list[int] = []  # distinct free spaces of open bins, ascending
     open_bins: dict[int, list[int]] = {}
@@ -105,7 +105,7 @@ def best_fit(sizes: Index, room: int) -> Index:
 def pack_concat(
     runs: Sequence[Documents], offset: int, rows: int, length: int, fill: Fill = 0, parts: bool = False
 ) -> Block:
-    """Pack documents one after the other into ``rows`` rows; skipped documents' slots follow the row of their position.
+    """Pack documents one after the other into ``rows`` rows; keep a skipped document's slot near its original position.
 
     With ``parts``, the key of a row lists the keys of its documents.
     """
@@ -130,7 +130,7 @@ def _ranges(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.
 
 
 def _run_indices(begins: Index, lengths: Index) -> Index | slice:
-    """Return the indices of runs of tokens; if the runs are adjacent, a slice, which copies faster."""
+    """Return the indices of all tokens in some runs; for adjacent runs, return a slice, which copies faster."""
     if not len(begins):
         return slice(0, 0)
     if np.array_equal(begins[1:], begins[:-1] + lengths[:-1]):
@@ -159,7 +159,7 @@ def _fill(
 def _columns(
     docs: Documents, layout: PackLayout, rows: int, length: int, heads: Index, fill: Fill
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the packed columns; tokens are copied in stretches, so that their indices stay in the CPU cache."""
+    """Return the packed columns; copy limited numbers of tokens at a time, so that indices stay in the CPU cache."""
     dtypes = {name: values.dtype for name, values in docs.values.items()} | dict.fromkeys(
         ADDED_COLUMNS, np.dtype(np.int32)
     )

@@ -1,4 +1,4 @@
-"""pad: turn lists of different lengths into arrays of one shape."""
+"""pad: turns lists of different lengths into arrays of one shape."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Pad(RowOperator):
 
     Args:
         columns: the columns of lists of numbers to pad; () for all of them.
-        to: the length; None for the longest list of the batch, which requires an earlier ``batch``.
-        value: the number that is written after the end of a list; must fit the dtype of the lists. A dict gives a value
-            by column, and other columns get 0.
+        to: the new length; None means the longest list of the batch, which requires an earlier ``batch``.
+        value: the number that is written after the end of a list; it must fit the dtype of the lists. A dict sets the
+            value per column, and columns that are not in it get 0.
 
     Raises:
-        PipelineError: ``to=None`` without batches, the length is invalid, or a column is not a list of numbers.
+        PipelineError: ``to`` is None without batches, or is invalid, or a column does not contain lists of numbers.
         RowError: while running, a list is null or longer than ``to``.
 
     Examples:
@@ -80,7 +80,7 @@ class Pad(RowOperator):
         known = inputs[0]
         if known is None:
             return None
-        if not self.columns and UNKNOWN in known.values():  # which columns are lists is known only in a run
+        if not self.columns and UNKNOWN in known.values():  # only a run reveals which columns are lists
             return {name: UNKNOWN if kind is UNKNOWN or token_dtype(kind) else kind for name, kind in known.items()}
         blame = ErrorContext(0, self.label(), None, None)
         padded = {name: self._padded(known[name]) for name in _targets(self.columns, known, blame, self.value)}
@@ -122,7 +122,7 @@ class PadKernel:
         types = block.known_types
         names = [n for n in _targets(self.columns, types, self.blame, self.value) if types[n] is not UNKNOWN]
         failures: dict[int, Failure] = {}
-        for name in reversed(names):  # if several columns fail, the first one's reason is kept
+        for name in reversed(names):  # if several columns fail on a row, the reason of the first column is reported
             failures |= _misfits(name, block.columns[name], self.to, self.blame.label)
         if failures and not block.aligned:  # a function resized the batch, so its rows have no keys
             raise self.blame.error(failures[min(failures)], None)
@@ -163,7 +163,7 @@ def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: Erro
 
 
 def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int, Failure]:
-    """Return failures for rows whose list is null, too long, or holds nulls although its dtype has none."""
+    """Return failures for rows whose list is null, too long, or contains nulls that its dtype cannot represent."""
     failures: dict[int, Failure] = {}
 
     def fail(rows: Iterable[int], template: str, fix: str) -> None:
@@ -180,7 +180,7 @@ def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int,
         nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         fail(nulls, f"column {name!r} is null", f"with_columns({name}=col({name!r}).fill_null([])) first")
     lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    inner = column.flatten()  # leaves out items hidden behind null lists
+    inner = column.flatten()  # leaves out items that Arrow stores for null lists
     if inner.null_count and not pt.is_floating(inner.type):
         places = np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))
         holding = np.repeat(np.arange(len(column)), lengths)[places]

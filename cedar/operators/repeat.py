@@ -1,4 +1,4 @@
-"""repeat: repeat the input, with different row keys and random draws in every pass."""
+"""repeat: repeats the input, with different row keys and random draws in every pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.operators.take import whole
 
 
 def lap_of(outer: int, passes: int) -> int:
-    """Return the lap of pass ``passes`` inside lap ``outer`` of the enclosing repeats.
+    """Return the lap number of pass ``passes`` within lap ``outer`` of an enclosing ``repeat``.
 
     Examples:
         >>> from cedar.operators.repeat import lap_of
@@ -106,7 +106,7 @@ class RepeatStream(Stream):
 
 
 def _times(count: Count, n: float) -> Count:
-    if n == 0 or count == 0:  # repeating nothing forever has no length, and fails in a run
+    if n == 0 or count == 0:  # an empty input that is repeated forever has no length, and fails in a run
         return 0 if n != math.inf else None
     if math.inf in (n, count):
         return math.inf
@@ -122,7 +122,7 @@ class RepeatFlow(Flow):
         if self._pass < stream.n:
             self._inner = stream.source.open(position, lap_of(lap, self._pass))
         self._fresh = False  # whether this flow read the current pass from its beginning
-        self._units = 0  # units of the current pass so far
+        self._units = 0  # the number of units of the current pass so far
         self._unmarked: Rows | None = None
 
     def pull(self, wait: bool) -> Pulled:
@@ -138,7 +138,7 @@ class RepeatFlow(Flow):
             self._turn()
             if self._unmarked is not None and self._inner is not None:
                 rows, self._unmarked = self._unmarked, None
-                # End the window with the pass: if the input marks no window ends, a window would never end.
+                # End the window with the pass; otherwise a window would never end if the input does not mark ends.
                 return Piece(rows.slice(0, 0), self._stream.first(self._pass), ends_window=True)
         return None
 

@@ -1,4 +1,4 @@
-"""Tests on sample rows whether a function is row-wise: its result for a row depends only on that row."""
+"""Tests on sample rows whether a function is row-wise, so that its result for a row depends only on that row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cedar.core.columns import Column, take
 def find_row_dependence(
     run: Callable[[Block], Mapping[str, Column]], block: Block, whole: Mapping[str, Column]
 ) -> tuple[str, str] | None:
-    """Return why ``run`` is not row-wise and what to do; None if the test passes on the sample.
+    """Return the reason why ``run`` is not row-wise, and a fix; None if the test passes on the sample.
 
     Args:
         run: a function from a block to the columns of its result.
@@ -57,7 +57,7 @@ def _same_twice(run: Callable[[Block], Mapping[str, Column]], block: Block, whol
 
 
 def same_column(a: Column, b: Column) -> bool:
-    """Whether two columns hold bit-identical values, including NaN."""
+    """Return whether two columns contain bit-identical values, including NaN."""
     if isinstance(a, pa.Array) and isinstance(b, pa.Array):
         return bool(a.type == b.type) and (bool(a.equals(b)) or repr(a.to_pylist()) == repr(b.to_pylist()))
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -70,7 +70,7 @@ def same_column(a: Column, b: Column) -> bool:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two Python values are equal; True for types that compare only by identity."""
+    """Return whether two Python values are equal; True for types that compare only by identity."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

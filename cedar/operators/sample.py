@@ -1,8 +1,8 @@
-"""sample: draw rows from a stream, weighted or unweighted, with or without replacement.
+"""sample: draws rows from a stream, weighted or unweighted, with or without replacement.
 
-A first pass sums the weights of each run of rows, and then draws how often each run is used. A second pass draws how
-often each row inside a run is used. Memory holds one number per run; only weighted draws without replacement need one
-number per row. ``Pipeline.sample`` adds shuffles before and after it, for a random order.
+A first pass sums the weights of each run of 1,024 rows, and then draws the number of rows to take from each run. A
+second pass draws these rows. Memory use is one number per run; only weighted draws without replacement need one number
+per row. ``Pipeline.sample`` adds shuffles before and after the operator, for a random order.
 """
 
 from __future__ import annotations
@@ -26,31 +26,30 @@ from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
 
 RUN = 1024  # rows per run; it must never change, because it affects results
-_POSITION_INTERVAL = 64  # if the input's row count is unknown, the position of every 64th run is stored
-_MAX_GAP = 16  # more than this many consecutive runs without draws are skipped by seeking
+_POSITION_INTERVAL = 64  # if the input's row count is unknown, the first pass stores the position of every 64th run
+_MAX_GAP = 16  # if more consecutive runs have no drawn rows, the second pass skips them by seeking
 _MAX_EXACT_ROWS = 10**9  # the maximum number of rows from which NumPy draws exactly without replacement
 _MAX_CACHED_LAPS = 4  # the number of laps whose first pass is cached
 
 
 @dataclass(frozen=True, eq=False)
 class Sample(StreamOperator):
-    """Draws ``n`` rows at random; they keep the input's order, with copies of a row next to each other.
+    """Draws ``n`` rows at random. They keep the input's order, with copies of a row next to each other.
 
-    A row that an earlier operator skipped has the average weight of its run of 1,024 rows, so that skips stay visible.
+    A row that an earlier operator skipped can be drawn with the average weight of its run, so that skips stay visible.
 
     Args:
         weights: a column or an elementwise expression, not negative; None gives all rows equal weights.
         n: the number of rows to draw; None draws as many as the input has.
-        seed: mixed into the seed of the run.
+        seed: combined with the seed of the run.
         local: True draws from each rank's share separately.
         fraction: the share of the input's rows to draw, instead of ``n``.
         replace: whether a row may be drawn more than once.
 
     Raises:
-        PipelineError: ``n`` or ``fraction`` is invalid, or weights are not row-wise or use a selector; while running,
-            if the input is endless or empty, weights are all zero or have no finite sum, or the input has fewer rows
-            than are to be drawn without replacement.
-        RowError: while running, if a weight is null, NaN, infinite or negative.
+        PipelineError: ``n`` or ``fraction`` is invalid, or weights are not row-wise or use a selector. While running,
+            the input is endless or empty, all weights are zero or their sum is infinite, or there are too few rows.
+        RowError: while running, a weight is null, NaN, infinite or negative.
 
     Examples:
         >>> from cedar.operators.sample import Sample
@@ -129,7 +128,7 @@ class Sample(StreamOperator):
 
 
 class SampleStream(Stream):
-    """A position ``at`` is the number of a run of input rows."""
+    """A position ``at`` is the index of a run of input rows."""
 
     def __init__(self, source: Stream, operator: Sample, context: StreamContext) -> None:
         self.source = source
@@ -158,7 +157,7 @@ class SampleStream(Stream):
         return SampleFlow(self, self.survey(lap), at, lap)
 
     def survey(self, lap: int) -> DrawSurvey:
-        """Return the first pass of a lap, which runs lazily and once."""
+        """Return the first pass of a lap, which runs once, when its result is needed."""
         if lap not in self._surveys:
             if self.source.count == math.inf:
                 raise PipelineError(
@@ -173,15 +172,15 @@ class SampleStream(Stream):
 
 
 class DrawSurvey:
-    """Draws how often each run is used: once ``step`` returns True, ``draws`` is int64[runs], ``ends`` its cumsum."""
+    """The first pass. When it is done, ``draws`` has the number of rows to take per run, and ``ends`` its cumsum."""
 
     def __init__(self, stream: SampleStream, lap: int) -> None:
         self._stream = stream
         self._lap = lap
         self._key = hash_ints(stream.key, lap)
         self._sums: list[float] = []
-        self._arrivals: list[npt.NDArray[np.float64]] = []  # for each run; only for weights without replacement
-        self._weighed = 0  # the number of runs submitted
+        self._arrivals: list[npt.NDArray[np.float64]] = []  # per run; only for weighted draws without replacement
+        self._weighed = 0  # the number of runs whose tasks were submitted
         self._rows = 0
         self._noted: list[Position] = []
         self._ahead: OrderedTasks[Piece] | None = None
@@ -189,7 +188,7 @@ class DrawSurvey:
         self.ready = False
 
     def step(self, wait: bool) -> bool:
-        """Continue the pass; return False if it would have to wait and ``wait`` is False."""
+        """Continue the pass; return True when it is done, and False if it would have to wait but ``wait`` is False."""
         if self.ready:
             return True
         if self._stream.operator.weights is None and self._stream.source.count is not None:
@@ -212,7 +211,7 @@ class DrawSurvey:
                     return False
                 self._note(*pulled)
         except BaseException:
-            self.close()  # otherwise the next flow of this lap would continue after the failed run
+            self.close()  # otherwise, the next flow of this lap would continue after the failed run of rows
             raise
         if self._flow is not None:
             self._flow.close()
@@ -228,7 +227,7 @@ class DrawSurvey:
         self._rows += piece.units
 
     def close(self) -> None:
-        """Discard an incomplete first pass; ``step`` would then start from the beginning."""
+        """Discard an incomplete first pass, so that ``step`` starts again from the beginning."""
         if self._ahead is not None and self._flow is not None and not self.ready:
             self._ahead.close()
             self._flow.close()
@@ -277,7 +276,7 @@ class DrawSurvey:
         self.ready = True
 
     def seed(self, run: int) -> int:
-        """Return the seed of the draws inside a run; -1 gives the seed of the draws between runs."""
+        """Return the seed for drawing rows of a run; run -1 means the seed for drawing the numbers of rows per run."""
         return hash_ints(self._key, run)
 
     def position(self, run: int) -> Position:
@@ -288,7 +287,7 @@ class DrawSurvey:
         return [at, skip + run % _POSITION_INTERVAL * RUN]
 
     def next_stretch(self, run: int) -> tuple[int, int] | None:
-        """Return the first and last of the next runs that are read without seeking; None at the end."""
+        """Return the first and last index of the next runs that are read without seeking; None at the end."""
         drawn = np.flatnonzero(self.draws)
         drawn = drawn[np.searchsorted(drawn, run) :]
         if not len(drawn):
@@ -308,7 +307,7 @@ def draw(n: int, weights: npt.NDArray[np.float64], seed: int) -> Index:
 
 
 def without_replacement(n: int, sizes: Index, seed: int) -> Index:
-    """Return how many of ``n`` rows, drawn without replacement, fall into each run of these sizes."""
+    """Draw ``n`` rows without replacement from runs of these sizes; return the number of rows per run."""
     rng, counts, left = np.random.default_rng(seed), np.zeros(len(sizes), dtype=np.int64), int(sizes.sum())
     for i, size in enumerate(sizes.tolist()):
         left -= size
@@ -319,13 +318,13 @@ def without_replacement(n: int, sizes: Index, seed: int) -> Index:
 
 
 def arrival_times(weights: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
-    """Return exponential arrival times with the weights as rates; the rows of the n smallest are a weighted sample."""
+    """Return exponential random numbers with the weights as rates; rows with the n smallest are a weighted sample."""
     with np.errstate(divide="ignore"):
         return np.random.default_rng(seed).exponential(size=len(weights)) / weights
 
 
 def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float64]:
-    """Return the weight of each slot; a dead slot gets the average weight of the live ones."""
+    """Return the weight of each slot; a skipped row gets the average weight of the live rows."""
     live = live_weights(block, weights, site)
     slots = np.full(block.slots, live.mean() if len(live) else 1.0)
     slots[block.live_slots()] = live
@@ -333,8 +332,8 @@ def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float6
 
 
 def run_weight(rows: Rows, weights: Any, site: Any, seed: int | None) -> float | npt.NDArray[np.float64]:
-    """Return the total weight of a run of rows; with a seed, its rows' arrival times (see ``arrival_times``)."""
-    with np.errstate(over="ignore"):  # the first pass refuses infinite sums
+    """Return the total weight of a run of rows; with a seed, return its rows' ``arrival_times``."""
+    with np.errstate(over="ignore"):  # the first pass raises an error for infinite sums
         each = slot_weights(rows.gather(), weights, site)
         return float(each.sum()) if seed is None else arrival_times(each, seed)
 

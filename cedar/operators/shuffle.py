@@ -1,7 +1,7 @@
-"""shuffle: sort the rows of each window by a hash of (seed, epoch, row key).
+"""shuffle: sorts the rows of each window by a hash of (seed, epoch, row key).
 
-So filters and projections commute with a shuffle. If the input comes directly from sources, splits are also permuted
-globally; otherwise, windows are consecutive parts of the input stream.
+Because of this order, filters and projections commute with a shuffle. If the input comes directly from sources, splits
+are also shuffled globally. Otherwise, windows are consecutive parts of the input stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
 
-_GROUP_BYTES = 16 << 20  # small blocks are joined up to this size, so that a batch needs only a few blocks
+_GROUP_BYTES = 16 << 20  # small blocks are concatenated up to this size, so that batches need few blocks
 _EMPTY_BLOCK = Block({}, no_keys())
 _AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the previous one is consumed
 
@@ -106,7 +106,7 @@ class Shuffle(StreamOperator):
 
 
 class ShuffleStream(Stream):
-    """Collects each window, sorts its keys, and delivers the rows in that order."""
+    """Collects each window, sorts its row keys by their hashes, and delivers the rows in that order."""
 
     def __init__(self, source: Stream, operator: Shuffle, context: StreamContext) -> None:
         self._source = source
@@ -163,7 +163,7 @@ class _ShuffleFlow(Flow):
             try:
                 if not self._closed and not self._collect(wait):
                     return PENDING
-            except Fenced:  # all ready pieces were delivered: the loop ends here
+            except Fenced:  # raised again above, after all ready pieces were delivered
                 self._fenced = True
                 continue
             if self._at is None:
@@ -206,7 +206,7 @@ class _ShuffleFlow(Flow):
             self._group, self._group_bytes = [], 0
 
     def _finish(self, wait: bool) -> bool:
-        """Queue the collected window's pieces for delivery; return False while its tasks run."""
+        """Queue the collected window's pieces for delivery; return False while the window's tasks run."""
         if self._batches:
             keys = concat_keys([piece.unit_key for piece in self._batches])
             order = np.argsort(keys.hash(self._stream.seed), kind="stable")
@@ -238,7 +238,7 @@ def _gather(holder: list[Rows]) -> Block:
     block = rows.gather()
     del rows
     if block.nbytes > _GROUP_BYTES // 2:
-        pa.default_memory_pool().release_unused()  # return the joined blocks' memory to the system
+        pa.default_memory_pool().release_unused()  # return the memory of concatenated blocks to the system
     return block
 
 
@@ -254,10 +254,10 @@ def _plan(operator: Shuffle, seed: int, holder: list[Block]) -> Rows:
 
 
 def _join_blocks(holder: list[Block]) -> list[Block]:
-    """Join blocks into fewer ones, so that a batch is gathered from few blocks and its rows are ordered only once.
+    """Concatenate blocks into fewer ones, so that each batch is gathered from few blocks.
 
-    Columns are joined one after the other, so that only about one group is in memory twice; columns that share rows
-    are joined together.
+    Columns are concatenated one after the other, so that only about one column is in memory twice. Columns of the same
+    deduplicated group are concatenated together.
     """
     if len(holder) == 1:
         return [holder.pop()]
@@ -274,7 +274,7 @@ def _join_blocks(holder: list[Block]) -> list[Block]:
 
 
 def _joined(parts: list[Block]) -> Block:
-    """Concatenate blocks like ``concat_blocks``, but release each column of ``parts`` once it is joined."""
+    """Concatenate blocks like ``concat_blocks``, but release each column of ``parts`` once it is concatenated."""
     if len(parts) == 1:
         return parts[0]
     whole = concat_blocks([part.only_columns({}) for part in parts])
@@ -283,7 +283,7 @@ def _joined(parts: list[Block]) -> Block:
     names = list(by_part[0])
     alone = [name for name in names if not any(isinstance(columns[name], GroupColumn) for columns in by_part)]
     done = {name: concat([columns.pop(name) for columns in by_part]) for name in alone}
-    done |= concat_each(by_part)  # columns that share rows still share them
+    done |= concat_each(by_part)  # columns of the same deduplicated group stay in one group
     return whole.only_columns({name: done[name] for name in names})
 
 
@@ -296,7 +296,7 @@ def _order(operator: Shuffle, seed: int, blocks: list[Block]) -> Index:
 
 
 def _group_values(block: Block, by: str) -> list[Any]:
-    """Return the value of ``by`` in each slot; None if the slot is dead."""
+    """Return the value of ``by`` in each slot; None if the row was skipped."""
     if by not in block.columns:
         raise missing_column(by, list(block.columns), "shuffle(by=...)")
     values: list[Any] = [None] * block.slots
@@ -306,7 +306,7 @@ def _group_values(block: Block, by: str) -> list[Any]:
 
 
 def group_order(values: list[Any], seed: int, interleave: int) -> Index:
-    """Return an order that sorts groups of equal values by hash; the rows of a group stay together and in order."""
+    """Return an order that sorts groups of equal values by hash. The rows of a group stay together and in order."""
     numbers: dict[Any, int] = {}
     codes = np.fromiter((numbers.setdefault(v, len(numbers)) for v in values), dtype=np.int64, count=len(values))
     hashes = np.fromiter((_value_hash(seed, v) for v in numbers), dtype=np.uint64, count=len(numbers))
@@ -318,13 +318,13 @@ def group_order(values: list[Any], seed: int, interleave: int) -> Index:
 
 
 def _value_hash(seed: int, value: Any) -> int:
-    """Return a hash that depends only on the seed and the value, so that filters commute with the shuffle."""
+    """Return a hash of only the seed and the value, so that filters commute with the shuffle."""
     text = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return hash_ints(seed, int.from_bytes(text, "little"))
 
 
 def _interleaved(order: Index, group: Index, lanes: int) -> Index:
-    """Assign group g to lane g % lanes, and take rows from the lanes in turns."""
+    """Assign group g to lane g % lanes, and interleave the rows of the lanes."""
     lane = group % lanes
     turn = np.empty(len(order), dtype=np.int64)
     for number in range(lanes):

@@ -1,4 +1,4 @@
-"""split: keep the rows of one part, chosen by a hash of the row key or of a column."""
+"""split: keeps the rows of one part; a hash of the row key or of a column determines a row's part."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Moved: TypeAlias = dict[int, int]
 
 @dataclass(frozen=True)
 class SplitRule:
-    """The rule that assigns rows to parts: part i has the hashes from ``bounds[i - 1]`` up to ``bounds[i]``.
+    """The rule that assigns rows to parts: part i has hashes from ``bounds[i - 1]`` to below ``bounds[i]``.
 
     Args:
         bounds: 64-bit unsigned integers, one for each part except the last.
-        by: the column whose value is hashed; None hashes the row key, without the pass of a ``repeat``.
+        by: the column whose value is hashed; None hashes the row key, which is then equal in all passes of ``repeat``.
     """
 
     bounds: tuple[int, ...]
@@ -49,7 +49,7 @@ class SplitRule:
         return replace(keys, repeat=0).hash(self.seed)
 
     def parts(self, hashes: Hashes) -> Index:
-        """Return the number of each hash's part, int64."""
+        """Return the index of the part of each hash, int64."""
         return np.searchsorted(np.array(self.bounds, dtype=np.uint64), hashes, side="right").astype(np.int64)
 
 
@@ -60,10 +60,10 @@ class SplitPart(RowOperator):
     Args:
         part, number: the name and the index of the part.
         rule: the rule of the whole split.
-        survey: finds the hashes to move so that no part is empty.
+        survey: finds hashes to move to other parts so that no part is empty.
 
     Raises:
-        PipelineError: while running, if it comes after a ``batch``.
+        PipelineError: while running, the operator comes after a ``batch``.
     """
 
     part: str
@@ -98,14 +98,14 @@ class SplitPart(RowOperator):
         if self.rule.by is not None:
             return None
         if not len(keys):
-            return np.zeros(0, dtype=bool)  # does not need the survey's pass
+            return np.zeros(0, dtype=bool)  # without running the survey
         return self._under(on_error).keeps(self.rule.key_hashes(keys))
 
     def _under(self, on_error: Skip | None) -> SplitPart:
         return replace(self, survey=self.survey.under(on_error))
 
     def keeps(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Return for each hash whether it is in this part, as a bool array."""
+        """Return whether each hash is in this part, as a bool array."""
         parts = self.rule.parts(hashes)
         for moved, number in self.survey.value.items():
             parts[hashes == np.uint64(moved)] = number
@@ -129,7 +129,7 @@ class SplitRows:
 
     def __call__(self, block: Block, env: Env) -> Block:
         rule = self.operator.rule
-        if rule.by is None:  # includes slots of failed rows, which also belong to one part
+        if rule.by is None:  # also applies to slots of skipped rows, which belong to one part, too
             keep = self.operator.keeps(rule.key_hashes(block.keys))
             return block if keep.all() else block.take(np.flatnonzero(keep))
         keep = self.operator.keeps(rule.hashes(block))
@@ -170,7 +170,7 @@ def hash_bounds(fractions: Mapping[str, float]) -> tuple[int, ...]:
 
 
 class Census:
-    """Finds out which parts have rows, and which hashes to move to empty parts.
+    """Finds the parts that have rows, and the hashes to move to empty parts.
 
     Args:
         rule: the rule of the split.
@@ -182,15 +182,15 @@ class Census:
         self._seen: list[Hashes] = [np.empty(0, dtype=np.uint64) for _ in range(parts)]
 
     def add(self, hashes: Hashes) -> bool:
-        """Add the hashes of rows; return True once every part has rows, so that nothing must be moved."""
+        """Add the hashes of rows; return True once every part has rows, so that no hash must be moved."""
         numbers = self._rule.parts(hashes)
         for number in range(self._parts):
             some = np.unique(np.concatenate([self._seen[number], hashes[numbers == number]]))
-            self._seen[number] = some[: self._parts + 1]  # enough to give one to each part and keep one
+            self._seen[number] = some[: self._parts + 1]  # enough to move one to each part and keep one
         return all(len(some) for some in self._seen)
 
     def moved(self) -> Moved:
-        """Return the hashes to move: an empty part gets one from the part with the most; every part keeps one."""
+        """Return the hashes to move: each empty part gets one from the part with the most hashes, if it has several."""
         moved: Moved = {}
         seen = [some.tolist() for some in self._seen]
         for number in range(self._parts):

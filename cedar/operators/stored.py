@@ -1,4 +1,4 @@
-"""Lookup tables of operators, stored in a file that all workers map into memory, so that no worker needs a copy."""
+"""Lookup tables of operators, stored in files that all workers map into memory, so that no worker needs a copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StoredTable:
         return _opened(self.path)
 
     def numbers(self, name: str) -> Any:
-        """Return a column of numbers as a read-only array."""
+        """Return a numeric column as a read-only array."""
         column = self.table.column(name)
         return numbers(column.chunk(0) if column.num_chunks else pa.nulls(0, column.type))
 

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Survey(Generic[T]):
-    """A pass over all rows, run once per policy in the coordinator; workers receive only its result.
+    """A pass over all rows, which the coordinator runs once per policy; workers receive only its result.
 
     Args:
-        make: runs the pass under a policy for rows that fail, and returns its result.
+        make: a function of the policy for rows that fail, which runs the pass and returns its result.
         on_error: the policy of the current run.
 
     Examples:
@@ -31,7 +31,7 @@ class Survey(Generic[T]):
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def under(self, on_error: Skip | None) -> Survey[T]:
-        """Return the survey for the policy of one run."""
+        """Return the survey with the policy of one run."""
         return replace(self, on_error=on_error)
 
     @property
@@ -47,5 +47,5 @@ class Survey(Generic[T]):
 
 
 def known(value: T) -> Survey[T]:
-    """Return a survey whose value is known, so that it needs no pass."""
+    """Return a survey with a known result, for which no pass runs."""
     return Survey[T](lambda _: value)

@@ -1,4 +1,4 @@
-"""take and skip: keep only the first units, or all except the first ones."""
+"""take and skip: keep only the first rows or batches, or all except the first ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
     """Return ``value`` as an int.
 
     Raises:
-        PipelineError: it is not an integer, or is below ``least``; the error names the user's line.
+        PipelineError: ``value`` is not an integer, or is below ``least``; the error names the user's line.
 
     Examples:
         >>> from cedar.operators.take import whole
@@ -86,7 +86,7 @@ class Take(_UnitCut):
 
 
 class TakeStream(Stream):
-    """A position ``at`` is [input position, units taken before it]."""
+    """A position ``at`` is [input position, number of units delivered before it]."""
 
     def __init__(self, source: Stream, n: int) -> None:
         self._source = source
@@ -142,7 +142,7 @@ class SkipRows(_UnitCut):
     """Skips the first ``n`` units (rows, or batches after a ``batch``).
 
     Args:
-        n: the number of units to leave out.
+        n: the number of units to skip.
         local: True counts on each rank separately.
 
     Raises:
@@ -164,7 +164,7 @@ class SkipRows(_UnitCut):
 
 
 class SkipStream(Stream):
-    """A position ``at`` is the input position; None is the beginning, whose input position may depend on the lap."""
+    """A position ``at`` is the input position, or None for the beginning, for which ``open_at`` seeks the input."""
 
     def __init__(self, source: Stream, n: int) -> None:
         self._source = source

@@ -1,7 +1,7 @@
 """Transforms: functions that work on whole columns and declare their result types.
 
-``map`` accepts them: ``p.map(FirstX(20), "history")`` runs once per block instead of once per row. They are plain
-values: equal parameters make equal transforms. A row's result depends only on the row, and on its draws if random.
+``map`` accepts transforms: ``p.map(FirstX(20), "history")`` runs once per block instead of once per row. Transforms
+with equal parameters are equal. A row's result depends only on the row, and on its random draws if there are any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN = (str, int, float, tuple, type(None))
 
 
 class BadValues(Exception):
-    """A transform failed on some rows: holds the problem by row, and the fix."""
+    """Raised by a transform that failed on some rows, with the problem of each row and a fix."""
 
     def __init__(self, rows: dict[int, str], fix: str) -> None:
         super().__init__(next(iter(rows.values()), ""))
@@ -35,12 +35,12 @@ class Transform(ABC):
     """A function of one or several columns; subclasses are frozen dataclasses.
 
     Attributes:
-        arity: the number of columns that it reads; None for one or more.
-        outputs: the number of columns that it writes; None for as many as it reads.
-        random: whether it draws random numbers, so that ``columns`` receives ``draws=``.
-        per_row: whether time is spent per row rather than per call, so that small blocks are worth their overhead.
-        waits: whether it may wait for I/O, such as a service or a file.
-        larger: whether its result is known to be larger than its input, as for decoded images.
+        arity: the number of columns that the transform reads; None for one or more.
+        outputs: the number of columns that the transform writes; None for as many as it reads.
+        random: whether the transform draws random numbers, so that ``columns`` receives ``draws=``.
+        per_row: whether most time is spent per row rather than per call, so that small blocks have little overhead.
+        waits: whether the transform may wait for I/O, such as a service or a file.
+        larger: whether the result is known to be larger than the input, as for decoded images.
         mixes_rows: whether a row's result depends on the row's batch; such a transform works only after ``batch``.
         chain: the ``Chain`` that fuses several such transforms into one kernel; None if they cannot be fused.
     """
@@ -56,7 +56,7 @@ class Transform(ABC):
 
     @abstractmethod
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
-        """Return the type of the result for columns of these types; a tuple if it writes several columns.
+        """Return the type of the result for columns of these types; a tuple if the transform writes several columns.
 
         Raises:
             PipelineError: the transform does not accept these types.
@@ -64,38 +64,38 @@ class Transform(ABC):
 
     @abstractmethod
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
-        """Return the result for columns of accepted types, one entry per row; a tuple if it writes several columns.
+        """Return the result for columns of accepted types, one entry per row; a tuple of results for several columns.
 
-        A random transform receives ``draws=``, the draws of the rows.
+        A random transform receives ``draws=``, the rows' random draws.
 
         Raises:
             BadValues: some rows have no result.
         """
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
-        """Return each row's random choices by name, for people to read, from the same numbers as ``columns``.
+        """Describe each row's random choices, as a dict by name, computed from the same draws as in ``columns``.
 
-        By default, this is the row's seed as ``word``: ``Draws(np.array([word], np.uint64))`` gives its numbers again.
+        By default, the dict contains the row's seed as ``word``: ``Draws(np.array([word], np.uint64))`` repeats draws.
 
         Args:
-            draws: the draws of the rows, for each of which ``columns`` has a result.
+            draws: the draws of the rows, on each of which ``columns`` succeeded.
             columns: the columns that the transform reads.
         """
         del columns
         return [{"word": word} for word in draws.words.tolist()]
 
     def tolerance(self, above: Sequence[Transform]) -> str:
-        """Return how far the result may differ with ``exact=False`` before the transforms ``above``; "": not at all."""
+        """Describe how far the result may differ with ``exact=False`` before the transforms ``above``; "" if exact."""
         del above
         return ""
 
     def like(self, sample: Callable[[], Column]) -> ColumnType | None:
-        """Return the type that a sample of an object column shows, which all rows must have; None: types may differ."""
+        """Return the type of all rows of an object column, inferred from a sample; None if types may differ."""
         del sample
         return None
 
     def __call__(self, *values: Any, draws: Draws | None = None) -> Any:
-        """Return the result for one row, given as Python values; ``draws`` holds that row's draws, if it is random.
+        """Return the result for one row, given as Python values; a random transform also needs the row's ``draws``.
 
         Raises:
             PipelineError: the transform does not accept the values' types.
@@ -112,15 +112,15 @@ class Transform(ABC):
 
     @property
     def identity(self) -> str:
-        """Identifies the transform and its plain parameters; a resume warns if it changed. A subclass with parameters
-        that are not plain values, such as a vocabulary, must add them.
+        """Identifies the transform and its plain parameters in a string; resuming warns if it changed. Subclasses must
+        add parameters that are not plain values, such as a vocabulary.
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else vars(self)
         return f"{type(self).__name__}{ {name: v for name, v in values.items() if isinstance(v, _PLAIN)} }"
 
     @property
     def pooled(self) -> bool:
-        """Whether it works in a library's threads, whose CPU time the calling thread does not include."""
+        """Whether a library's threads do the work, so that the calling thread's CPU time does not include it."""
         return False
 
     def unfit(self, kind: ColumnType, wants: str) -> PipelineError:
@@ -151,7 +151,7 @@ def check_transform(
     """Check that the arguments of ``map`` fit a transform.
 
     Raises:
-        PipelineError: they do not; the error names the user's line.
+        PipelineError: an argument does not fit; the error names the user's line.
     """
     name, arity = type(transform).__name__, transform.arity
     if not columns or (arity is not None and len(columns) != arity):

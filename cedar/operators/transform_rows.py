@@ -22,7 +22,7 @@ from cedar.operators.transform import BadValues, Transform, as_tuple
 class TransformRows:
     """The kernel of one transform; ``draw`` is the operator's own seed, for a random transform.
 
-    For ``exact`` and ``like``, see ``Link``.
+    ``Link`` describes ``exact`` and ``like``.
     """
 
     transform: Transform
@@ -86,13 +86,13 @@ class TransformRows:
         return Link(self.transform, self.reads, self.writes, self.exact, self.like)
 
     def fuse(self, above: object) -> ChainRows | None:
-        """Return this kernel fused with the next one; None if their family cannot fuse them."""
+        """Return a kernel that fuses this one with the next; None if no chain can fuse them."""
         return ChainRows((self,)).fuse(above)
 
 
 @dataclass(frozen=True)
 class ChainRows:
-    """The kernel of several transforms of one family, applied one after the other."""
+    """The kernel of several transforms of one family, which a ``Chain`` runs together."""
 
     parts: tuple[TransformRows, ...]
     row_wise: ClassVar[bool] = True
@@ -117,7 +117,7 @@ class ChainRows:
 
     @property
     def inexact(self) -> bool:
-        """Whether the result may differ from running the transforms separately."""
+        """Whether results may differ from those of running the transforms separately."""
         return not all(part.exact for part in self.parts)
 
     def fuse(self, above: object) -> ChainRows | None:
@@ -130,7 +130,7 @@ class ChainRows:
 
 
 def _result_without_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
-    """Return the result for a block without rows whose types are unknown; None for any other block."""
+    """Return the result for a block without rows and with unknown types; None for any other block."""
     known = block.known_types
     if all(known.get(name) is not UNKNOWN for part in parts for name in part.reads):
         return None
@@ -138,7 +138,7 @@ def _result_without_rows(block: Block, parts: Sequence[TransformRows]) -> Block 
 
 
 def _drop_failed(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, ChainFault]) -> Block:
-    """Return the block without failed rows; each failure is attributed to the transform that had no result.
+    """Return the block without failed rows; attribute each failure to the transform that failed.
 
     Raises:
         RowError: a failure ends the run; the error names the first failed row of the first such transform.

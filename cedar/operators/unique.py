@@ -1,4 +1,4 @@
-"""unique: keep one row of each distinct value: one pass over all rows finds the repeats, then a filter drops them."""
+"""unique: keeps one row per distinct value. A first pass over all rows finds repeats, and then a filter drops them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Repeats:
     """The rows to drop, by the hashes of their keys.
 
     Args:
-        seed: the seed of the hashes, chosen so that no kept row has the same hash as a dropped one.
-        dropped: a table whose column ``key`` holds the hashes of dropped rows, uint64, ascending.
+        seed: the seed of the hashes, chosen so that no kept row has the same hash as a dropped row.
+        dropped: a table whose column ``key`` contains the hashes of dropped rows, uint64, ascending.
     """
 
     seed: int
     dropped: StoredTable
 
     def holds(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Return for each row whether it is dropped, as a bool array."""
+        """Return whether each row is dropped, as a bool array."""
         hashes = keys.hash(self.seed)
         dropped = self.dropped.numbers("key")
         if not len(dropped):
             return np.zeros(len(hashes), dtype=bool)
-        order, _ = sort_by_first_bits(hashes)  # in hash order, lookups touch neighboring memory pages
+        order, _ = sort_by_first_bits(hashes)  # so that successive lookups touch neighboring memory pages
         asked = hashes[order]
         found = np.zeros(len(hashes), dtype=bool)
         found[order] = dropped[np.minimum(np.searchsorted(dropped, asked), len(dropped) - 1)] == asked
@@ -52,12 +52,12 @@ class Unique(RowOperator):
 
     Args:
         subset: the columns to compare; None for all.
-        keep: which of the rows with equal values to keep.
+        keep: which one of the rows with equal values to keep.
         survey: finds the rows to drop.
         called: the operator's name in messages.
 
     Raises:
-        PipelineError: while running, if it comes after a ``batch``.
+        PipelineError: while running, the operator comes after a ``batch``.
     """
 
     subset: tuple[str, ...] | None
@@ -97,7 +97,7 @@ class Unique(RowOperator):
 
 @dataclass(frozen=True)
 class UniqueRows:
-    """The kernel of ``unique``. It keeps all rows of a sample, which is used only for types."""
+    """The kernel of ``unique``. It keeps all rows of samples, which are used only to infer types."""
 
     survey: Survey[Repeats]
     row_wise: ClassVar[bool] = True  # splitting a block does not change results

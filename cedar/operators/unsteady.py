@@ -1,4 +1,4 @@
-"""Detection of nondeterministic functions: they draw from a global generator, so runs cannot be reproduced."""
+"""Detects functions that draw from a global random generator, so that runs cannot be reproduced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = (
 
 
 class GeneratorChanged(list[Any]):
-    """The results of calls that changed the state of a global random generator."""
+    """A list of results of calls that changed the state of a global random generator."""
 
 
 def generator_states() -> bytes:

@@ -1,4 +1,4 @@
-"""Hashes of the values of a column, which are the same in every process, machine and version."""
+"""Hashes of a column's values that are equal in every process, on every machine and in every version."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cedar.core.block import python_values
 from cedar.core.columns import Column, Index
 from cedar.core.cursor import Hashes, hash_array, hash_ints, hash_names
 
-_NULL = 0x6E756C6C  # the number that is hashed for a null
+_NULL = 0x6E756C6C  # hashed in place of a null
 
 
 def value_hashes(column: Column, seed: int) -> Hashes:
-    """Return a hash of each value, uint64[rows]; equal values have equal hashes, and nulls have one, too.
+    """Return a hash of each value, uint64[rows]. Equal values have equal hashes, and all nulls have the same hash.
 
     Examples:
         >>> a, b, c = value_hashes(pa.array([7, 7, 8]), seed=0).tolist()
@@ -42,10 +42,10 @@ def value_hashes(column: Column, seed: int) -> Hashes:
 
 
 def sort_by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
-    """Return the rows sorted by the first bits of their hashes (ties in row order), int64, and these bits, uint64.
+    """Sort rows by the first bits of their hashes; return row indices (ties in row order), int64, and the bits, uint64.
 
-    Each number that is sorted holds the first bits of a hash and, in place of its last bits, the row. Sorting these
-    numbers takes a tenth of the time of sorting rows by hash.
+    Each sorted number consists of the first bits of a hash, followed by the row index. Sorting these numbers takes a
+    tenth of the time of sorting rows by hash.
 
     Examples:
         >>> sort_by_first_bits(np.array([1 << 60, 7, 1 << 50, 2], dtype=np.uint64))[0].tolist()

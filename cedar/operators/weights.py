@@ -1,4 +1,4 @@
-"""Compute the weight or the cost of each row from a column or an expression."""
+"""Computes the weight or cost of each row from a column or an expression."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weight_columns(weights: Any) -> list[str]:
 
 
 def require_weights(expr: Any, label: str) -> None:
-    """Raise PipelineError unless an expression names its columns and gives one value for each row."""
+    """Raise PipelineError unless an expression is row-wise and names its columns explicitly."""
     require_elementwise(expr, label)
     if columns_of(expr) is None:
         problem = "reads columns that depend on the schema"
@@ -55,7 +55,7 @@ def live_weights(block: Block, weights: Any, site: Site | None, use: tuple[str, 
     """Return the weight of each live row, float64; ``use`` names the operator and the purpose in messages.
 
     Raises:
-        PipelineError: the column is missing or does not hold numbers.
+        PipelineError: the column is missing or not numeric.
         RowError: a weight is null, NaN, infinite or negative.
     """
     if weights is None:
@@ -67,7 +67,7 @@ def live_weights(block: Block, weights: Any, site: Site | None, use: tuple[str, 
 
 
 def checked_weights(block: Block, values: Weights, site: Site | None, use: tuple[str, str]) -> Weights:
-    """Return the live rows' weights unchanged after checking them.
+    """Check the weights of live rows, and return them unchanged.
 
     Raises:
         RowError: a weight is NaN, infinite or negative.
@@ -115,7 +115,7 @@ def _floats(column: Column, weights: Any, site: Site | None, use: tuple[str, str
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type can be used as weights without conversion."""
+    """Return whether values of an Arrow type can be used as weights without conversion."""
     kinds = pa.types
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind))
 

@@ -1,4 +1,4 @@
-"""Batch values: results of a function on a whole batch that are not a dict of columns, and are delivered unchanged."""
+"""Batch values: results for whole batches that are not dicts of columns. The loader delivers them unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNIT = "batch starting at row"
 def call_batch(
     call: Call, columns: tuple[str, ...], block: Block, env: Env, rows: bool = False
 ) -> tuple[Any, Failure | None]:
-    """Call a function once on a batch's arrays, or on its ``rows``; return (result, None) or (None, failure)."""
+    """Call a function on a batch's arrays, or on a list of its ``rows``; return (result, None) or (None, failure)."""
     given = [list(block.rows())] if rows else batch_arguments(block, columns, call.blame)
     hashes = key_hashes(block, env, call.draw)[:1] if call.random else None
     results, failures = call.run(env, [[argument] for argument in given], 1, hashes)
@@ -30,12 +30,12 @@ def call_batch(
 
 
 def block_with_value(block: Block, value: Any) -> Block:
-    """Return a block with the slots of a batch that holds one value for the whole batch instead of columns."""
+    """Return a block that contains one value for a whole batch instead of columns, and the keys of the batch's rows."""
     return Block({VALUE: objects([value])}, block.keys, block.dead, aligned=False)
 
 
 def delivered(values: Any, tensors: bool) -> list[Any]:
-    """Return batch values that the caller owns: arrays are writable, and become torch tensors if ``tensors``."""
+    """Prepare batch values for the caller: make arrays writable, and convert them to torch tensors if ``tensors``."""
 
     def own(array: Any) -> Any:
         if not isinstance(array, np.ndarray):
@@ -52,11 +52,11 @@ def delivered(values: Any, tensors: bool) -> list[Any]:
 
 @dataclass(frozen=True)
 class MapToValue:
-    """The kernel of a function whose results are delivered unchanged: one call per batch.
+    """The kernel of a function that is called once per batch and whose results are delivered unchanged.
 
     Args:
         call: the function.
-        rows: True passes a list of the batch's rows; False the arrays by column or the previous function's result.
+        rows: True passes a list of the batch's rows; False passes arrays by column, or the previous function's result.
     """
 
     call: Call

@@ -1,4 +1,4 @@
-"""zip: combine the columns of several inputs row by row."""
+"""zip: combines the columns of several inputs row by row."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _RUN = 1024  # rows per task, if available; does not affect results
 
 @dataclass(frozen=True)
 class Zip(StreamOperator):
-    """Combines row i of every input, up to the end of the shortest; rows keep the keys of the first input.
+    """Combines row i of every input, up to the end of the shortest input; rows keep the keys of the first input.
 
-    A row that was skipped in one input is skipped in the result. After ``batch``, it combines batch i of every input,
-    and these must have the same number of rows.
+    A row that was skipped in one input is skipped in the result. After ``batch``, the operator combines batch i of
+    every input; these batches must have the same number of rows.
 
     Args:
-        local: True pairs each rank's share separately.
+        local: True combines each rank's share of the inputs separately.
 
     Raises:
-        PipelineError: two inputs share a column name, only some inputs give batches, or batch lengths differ.
+        PipelineError: two inputs share a column name, only some inputs deliver batches, or batch lengths differ.
 
     Examples:
         >>> from cedar.operators.zip import Zip
@@ -135,7 +135,7 @@ def _merge_slots(blocks: Sequence[Block]) -> Block:
 
 
 def _merge_batches(blocks: Sequence[Block], site: Site | None) -> Block:
-    """Combine batches whose rows match only by index; keep the slots of skipped rows for the report."""
+    """Combine batches in which row i of each input belongs together; keep the slots of skipped rows for the report."""
     if len({len(block) for block in blocks}) > 1:
         lengths = ", ".join(f"{len(b)} rows in input {i}" for i, b in enumerate(blocks))
         raise PipelineError(
@@ -184,7 +184,7 @@ class ZipFlow(Flow):
         self._context = stream.context
         self._buffers = [Buffer(s.open(p, lap), p) for s, p in zip(stream.inputs, at, strict=True)]
         self._under_way = 0
-        self._room = math.inf  # units that may still be requested
+        self._room = math.inf  # the number of units that may still be requested
         self._ahead: OrderedTasks[Piece] = OrderedTasks(self._step)
 
     def limit(self, units: int) -> None:
@@ -215,7 +215,7 @@ class ZipFlow(Flow):
         return Piece(runs[0], at, batch=batch), self._context.submit(merge, runs, batch, self._context.site)
 
     def _units(self, wait: bool) -> int | Pending | None:
-        """Return how many units every input has; while tasks are in progress, wait for a run of full length."""
+        """Return how many units are available from every input; while tasks run, wait until a full run is available."""
         while True:
             shortest = min(self._buffers, key=lambda b: (b.units, not b.ended))
             if shortest.ended:
