@@ -86,7 +86,7 @@ def length_changing(fn: F) -> F:
 
 
 def mark(transform: Any, algebra: Algebra) -> None:
-    """Mark one instance of a frozen dataclass whose algebra depends on its parameters."""
+    """Mark a single instance of a frozen dataclass, for classes whose algebra mark depends on parameters."""
     object.__setattr__(transform, _MARK, algebra)
 
 

@@ -26,7 +26,7 @@ def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
 
 
 def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Any]:
-    """Return a batch's arrays, one per named column; without names, a dict of all columns or the batch's one value."""
+    """Return a batch's arrays, one per name in ``columns``; without names, a dict of all columns or the batch value."""
     if VALUE in block.columns and not columns:
         return [block.columns[VALUE][0]]
     arrays = numpy_columns(block, columns or tuple(block.columns), blame)

@@ -63,7 +63,7 @@ def is_compiling() -> bool:
 
 
 def _load(module: str) -> None:
-    """Load a module's compiled kernels if they are on disk; the caller holds the lock."""
+    """Load a module's compiled kernels if they are on disk. The caller must hold ``_lock``."""
     try:
         found = native.load(module)
     except ImportError as error:
@@ -89,7 +89,7 @@ class _CompileQueue:
         self._thread: threading.Thread | None = None
 
     def enqueue(self, module: str, names: Sequence[str]) -> None:
-        """Add a module to the queue; the caller holds the lock."""
+        """Add a module to the queue. The caller must hold ``_lock``."""
         self.known.add(module)
         self._waiting.append((module, names))
         if self._thread is None:
@@ -194,7 +194,7 @@ def _exit_with_parent(parent: int) -> None:
 
 
 def _reset_after_fork() -> None:
-    """Reset the queue in a forked process, where the compiling thread does not exist."""
+    """Replace the queue in a forked process, because the compiling thread does not exist there."""
     global _compile_queue  # noqa: PLW0603
     _compile_queue = _CompileQueue()
 

@@ -277,7 +277,7 @@ def row_costs(rows: Rows, by: Any, site: Site | None) -> Weights:
     """Return the cost of each row, float64[slots]; NaN where an earlier operator skipped the row.
 
     Raises:
-        PipelineError: the column is missing, or holds neither numbers nor values with a length.
+        PipelineError: the column is missing, or its values are neither numbers nor have a length.
         RowError: a cost is null, NaN, infinite or negative, or the function failed on a row.
     """
     block = rows.gather()

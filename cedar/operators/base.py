@@ -50,7 +50,7 @@ class Effects:
         writes: the columns that the operator writes or removes; None means the whole row.
         random: True if the result depends on the operator's random generator.
         rows: the ratio of input rows to output rows.
-        per_row: True if Python code runs once per row, so that small blocks are worth their overhead.
+        per_row: True if Python code runs once per row, so that the overhead of small blocks is not significant.
         cost: an estimate in seconds per row; None if unknown.
         survivors: the columns that remain in addition to those written; None if all others remain.
         algebra: the kind of change that a transform of one column makes; it decides which transforms commute.
@@ -91,7 +91,7 @@ class Instances:
 
     @contextmanager
     def borrow(self, operator: int, make: Callable[[], Any]) -> Iterator[Any]:
-        """Lend an instance that no other thread uses at the same time.
+        """Return a context manager for an instance that no other thread uses at the same time.
 
         Raises:
             PipelineError: the run ended before an instance could be constructed.
@@ -130,7 +130,7 @@ class Instances:
         return not self._constructing and self._caller_thread in (None, threading.get_ident())
 
     def leave(self) -> None:
-        """Record that the caller works on a batch; first wait for any constructor in progress."""
+        """Record that the caller now works on a batch; before that, wait for the end of a running constructor."""
         if not self.runs_concurrently_with_caller:
             return
         with self._lock:
@@ -139,7 +139,7 @@ class Instances:
             self._caller_thread = threading.get_ident()
 
     def enter(self) -> None:
-        """Record that the caller waits for a batch."""
+        """Record that the caller now waits for a batch, so that constructors may run."""
         if self._caller_thread is None:
             return
         with self._lock:
@@ -333,7 +333,7 @@ class Operator(ABC):
         return None
 
     def merge_key(self) -> Hashable | None:
-        """Return a key, so that operators with equal keys and the same input are computed once; None never merges.
+        """Return a key; operators with equal keys and the same input are computed only once. None prevents this.
 
         ``by_content`` of cedar.operators.merging builds a key from a dataclass's fields.
         """
@@ -353,7 +353,7 @@ class Operator(ABC):
 
     @property
     def results(self) -> Sequence[str | None]:
-        """The names of results that the operator can omit one by one; None for a result of possibly several columns."""
+        """The names of results that the operator can omit separately; None for a result that may be several columns."""
         return ()
 
     def never_fails(self, result: int, types: Schema) -> bool:
@@ -393,7 +393,7 @@ class RowOperator(Operator):
 
     @property
     def keeps_rows(self) -> bool:
-        """True if the operator's output has the same slots as its input."""
+        """Whether the operator's output has the same slots (row positions) as its input."""
         return self.effects().rows == "1:1"
 
     def policy(self) -> Skip | None:
@@ -462,23 +462,23 @@ class StreamOperator(Operator):
 
     # ---- capabilities, like those of ``Operator`` ----
     alike: ClassVar[bool] = False  # all inputs must have the same columns
-    paired: ClassVar[bool] = False  # row i of every input makes output row i, so inputs are read in lockstep
+    paired: ClassVar[bool] = False  # row i of all inputs together becomes output row i
     recounts: ClassVar[bool] = False  # the number of output rows has no fixed ratio to the number of input rows
-    moves_rows: ClassVar[bool] = False  # buffers and moves single rows, so it should run before rows grow large
+    moves_rows: ClassVar[bool] = False  # buffers and reorders rows, so it should run before operators that enlarge rows
     preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
     reports_splits_started: ClassVar[bool] = (
         False  # whether output pieces report how much of a lane was started, as input pieces do
     )
     any_order: ClassVar[bool] = False  # accepts rows in any order; its position is the end of the last row that it used
     over_ranks: ClassVar[bool] = False  # moves rows between the batches of different ranks at the same step
-    shares: ClassVar[bool] = False  # the outputs for an epoch's lanes together equal the output for the whole epoch
+    shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
     batch_rows: int | None = None  # the rows per batch, if the operator makes batches
     last: str | None = "keep"  # what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps
     max_rows: int | None = None  # the maximum number of rows in an output unit
     first: int | None = None  # the number of leading units that the operator keeps
     cuts: ClassVar[bool] = False  # drops units by their position in its input
     repeats: ClassVar[bool] = False  # reads its input more than once
-    mixes: ClassVar[bool] = False  # draws from its inputs by weights, which may change
+    mixes: ClassVar[bool] = False  # draws rows from its inputs by weights, which may change during a run
     joins: ClassVar[bool] = False  # an output row may consist of several input rows
     shuffles: ClassVar[bool] = False  # delivers rows in a different order in each epoch
 

@@ -116,7 +116,7 @@ class BatchStream(Stream):
         return [self._source.start(), 0]
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        if self._refills:  # the number of input rows is known only after a run
+        if self._refills:  # how many input rows precede a batch is known only after a run
             return [self.start(), unit]
         return [self._source.seek(unit * self._size, lap), 0]
 
@@ -223,7 +223,7 @@ class PadBatch:
 
     size: int
     types: dict[str, ColumnType]
-    only_empty: bool = False  # pad only batches without columns
+    only_empty: bool = False  # True pads only batches without columns
 
     def __call__(self, block: Block, env: Env) -> Block:
         if self.only_empty and block.columns:

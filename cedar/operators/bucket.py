@@ -199,7 +199,7 @@ class BucketStream(Stream):
 
 @dataclass(frozen=True, eq=False)
 class _BucketedPiece:
-    """A piece with the bucket of each row; ``before`` is the number of rows in earlier pieces, per bucket."""
+    """A piece with the bucket index of each row; ``before`` is the number of rows per bucket in earlier pieces."""
 
     number: int
     piece: Piece
@@ -248,7 +248,7 @@ class BucketFlow(Flow):
         self._source = stream.source.open(position, lap)
         self._ahead = OrderedTasks(task_per_piece(self._source, self._measure))
         self._buckets = [_LengthBucket(size) for size in stream.operator.batch_sizes]
-        self._skip = np.array(given, dtype=np.int64)  # rows per bucket delivered before this flow was opened
+        self._skip = np.array(given, dtype=np.int64)  # number of rows per bucket delivered before this flow was opened
         self._given = self._skip.copy()
         self._seen = np.zeros(len(given), dtype=np.int64)
         self._pieces = 0

@@ -44,7 +44,7 @@ class Chain(Protocol):
     """
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
-        """Return whether the transform ``above`` can be appended to the chain ``below``."""
+        """Return whether the transform ``above`` can be appended to the chain of transforms ``below``."""
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]

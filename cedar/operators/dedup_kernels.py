@@ -73,7 +73,7 @@ class OncePerGroup(_WrappedKernel):
         return block.with_columns(group | {name: _for_rows(values, narrow) for name, values in made.items()})
 
     def _unique(self, block: Block, rows: dict[str, Any], sharing: RowSharing, env: Env) -> dict[str, Any] | None:
-        """Return the results for the unique rows; None if the kernel fails or drops rows."""
+        """Return the kernel's results for the unique rows; None if it fails or drops rows."""
         few = Block(rows, block.live_keys().take(sharing.first) if block.aligned else block.keys, aligned=block.aligned)
         try:
             done = self.kernel(few, env)

@@ -261,7 +261,7 @@ _PARTS = {  # node kinds that are row-wise if these of their parts are row-wise
 
 
 def _refusals(node: Json) -> Iterator[str]:
-    """Yield the reasons why this node, or one inside it, is not row-wise."""
+    """Yield the reasons why this node, or any node inside it, is not row-wise."""
     kind, body = kind_of(node)
     if kind in {"Column", "Selector", "Element", "Field"}:
         return

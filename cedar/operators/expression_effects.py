@@ -126,7 +126,7 @@ class _Judging:
         if kind is None:  # only possible in an expression on a list's items
             self.fails = True
             return
-        if not all(types):  # polars cannot determine the type of one of the operands
+        if not all(types):  # polars cannot determine the type of some operand
             self.fails = True
             self._refuse(None if kind.takes(ANY, ANY) else f"{kind.forms[0]} of types that polars does not tell")
             return

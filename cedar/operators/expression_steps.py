@@ -151,7 +151,7 @@ class _StepWalk:
         self.row: list[str] = []
 
     def hide(self, gone: Iterable[str]) -> list[pl.Expr]:
-        """Return expressions that keep dropped columns under hidden names if nothing has read them."""
+        """Return expressions that keep dropped columns under hidden names if no step has read them."""
         hidden = []
         for name in gone:
             if name in self.fresh:
@@ -410,7 +410,7 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
 
 
 def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
-    """Run an expression on zero rows, which raises errors such as for comparing strings with numbers."""
+    """Run an expression on zero rows, to raise errors that types do not show, such as for comparing text and numbers."""
     problem = _error_on_empty_frame(expr, _empty_frame(columns))
     if problem is not None:
         fix = "cast its columns, if their types do not go together"

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a row failed: the error message, a shorter one for the quarantine, the fix, and the exception."""
+    """The reason why a row failed: the message, a shorter message for the quarantine, a fix, and the exception."""
 
     what: str
     short: str

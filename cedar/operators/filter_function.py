@@ -25,9 +25,9 @@ class FilterFunction(RowOperator):
     """Keep the rows for which ``fn`` returns True.
 
     Args:
-        fn: takes the values of ``columns``, or the row as a dict if no columns are named; returns a bool. After a
-            ``batch`` it takes arrays and decides on the whole batch.
-        columns: the columns read.
+        fn: a function of the values of ``columns``, or of the row as a dict without ``columns``, that returns a bool.
+            After a ``batch``, it receives arrays and decides on the whole batch.
+        columns: the columns that ``fn`` receives.
         on_error: the policy for rows on which ``fn`` fails.
         random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
         named: a name that keys the draws, instead of the operator's position in the pipeline.
@@ -111,7 +111,7 @@ class FilterRows:
 
 @dataclass(frozen=True)
 class FilterBatch:
-    """The kernel of ``filter`` after a ``batch``: one bool per batch; False leaves a block without slots."""
+    """The kernel of ``filter`` after a ``batch``. The function returns one bool per batch; False drops the batch."""
 
     call: Call
     columns: tuple[str, ...]

@@ -233,7 +233,7 @@ class Marks:
         return next((e for e in self.bad if self._holds(e) or replace(e.mark, divisible=False) == at), None)
 
     def _holds(self, bad: BadRow) -> bool:
-        """Return whether ``bad`` is a block that contains the current rows or, while reading, was of this operator."""
+        """Return whether ``bad`` is a block of this operator with any current row; while reading, any block."""
         if not bad.block or bad.mark.operator != self._mark.operator:
             return False
         return self._block is None or bad.mark.key in each_key(self._block.keys)

@@ -34,9 +34,9 @@ NO_ROWS = "a sample that had no rows"
 
 @dataclass(frozen=True)
 class SampledResults:
-    """The results of a function on the first rows, the rows' references, and the first failure with its row.
+    """The results of a function on the first rows, references to these rows, and the first failure with its row.
 
-    The function was called on ``asked`` rows, and failed on ``failed`` of them.
+    ``asked`` is the number of rows on which the function was called, and ``failed`` of these calls failed.
     """
 
     results: list[Any]
@@ -49,7 +49,7 @@ class SampledResults:
     def of(
         results: list[Any], rows: list[RowRef | None], failures: Mapping[int, Failure], keys: Keys
     ) -> SampledResults:
-        """Return the sampled results of rows with these keys, some of which failed."""
+        """Return the sampled results for rows with these keys, including the failures."""
         first = min(failures, default=None)
         failure = None if first is None else (failures[first], keys.ref(first))
         return SampledResults(results, rows, failure, len(failures), len(keys))

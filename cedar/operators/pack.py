@@ -106,7 +106,7 @@ class Pack(StreamOperator):
         return {name: self._packed(types[name]) for name in self.names(types, None)} | self._added()
 
     def names(self, types: Mapping[str, ColumnType], site: Site | None) -> tuple[str, ...]:
-        """Return the columns to pack, and check that they can hold ``value``."""
+        """Return the columns to pack, and check that their dtypes can represent ``value``."""
         names = token_columns(types, self.columns, site)
         check_fill(self.value, {name: token_dtype(types.get(name, UNKNOWN)) for name in names}, "pack", site)
         return names

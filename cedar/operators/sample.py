@@ -356,7 +356,7 @@ class SampleFlow(Flow):
         self._stream = stream
         self._survey = survey
         self._lap = lap
-        self._next = run  # the next run to read, up to self._stop
+        self._next = run  # the index of the next run to read; the source is read up to run ``self._stop``
         self._stop = run
         self._source: Flow | None = None
         self._ahead: OrderedTasks[int] = OrderedTasks(self._step)

@@ -27,7 +27,7 @@ from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamO
 
 _GROUP_BYTES = 16 << 20  # small blocks are concatenated up to this size, so that batches need few blocks
 _EMPTY_BLOCK = Block({}, no_keys())
-_AHEAD_BYTES = 64 << 20  # windows smaller than this are collected while the previous one is consumed
+_AHEAD_BYTES = 64 << 20  # after a smaller window, the next one is prefetched while it is consumed
 
 
 @dataclass(frozen=True)

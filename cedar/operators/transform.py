@@ -134,7 +134,7 @@ def as_tuple(made: Any) -> tuple[Any, ...]:
 
 
 def one_row(value: Any) -> Any:
-    """Return a column that holds one row with this value."""
+    """Return a column with one row that contains this value."""
     if isinstance(value, np.ndarray) and value.ndim:
         return value[None] if value.dtype != object else objects([value])
     return pa.array([value])

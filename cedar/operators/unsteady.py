@@ -14,7 +14,7 @@ import numpy as np
 
 from cedar.operators.row_wise import same_value
 
-ROWS = 8  # the number of rows on which a function is called again
+ROWS = 8  # the number of rows on which a function is called again, to compare results
 TEXT = (
     "{} is not deterministic: it draws from a global random generator, and called again on the first rows it returned "
     "different results. Runs and resumes will differ. Pass random=True, and draw from the generator that the function "

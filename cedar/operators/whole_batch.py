@@ -22,7 +22,7 @@ UNIT = "batch starting at row"
 def call_batch(
     call: Call, columns: tuple[str, ...], block: Block, env: Env, rows: bool = False
 ) -> tuple[Any, Failure | None]:
-    """Call a function on a batch's arrays, or on a list of its ``rows``; return (result, None) or (None, failure)."""
+    """Call a function on a batch's arrays or, with ``rows``, on its list of rows; return (result, failure)."""
     given = [list(block.rows())] if rows else batch_arguments(block, columns, call.blame)
     hashes = key_hashes(block, env, call.draw)[:1] if call.random else None
     results, failures = call.run(env, [[argument] for argument in given], 1, hashes)

@@ -173,7 +173,7 @@ def topology(node: Node) -> str:
 
 
 def calls_functions(node: Node) -> bool:
-    """Return whether user code runs at or below the node."""
+    """Return whether the node or any of its inputs, direct or indirect, runs user code."""
     return any(current.operator.calls_functions for current in walk(node))
 
 

@@ -210,7 +210,7 @@ def _requested_place(nodes: Sequence[Node]) -> str:
 
 
 def _changes_place(below: str, place: str) -> bool:
-    """Return whether an operator runs on a different executor than its input; with ``place=""``, it does not."""
+    """Return whether an operator runs on a different executor than its input; ``place=""`` means the input's."""
     return place not in ("", below) and (place not in HERE or below not in HERE)
 
 
@@ -392,7 +392,7 @@ class _Lowering:
         return i, joined, []
 
     def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
-        """Add a stage that reads splits, and stages for operators that ``read_with`` moves out of it."""
+        """Add a stage that reads splits, and further stages for the operators that do not run in reading tasks."""
         streaming = any(segment.streaming for segment in segments)
         first = segments[0].source
         cut = 0

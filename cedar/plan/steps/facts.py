@@ -137,7 +137,7 @@ class Facts:
             gone += [child for child in dict.fromkeys(node.inputs) if self._leaves(node, child) == 0]
 
     def _leaves(self, node: Node, child: Node) -> int | None:
-        """Remove ``node`` from the consumers of ``child``; return how many remain, or None if it was not one."""
+        """Remove ``node`` from the consumers of ``child``; return the number left, or None if it was not a consumer."""
         before = self.consumers.get(id(child), [])
         after = [each for each in before if each is not node]
         if len(after) == len(before):

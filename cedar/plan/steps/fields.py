@@ -10,7 +10,7 @@ from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts
 from cedar.plan.steps.live import alike, needs_each
 
-Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths below a column; None means the whole column
+Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths of fields inside a column; None means the whole column
 
 _NOTHING: frozenset[tuple[str, ...]] = frozenset()
 

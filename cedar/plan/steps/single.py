@@ -160,7 +160,7 @@ class Cache(Step):
     Args:
         above: the number of operators between the source and the cache; None removes the cache.
         where: the location of an inserted cache, as in ``cache(where)``.
-        layout: whether the location holds the rows in another layout, for ``Budget(layout=)``.
+        layout: True stores the rows in another layout at that location, for ``Budget(layout=)``.
     """
 
     above: int | None

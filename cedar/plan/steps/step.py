@@ -38,7 +38,7 @@ def shared(below: Node, facts: Facts) -> str | None:
 
 
 def run_below(top: Node, count: int) -> list[Node] | None:
-    """Return the last ``count`` nodes up to ``top``, inputs first; None if one has several inputs or none."""
+    """Return the chain of ``count`` nodes that ends in ``top``, inputs first; None if there is no such chain."""
     run = [top]
     while len(run) < count:
         if len(run[-1].inputs) != 1:
