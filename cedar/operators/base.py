@@ -476,7 +476,7 @@ class StreamOperator(Operator):
     last: str | None = "keep"  # what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps
     max_rows: int | None = None  # the maximum number of rows in an output unit
     first: int | None = None  # the number of leading units that the operator keeps
-    cuts: ClassVar[bool] = False  # drops units by their position in its input
+    cuts: ClassVar[bool] = False  # drops input units by their position, as ``take`` does
     repeats: ClassVar[bool] = False  # reads its input more than once
     mixes: ClassVar[bool] = False  # draws rows from its inputs by weights, which may change during a run
     joins: ClassVar[bool] = False  # an output row may consist of several input rows

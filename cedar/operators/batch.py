@@ -20,7 +20,7 @@ from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled,
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
 
 Last = Literal["drop", "keep", "pad"] | None
-Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows of a batch; None: all
+Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows of a batch; None means all
 
 
 @dataclass(frozen=True)

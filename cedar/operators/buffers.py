@@ -135,7 +135,7 @@ class OrderedTasks(Generic[T]):
                 if not self._queue:
                     self._error = error
                     raise
-                self._error = error  # raised later: results of earlier tasks are delivered first
+                self._error = error  # raised later, because results of earlier tasks are delivered first
                 return
             if started is None:
                 self._ended = True

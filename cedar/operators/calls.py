@@ -162,7 +162,7 @@ class Call:
             while True:
                 error: BaseException
                 try:
-                    results.extend(calls)  # on an exception, earlier results stay, and `map` can continue
+                    results.extend(calls)  # after an exception, `results` has earlier results and `calls` can continue
                 except PipelineError:  # a constructor failed, which no row caused
                     raise
                 except raised() as failed:  # will be reported together with its row

@@ -15,7 +15,7 @@ from cedar.core import forks
 from cedar.core.cursor import hash_ints
 from cedar.core.numeric import NumericEnvironment, arrived
 
-_constructor_lock = forks.Lock()  # while a thread holds it, a pipeline in the constructor runs without other threads
+_constructor_lock = forks.Lock()  # a pipeline that runs inside a constructor uses no threads, which would wait for this
 _thread = threading.local()
 
 

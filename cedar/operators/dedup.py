@@ -185,7 +185,7 @@ class DedupRows:
 
     def __call__(self, block: Block, env: Env) -> Block:
         if env.sampling:
-            return block  # the types are the same, and code that inspects samples expects plain rows
+            return block  # samples stay plain, because code that inspects them expects plain columns
         return block.with_columns(in_groups(block, self.groups))
 
 

@@ -309,7 +309,7 @@ def _apply_keep(
         name, expr = (item, column_named(item)) if isinstance(item, str) else item
         source = expr.meta.output_name() if expr.meta.is_column() else None
         if source in columns and columns[source].origin is not None and name in {None, source}:
-            results = {source: columns[source]}  # an unchanged column need not enter the query
+            results = {source: columns[source]}  # the query does not need to read an unchanged column
         else:
             resolved, types = _resolve(name, expr, step.blame, columns, walk)
             exprs.append(resolved)
@@ -410,7 +410,7 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
 
 
 def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
-    """Run an expression on zero rows, to raise errors that types do not show, such as for comparing text and numbers."""
+    """Run an expression on zero rows, to raise errors such as for a comparison of strings with numbers."""
     problem = _error_on_empty_frame(expr, _empty_frame(columns))
     if problem is not None:
         fix = "cast its columns, if their types do not go together"

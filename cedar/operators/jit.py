@@ -15,7 +15,7 @@ from cedar.operators.native import MachineCode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_compiling_to_store = False  # True in a process that compiles kernels to store on disk, without Python wrappers
+_compiling_to_store = False  # True in a process that compiles kernels without Python wrappers, to store them on disk
 
 
 def numba() -> Any:

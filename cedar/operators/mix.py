@@ -324,7 +324,7 @@ class Schedule:
         while self._can_serve(high, rounds, left):
             low, high = high, 2 * high
             if high > _MAX_ROUNDS:
-                self._ended = True  # with this schedule, no input ends
+                self._ended = True  # with these weights, no input ends
                 self._known.append(rounds._replace(start=_END))
                 return
         while high - low > 1:
