@@ -196,7 +196,7 @@ class _BalanceFlow(Flow):
     def __init__(self, stream: BalanceStream, source: Flow, number: int) -> None:
         self._operator, self._context = stream.operator, stream.context
         self._source = source
-        self._number = number  # the index of the next batch
+        self._number = number  # the index of the next input batch
         self._ahead = OrderedTasks(task_per_piece(source, self._measure), max(2, stream.context.ranks))
         self._step = _BalanceStep()
         self._ready: deque[Piece] = deque()

@@ -78,10 +78,10 @@ class Instances:
     that constructors do not disturb the trainer's global random state.
     """
 
-    runs_concurrently_with_caller = True  # whether user code in this process may run concurrently with the caller
+    runs_concurrently_with_caller = True  # whether user functions in this process may run while the caller's code runs
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: garbage collection may end one iteration during another
+        self._lock = threading.RLock()  # reentrant: garbage collection may end an iteration in a thread that holds it
         self._changed = threading.Condition(self._lock)
         self._idle: dict[int, list[Any]] = {}
         self._constructing = False

@@ -105,9 +105,10 @@ def best_fit(sizes: Index, room: int) -> Index:
 def pack_concat(
     runs: Sequence[Documents], offset: int, rows: int, length: int, fill: Fill = 0, parts: bool = False
 ) -> Block:
-    """Pack documents one after the other into ``rows`` rows; keep a skipped document's slot near its original position.
+    """Pack documents one after the other into ``rows`` rows.
 
-    With ``parts``, the key of a row lists the keys of its documents.
+    The slot of a skipped document follows the row that is filled at that point. With ``parts``, the key of a row lists
+    the keys of its documents.
     """
     docs = concat_documents(runs)
     starts = np.concatenate([[0], np.cumsum(docs.lengths)]) - offset

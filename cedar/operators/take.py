@@ -32,7 +32,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
 
 @dataclass(frozen=True)
 class _UnitCut(StreamOperator):
-    """The base class of operators that cut a stream after its first ``n`` units."""
+    """The base class of ``take`` and ``skip``, which split a stream after its first ``n`` units."""
 
     n: int
     local: bool = False
