@@ -1,4 +1,4 @@
-"""Finds the row operators of a plan that a search may reorder, and builds the graph in the chosen order."""
+"""Finds the row operators of a plan that the search may reorder, and builds the graph in the chosen order."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from cedar.plan.steps.sweep import Pass, Sweep, one_step
 
 @dataclass(frozen=True, eq=False)
 class OperatorChain:
-    """A run of row operators above a node that does not move, lowest first.
+    """Consecutive row operators above a fixed node, in the order in which rows pass through them.
 
     Args:
-        base: the node whose rows they read.
+        base: the fixed node, whose rows the first operator reads.
         nodes: the operators in graph order.
-        last: a selection that fixes the output columns, and stays on top; None without one.
-        places: the places of the base and of each operator, in the plan's stages.
-        sources: all sources that the tasks reading ``base`` read; empty if the chain reads from another stage.
-        tied: bit mask of operators that always run in those tasks.
-        batched: the chain processes batches, not rows.
+        last: a final selection that fixes the output columns and does not move; None if the chain has none.
+        places: the executors of the base and of each operator, in the plan's stages.
+        sources: all sources that the tasks reading ``base`` read; empty if the chain's input comes from another stage.
+        tied: bit mask of operators that always run in the tasks that read ``base``.
+        batched: whether the chain processes batches instead of rows.
     """
 
     base: Node
@@ -50,7 +50,7 @@ class OperatorChain:
 
 
 def find_chains(physical: Physical, facts: Facts) -> list[OperatorChain]:
-    """Return every chain of a plan, lower ones first. A source that is read alone is a chain without operators."""
+    """Return every chain of a plan, inputs first. A source with no row operators above it is an empty chain."""
     works, nodes = physical.works, physical.nodes
     consumers = Counter(i for work in works for i in work.inputs)
     reads = {segment.source: stage for stage in physical.stages for segment in stage.segments}
@@ -70,7 +70,7 @@ def find_chains(physical: Physical, facts: Facts) -> list[OperatorChain]:
 
 
 def _places(physical: Physical) -> list[str]:
-    """Return the place where each operator runs."""
+    """Return the executor of each operator."""
     places = [""] * len(physical.works)
     for stage in physical.stages:
         links = (i for each in stage.segments for i in (each.source, *each.links))
@@ -108,9 +108,9 @@ class Arranged:
     """A chain in a chosen order.
 
     Args:
-        order: indices into ``chain.nodes``, lowest first.
+        order: indices into ``chain.nodes``, in the order in which rows pass through the operators.
         places: the executor of each operator, in that order.
-        start: the executor of the source, if the chain reads.
+        start: the executor of the source; empty if the chain does not start at a source.
     """
 
     chain: OperatorChain
@@ -120,7 +120,7 @@ class Arranged:
 
 
 def steps_of(root: Node, facts: Facts, arranged: Sequence[Arranged]) -> tuple[Node, tuple[Sweep, ...], list[Decision]]:
-    """Return the graph with the chosen orders and places, the steps that produced it, and refused moves."""
+    """Return the graph with the chosen orders and executors, the steps that produced it, and the refused moves."""
     facts = facts if facts.root is root else facts.at(root)
     nodes = graph.walk(root)
     numbers = {id(node): number for number, node in enumerate(nodes)}

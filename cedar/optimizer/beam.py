@@ -1,7 +1,7 @@
-"""Beam search: for chains with too many orders to enumerate, and for a first bound in the exact search.
+"""Beam search, for chains with too many orders to enumerate. It also gives the exact search its first bound.
 
-A state is scored by a complete plan that it can become: the remaining operators run where the state's rows are, in a
-fixed order by rows dropped per cost.
+A state is scored by completing it to a plan: the remaining operators run on the executor that has the state's rows, in
+a fixed order by rows dropped per cost.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from cedar.optimizer.cost import ChainCost, Use, add
 from cedar.optimizer.ordering import Path, Precedence, keep_best
 
-_MIN_WIDTH = 12  # minimum number of states kept per place
-_WIDTH = 480  # divided by the number of operators: short chains get a wider beam
+_MIN_WIDTH = 12  # minimum number of states kept per executor
+_WIDTH = 480  # divided by the number of operators, so that short chains get a wider beam
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _BeamState:
 
 
 def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Path]:
-    """Return good orders and placements of a chain, given what the rest of the plan uses."""
+    """Return good orders and executors for a chain, given the resources that the rest of the plan uses."""
     static = _static_order(cost, precedence)
     width = max(_MIN_WIDTH, _WIDTH // max(1, cost.size))
     states = [_BeamState(0.0, use, 0, cost.location_after_reading(at), (), (), at) for at, use in cost.starts()]
@@ -60,7 +60,7 @@ def _children(
 
 
 def _best_states(states: list[_BeamState], width: int) -> list[_BeamState]:
-    """Keep the best state of each set and place, at most ``width`` per place."""
+    """Keep the best state for each set of finished operators and executor, at most ``width`` states per executor."""
     kept: list[_BeamState] = []
     seen: set[tuple[int, int]] = set()
     left: defaultdict[int, int] = defaultdict(lambda: width)
@@ -74,7 +74,7 @@ def _best_states(states: list[_BeamState], width: int) -> list[_BeamState]:
 
 
 class _Remainder:
-    """The use of the remaining operators in the static order in one place, without any one of them."""
+    """The resources that the remaining operators use on one executor in the static order, with any one left out."""
 
     def __init__(self, cost: ChainCost, static: list[int], done: int, place: int) -> None:
         rate = cost.rate(done)
@@ -91,7 +91,7 @@ class _Remainder:
         self._all = before
 
     def without(self, i: int) -> Use:
-        """Return the use of the others if ``i`` runs before them: those ordered before it then see fewer rows."""
+        """Return what the others use if ``i`` runs first, so that operators ordered before it see fewer rows."""
         before, own, keep = self._parts[i]
         whole = self._all
         return (
@@ -104,7 +104,7 @@ class _Remainder:
 
 
 def _static_order(cost: ChainCost, precedence: Precedence) -> list[int]:
-    """Order operators by rows dropped per cost, highest first, each together with those that must run before it."""
+    """Order operators by rows dropped per cost, highest first, each counted with the operators it must run after."""
     order: list[int] = []
     done = 0
     while done != cost.full:
@@ -126,7 +126,7 @@ def _members(mask: int) -> list[int]:
 
 
 def _rank(cost: ChainCost, mask: int) -> float:
-    """Return rows dropped per cost of a group of operators, run in the order as written."""
+    """Return the rows that a group of operators drops per unit of cost if they run in the order as written."""
     rate, spent = 1.0, 1e-15
     for i in _members(mask):
         spent += rate * sum(cost.units[i][0])
@@ -135,7 +135,7 @@ def _rank(cost: ChainCost, mask: int) -> float:
 
 
 def _improve_order(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> Path:
-    """Return the path after each move of one operator within the order that gains, trying each once."""
+    """Try moving each operator once to another position, keep the moves that lower the cost, and return the result."""
     best, least = path, max(add(path.use, others))
     for i in range(cost.size):
         here = best.order.index(i)
@@ -149,7 +149,7 @@ def _improve_order(path: Path, cost: ChainCost, precedence: Precedence, others: 
 
 
 def _improve_places(path: Path, cost: ChainCost, others: Use) -> Path:
-    """Return the path after each change of one operator's place that gains, trying each once."""
+    """Try each operator once on every executor, keep the changes that lower the cost, and return the result."""
     best, least = path, max(add(path.use, others))
     for k in range(cost.size):
         for place in range(len(cost.places)):

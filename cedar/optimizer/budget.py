@@ -12,19 +12,19 @@ from cedar.core.sizes import parse_bytes
 
 @dataclass(frozen=True)
 class Budget:
-    """Resources that a plan may use. Omitted ones default to what the machine has.
+    """Resources that a plan may use. Resources that are not given default to what the machine has.
 
     Args:
         cpus: number of cores, an integer of at least 1.
         memory: limit for this process and all processes that it starts, in bytes or as a string such as "2GiB". cedar
-            adapts read-ahead and caches to measured memory. If the limit is exceeded even so, the log and the report
-            say which component exceeded it.
+            adapts read-ahead and caches to measured memory. If a run still exceeds the limit, the log and the report
+            name the component that did so.
         cache: limit for ``cache()``, in bytes or as a string.
-        cluster: a Dask cluster that may also run stages: its scheduler's address, or a client. cedar measures its costs
-            once. A saved plan does not contain it; pass ``Plan.load(cluster=)``.
-        layout: a directory or URL for preprocessed splits of files, stored after all operators that do the same in
-            every epoch, as memory-mapped Arrow files. Later epochs, and later runs with the same pipeline and data,
-            read them. Rows, order and states stay the same. ``cache=`` limits their size.
+        cluster: a Dask cluster that may also run stages, given as its scheduler's address or a client. cedar measures
+            its overhead once. A saved plan does not contain the cluster; pass it to ``Plan.load(cluster=)``.
+        layout: a directory or URL in which cedar stores preprocessed splits as memory-mapped Arrow files, after all
+            operators whose results are the same in every epoch. Later epochs read these files, and so do later runs
+            with the same pipeline and data. Rows, order and states stay the same. ``cache=`` limits the files' size.
 
     Raises:
         PipelineError: an invalid value, at the user's line.
@@ -63,7 +63,7 @@ class Budget:
 
     @property
     def layout_place(self) -> str | None:
-        """The directory or URL for files in another layout."""
+        """The directory or URL for preprocessed splits."""
         return None if self.layout is None else os.fspath(self.layout)
 
     @property
@@ -79,12 +79,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that may run stages, and its measured costs.
+    """A cluster that may run stages, and its measured overhead.
 
     Args:
-        address: the scheduler's address, which also names the place.
-        threads: how many tasks run at once.
-        ship_seconds: seconds to send a task and get its result, without the rows' bytes.
+        address: the scheduler's address, which is also the executor's name in plans.
+        threads: how many tasks run concurrently.
+        ship_seconds: seconds to send a task and get its result, not counting the transfer of rows.
         ship_bytes: bytes per second to and from the cluster.
     """
 

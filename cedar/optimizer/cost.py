@@ -1,8 +1,8 @@
-"""Cost: a roofline model of what a chain's operator order and places use of each resource.
+"""Cost: a roofline model of how much of each resource a chain uses, by operator order and executors.
 
-The use of a resource is seconds per row read from the sources, divided by the resource's capacity. The resource with
-the largest use limits throughput. An operator's use depends only on the *set* of operators before it, by the rows that
-they keep and the sizes of the columns that they change.
+A resource's use is measured in seconds per row read from the sources, divided by the resource's capacity. The resource
+with the largest use limits throughput. An operator's use depends only on the *set* of operators before it: on how many
+rows they keep and how they change the sizes of columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cedar.plan.steps.live import Names
 Use: TypeAlias = "tuple[float, float, float, float, float]"
 RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")
 NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
-REMOTE = "processes"  # rows are copied to and from this place
+REMOTE = "processes"  # the executor to and from which rows are copied
 INLINE = "inline"
 _COORDINATOR = -1  # location: the rows are in the coordinator's memory
 
@@ -36,11 +36,11 @@ class Capacity:
 
     Args:
         cores: cores that tasks may use.
-        workers: how many tasks run at once.
+        workers: how many tasks run concurrently.
         ship_bytes: bytes per second to and from a worker process.
-        ship_seconds: seconds to send a task to a process and get its result, without the rows' bytes.
-        storage: speed of storage relative to the measurement.
-        cluster, threads: a cluster that receives rows in place of worker processes, and its number of cores.
+        ship_seconds: seconds to send a task to a process and get its result, not counting the transfer of rows.
+        storage: speed of storage relative to that during the measurement.
+        cluster, threads: a cluster that runs tasks instead of worker processes, and its number of cores.
     """
 
     cores: int
@@ -64,14 +64,14 @@ def total(uses: Iterable[Use]) -> Use:
 
 
 class ChainCost:
-    """The cost of a chain as a function of order and places, for the stages that ``lower`` creates from them.
+    """The cost of a chain as a function of order and executors, for the stages that ``lower`` creates from them.
 
-    Sets of operators are bit masks over ``chain.nodes``; places are indices into ``places``. A location of rows is such
-    an index, or index + len(places) for rows that are still in the task that reads them there.
+    Sets of operators are bit masks over ``chain.nodes``. A place is an executor, given as an index into ``places``. The
+    location of rows is a place, or place + len(places) for rows that are still in the task that reads them.
 
     Args:
-        places: the executors allowed.
-        written: returns an operator's number in the pipeline as written; None if an optimizer inserted it.
+        places: the executors that may run operators.
+        written: returns an operator's number in the pipeline as written; None if the optimizer inserted it.
     """
 
     def __init__(
@@ -112,32 +112,32 @@ class ChainCost:
     # ---- sets --------------------------------------------------------------------------------------------------------
 
     def rate(self, done: int) -> float:
-        """Return rows left after the operators in ``done``, per row read from the sources."""
+        """Return how many rows are left after the operators in ``done``, per row read from the sources."""
         if done not in self._rates:
             low = done & -done
             self._rates[done] = self.rate(done ^ low) * self.loads[low.bit_length() - 1].keep
         return self._rates[done]
 
     def weight(self, done: int, i: int) -> float:
-        """Return rows that reach operator ``i`` after those in ``done``, scaled by the size of what it reads."""
+        """Return how many rows reach operator ``i`` after ``done``, scaled by the relative size of what it reads."""
         return self.rate(done) * self._columns.scale(done, i)
 
     def bytes(self, done: int) -> float:
-        """Return bytes of the columns still needed after ``done``, per row read from the sources."""
+        """Return the bytes of columns that are still needed after ``done``, per row read from the sources."""
         return self.rate(done) * self._columns.live(done)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def starts(self) -> list[tuple[int, Use]]:
-        """Return the places that can read the base's rows, with the use; -1 stands for the coordinator."""
+        """Return (place, use) for each executor that can read the base's rows; place -1 is the coordinator."""
         return [(_COORDINATOR, NOTHING)] if self._sources is None else self._sources
 
     def location_after_reading(self, start: int) -> int:
-        """Return where rows are after they were read in a place."""
+        """Return the location of rows after place ``start`` has read them."""
         return start if start == _COORDINATOR else start + len(self.places)
 
     def location_after(self, at: int, i: int, place: int) -> int:
-        """Return where rows are after operator ``i`` ran in ``place``: unchanged if it runs in the same task."""
+        """Return the location of rows after operator ``i``: unchanged if it runs in the task that read them."""
         reading = at - len(self.places)
         if reading < 0:
             return place
@@ -145,7 +145,7 @@ class ChainCost:
         return at if joins else place
 
     def step(self, use: Use, done: int, at: int, i: int, place: int) -> Use:
-        """Return the use after operator ``i`` ran in ``place`` on rows located ``at``, with ``done`` before it."""
+        """Return ``use`` plus what operator ``i`` uses in ``place``, for rows located ``at``, after set ``done``."""
         weight, to = self.weight(done, i), self.location_after(at, i, place)
         unit = self.units[i][to % len(self.places)]
         cores, gil, ship, workers, here = use
@@ -159,7 +159,7 @@ class ChainCost:
         return cores + moved / self.capacity.cores, gil, ship + moved, workers, here
 
     def finish(self, use: Use, at: int) -> Use:
-        """Return the use after the chain's rows are back in the coordinator."""
+        """Return ``use`` plus the cost of moving the chain's rows back to the coordinator."""
         if at == _COORDINATOR or not self.remote[at]:
             return use
         moved = self.bytes(self.full) / self.capacity.ship_bytes
@@ -175,7 +175,7 @@ class ChainCost:
         return self.finish(use, at)
 
     def seconds(self, order: Sequence[int]) -> dict[int, float]:
-        """Return core seconds per row read, by index into ``chain.nodes``."""
+        """Return each operator's core seconds per row read from the sources, by index into ``chain.nodes``."""
         done, by_node = 0, {}
         for i in order:
             by_node[i] = self.weight(done, i) * self.loads[i].cpu
@@ -195,22 +195,22 @@ class ChainCost:
         return rows * most / entering
 
     def sizes_of(self, i: int) -> tuple[float, float]:
-        """Return bytes per row, before and after operator ``i`` as written, of columns that it reads and writes."""
+        """Return bytes per row of the columns that operator ``i`` reads and writes, before and after it as written."""
         return self._columns.change(i)
 
     def min_use(self, i: int) -> Use:
-        """Return a lower bound of operator ``i``'s use in any place, per row that reaches it."""
+        """Return a lower bound of operator ``i``'s use on any executor, per row that reaches it."""
         units = self.units[i]
         return tuple(min(unit[k] for unit in units) for k in range(5))  # type: ignore[return-value]
 
     def min_input_scale(self, i: int) -> float:
-        """Return a lower bound of the size factor of operator ``i``'s input, whatever ran before."""
+        """Return a lower bound of the size factor of operator ``i``'s input, whichever operators run before it."""
         return self._columns.min_scale(i)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _moved(self, done: int, at: int, to: int, i: int) -> float:
-        """Return seconds of shipping rows between two stages, the second of which starts with operator ``i``."""
+        """Return seconds for moving rows from ``at`` to ``to``, where a new stage starts with operator ``i``."""
         was, will = at != _COORDINATOR and self.remote[at], self.remote[to]
         if not was and not will:
             return 0.0
@@ -220,12 +220,12 @@ class ChainCost:
         return (was + will) * self.bytes(done) / self.capacity.ship_bytes + entered
 
     def _shipped_tasks(self, load: Load, effects: Effects) -> float:
-        """Seconds of shipping the small tasks of a stage, their rows left out, per row that reaches the operator."""
+        """Return the overhead in seconds of sending a stage's small tasks, without rows, per row that it processes."""
         small = effects.per_row and not self.chain.batched
         return min(1.0, load.busy / TASK_SECONDS) * self.capacity.ship_seconds if small else 0.0
 
     def _work(self, load: Load, place: int, shipping: float) -> Use:
-        """What a row that reaches an operator takes; its shipping takes some process's core, too."""
+        """Return an operator's use per row that reaches it. Transferring the row also takes a core's time."""
         busy = load.busy
         inline = place == _COORDINATOR or self.places[place] == INLINE
         remote = not inline and self.remote[place]
@@ -262,7 +262,7 @@ class ChainCost:
         return uses or [(_COORDINATOR, _scale_use(self._read(load, share, _COORDINATOR, 0.0), rate))]
 
     def _read(self, load: Load, share: float, place: int, shipping: float) -> Use:
-        """Return the use of reading a fraction of a row."""
+        """Return the use of reading the fraction ``share`` of a row."""
         read = dataclasses.replace(load, cpu=load.cpu * share, wait=load.wait * share / self.capacity.storage)
         use = self._work(read, place, shipping)
         return add(use, (0.0, 0.0, 0.0, 0.0, read.busy)) if load.serial and not use[4] else use
@@ -289,11 +289,11 @@ def _fraction_read(operator: object, load: Load) -> float:
 class ColumnSizes:
     """The sizes of a chain's columns after any set of its operators.
 
-    An operator that reads and writes a column changes its size by a factor that is the same in every legal order. One
-    that only writes it sets its size. Columns that no operator writes and the same operators read form one bundle.
+    An operator that reads and writes a column changes its size by the same factor in every legal order. An operator
+    that only writes a column sets its size. Columns that the same operators read, and none writes, form one bundle.
 
     Args:
-        written: operators in the order as written, from which the factors are computed.
+        written: operators in the order as written; the factors are computed from this order.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class ColumnSizes:
         self._live: dict[int, float] = {}
 
     def _varying(self, i: int, effects: Effects, before: int) -> tuple[list[_Column], int, float]:
-        """Return the written columns that an operator reads, its predecessors as written, and the bytes it reads."""
+        """Return which columns an operator reads that others write, the operators before it, and the bytes it reads."""
         read = [c for name, c in self._written.items() if effects.reads is not None and name in effects.reads]
         others = [c for c in read if any(change[0] != 1 << i for change in c.changes)]
         size = sum(c.size(before) for c in read) + sum(s for readers, _, s in self._bundles if readers >> i & 1)
@@ -343,13 +343,13 @@ class ColumnSizes:
         return 0.0 if self._scaled[i][0] else 1.0
 
     def change(self, i: int) -> tuple[float, float]:
-        """Return bytes of columns that operator ``i`` both reads and writes, before and after it, as written."""
+        """Return bytes of columns that operator ``i`` reads and writes, before and after it in the order as written."""
         both = [c for c in self._written.values() if c.readers >> i & 1 and any(bit == 1 << i for bit, *_ in c.changes)]
         before = self._scaled[i][1]
         return sum(c.size(before) for c in both), sum(c.size(before | 1 << i) for c in both)
 
     def live(self, done: int) -> float:
-        """Return bytes per row after ``done`` that a later operator, or the output, still needs."""
+        """Return the bytes per row after ``done`` that a later operator or the output still needs."""
         if done not in self._live:
             size = sum(s for readers, ends, s in self._bundles if _live(done, readers, ends))
             size += sum(c.size(done) for c in self._written.values() if _live(done, c.readers, c.ends))
@@ -364,8 +364,8 @@ class _Column:
     Args:
         base: bytes per row at the chain's input.
         readers: bit mask of operators that read it.
-        ends: bit mask of operators that drop or overwrite it, so that nothing after them needs its value; one bit
-            beyond all operators is set if nothing above the chain needs it.
+        ends: bit mask of operators that drop or overwrite it, so that no later operator needs its value. One more bit,
+            after those of all operators, is set if nothing above the chain needs the column.
         changes: (operator bit, its output size, its factor or None), in the order as written.
     """
 
@@ -410,11 +410,11 @@ class _Column:
 
 
 def _live(done: int, readers: int, ends: int) -> bool:
-    """Return whether a later operator reads a column, or it leaves the chain: the first remaining use decides."""
+    """Return whether a column's value is still needed: an operator reads it, or it is in the chain's output."""
     left = (readers | ends) & ~done
     return not left or bool(readers & left & -left)
 
 
 def _passed_on(name: str, load: Load, effects: Effects) -> bool:
-    """Return whether a selection that names its columns passes this one on unchanged."""
+    """Return whether a selection of columns by name keeps this column unchanged."""
     return effects.writes is None and effects.reads is not None and name in effects.reads and name not in load.columns

@@ -1,7 +1,7 @@
-"""Exact search: dynamic programming over the sets of operators that have run.
+"""Exact search: dynamic programming over sets of operators that have run.
 
-Orders that end in the same set at the same place have the same continuations. The search keeps only those that no other
-order beats in every resource, and drops those that cannot beat a known plan.
+Partial orders of the same set whose rows are on the same executor have the same continuations. The search keeps only
+orders that no other order beats in every resource, and drops orders that cannot beat a known plan.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from cedar.optimizer.cost import NOTHING, ChainCost, Use
 from cedar.optimizer.ordering import ROUNDING, Path, Precedence, dominates, keep_best
 
-MAX_SETS = 1 << 12  # as many sets as twelve operators in any order have
+MAX_SETS = 1 << 12  # the number of subsets of twelve operators that may run in any order
 
 
-MAX_STATES = 150_000  # for all chains together
+MAX_STATES = 150_000  # limit over all chains
 
 
 @dataclass
 class SearchBudget:
-    """The number of states that a search may still explore."""
+    """How many more states a search may explore."""
 
     left: int
 
@@ -37,12 +37,12 @@ class _OrderState:
 def exact_paths(
     cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
 ) -> list[Path] | None:
-    """Return every order and placement of a chain that can be part of a plan with a largest use of at most ``bound``.
+    """Return a chain's orders and executors that can be part of a plan whose largest use is at most ``bound``.
 
-    Paths that another path beats in every resource are left out. Returns None if the search needs too many states.
+    Omit paths that another path beats in every resource. Return None if the search needs too many states.
 
     Args:
-        others: a lower bound on what the rest of the plan uses.
+        others: a lower bound on the use of the rest of the plan.
     """
     layers = _layers(precedence)
     room = _upper_bounds(cost, precedence, layers, others, bound * (1.0 + ROUNDING))
@@ -71,7 +71,7 @@ def _extend(
     done: int,
     i: int,
 ) -> int:
-    """Run operator ``i`` next, in every place, after the states of ``done``. Return how many states that explored."""
+    """Extend the states of ``done`` by operator ``i`` on every executor. Return how many states were explored."""
     tried = 0
     after = done | 1 << i
     free = room[after]
@@ -108,7 +108,7 @@ def _layers(precedence: Precedence) -> list[list[int]]:
 def _upper_bounds(
     cost: ChainCost, precedence: Precedence, layers: list[list[int]], others: Use, bound: float
 ) -> dict[int, Use]:
-    """Return what a state may have used at most, so that the rest of the chain and ``others`` still fit the bound."""
+    """Return the most that a state may use so that the rest of the chain and ``others`` stay within the bound."""
     least = [cost.min_use(i) for i in range(cost.size)]
     rest: dict[int, Use] = {cost.full: NOTHING}
     for layer in reversed(layers[:-1]):

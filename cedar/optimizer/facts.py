@@ -1,4 +1,4 @@
-"""What rules propose, and the facts that they may use."""
+"""The changes that rules propose, and the facts that rules may use."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Change:
     """A step that a rule proposes at a node, with a description for users.
 
     Args:
-        step: checked before it is applied; ``explain()`` shows why it was refused.
-        what: the operator that moves or changes, as messages name it.
+        step: the step, which is checked before it is applied; ``explain()`` shows why a step was refused.
+        what: label of the operator that moves or changes, for messages.
         how: a description such as "below map(f)".
     """
 
@@ -28,10 +28,10 @@ class Change:
 
 
 class Rule(Protocol):
-    """Proposes a step at a node, a Refusal with the reason against it, or None if the rule does not apply.
+    """A function of a node and the facts. It returns a step, a Refusal with a reason, or None if it does not apply.
 
-    A function is a rule; its ``__name__`` names it. cedar calls it for inputs before outputs, or in reverse order if
-    marked with ``downward``. cedar never returns to an earlier graph, so rules that undo each other terminate.
+    The function's ``__name__`` is the rule's name. cedar calls a rule for inputs before outputs, or in reverse order if
+    it is marked with ``downward``. A rewrite never returns to an earlier graph, so it ends if rules undo each other.
     """
 
     __name__: str
@@ -43,6 +43,6 @@ Outcome: TypeAlias = "Step | Change | Refusal | None"
 
 
 def downward(rule: Rule) -> Rule:
-    """Mark a rule to be called for outputs first, so that ``facts.live`` reflects what the nodes above now read."""
+    """Mark a rule to be called for outputs first, so that ``facts.live`` reflects earlier changes to nodes above."""
     vars(rule)["downward"] = True
     return rule

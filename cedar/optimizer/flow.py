@@ -1,4 +1,4 @@
-"""Data flow: how many rows, and which columns of what size, pass each edge of a graph."""
+"""Data flow: how many rows pass each edge of a graph, and the sizes of their columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cedar.plan.steps.live import Names, live_columns
 
 @dataclass(frozen=True)
 class DataFlow:
-    """Figures of every node, by node id.
+    """Row rates, column sizes and needed columns of every node, by node id.
 
     Args:
         rate: output rows per row read from the sources.
@@ -47,7 +47,7 @@ def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> DataFlow:
 
 
 def _source_shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
-    """Return each source's share of the rows read, as measured. Inputs of a zip count as equally many rows."""
+    """Return each source's measured share of the rows read. The inputs of a zip count as equally many rows."""
     sources = [node for node in nodes if isinstance(node.operator, Read)]
     figures = {id(node): facts.figures(node) for node in sources}
     rows = {key: float(figure.rows) if figure else 0.0 for key, figure in figures.items()}
@@ -63,10 +63,10 @@ def _paired(operator: Operator) -> bool:
 
 
 def _equalize_sides(node: Node, rows: dict[int, float]) -> None:
-    """Scale each side of a zip to equally many rows, since one side may have been read without being measured."""
+    """Scale the sides of a zip to equal row counts, since a side may have been read without being measured."""
     sides = [{id(source) for source in graph.sources(child)} for child in node.inputs]
     if sum(map(len, sides)) > len(set().union(*sides)):
-        return  # they read the same source
+        return  # the sides read the same source
     most = max(sum(rows[key] for key in side) for side in sides)
     for side in sides:
         have = sum(rows[key] for key in side)
@@ -89,7 +89,7 @@ def _rate(node: Node, facts: Facts, loads: dict[int, Load], below: list[float], 
 
 
 def _measured_rate(node: Node, facts: Facts) -> float | None:
-    """Return rows per row read, as measured at the nearest measured operator above; None if none was measured."""
+    """Return output rows per row read, measured at the nearest operator above that has figures; None without one."""
     assert facts.profile is not None
     ordinal = facts.ordinal(node)
     if ordinal is None or not facts.profile.rows:
@@ -126,7 +126,7 @@ def _sizes(node: Node, loads: dict[int, Load], rates: list[float], below: list[d
 
 
 def after(effects: Effects, load: Load, before: dict[str, float]) -> dict[str, float]:
-    """Return column sizes after a row operator."""
+    """Return the column sizes after a row operator."""
     if not load.measured:
         return before
     if effects.writes is None:

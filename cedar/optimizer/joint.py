@@ -1,6 +1,6 @@
-"""Joint search: chains share the machine, so their uses of each resource add up.
+"""Joint search over all chains of a plan: they share the machine, so their uses of each resource add up.
 
-The search finds every trade-off of each chain that may be part of the best plan, then combines the chains.
+The search finds every path of each chain that may be part of the best plan, then combines the chains' paths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cedar.optimizer.ordering import ROUNDING, Path, Precedence, as_written, cou
 from cedar.optimizer.predict import Model
 
 Method: TypeAlias = Literal["exact", "beam"]
-_MAX_COMBINATIONS = 400  # maximum number of combined paths
+_MAX_COMBINATIONS = 400  # maximum number of combinations of the chains' paths
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PathChoice:
 
     @property
     def slowest(self) -> float:
-        """The largest use of a resource: seconds per row read."""
+        """The use of the most used resource, in seconds per row read."""
         return max(self.model.use(self.paths))
 
     @property
@@ -49,7 +49,7 @@ class PathChoice:
         return PathChoice(self.model, (*self.paths[:k], path, *self.paths[k + 1 :]))
 
     def settled(self, slack: float) -> PathChoice:
-        """Undo moves that gain almost nothing, as long as the largest use grows by at most ``slack``."""
+        """Undo moves that gain almost nothing, if the most used resource's use grows by at most ``slack`` in total."""
         current, limit = self, self.slowest * (1 + slack)
         for k, cost in enumerate(self.model.costs):
             current = current.with_path(k, settle(current.paths[k], cost, current.others(k), limit))
@@ -57,12 +57,12 @@ class PathChoice:
 
 
 def written(model: Model) -> PathChoice:
-    """Return the plan with the graph's own orders, all in the first of the model's places."""
+    """Return the plan with the graph's own orders, with all operators on the model's first executor."""
     return PathChoice(model, tuple(as_written(cost, 0) for cost in model.costs))
 
 
 def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, Method]:
-    """Return the plan whose most used resource has the least use, and the method that found it."""
+    """Return the plan whose most used resource is used least, and the method that found it."""
     first = _improve_by_beam(written(model), precedences)
     bound = first.slowest
     floors = [_lower_bound(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
@@ -84,14 +84,14 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, M
 def _front(
     cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
 ) -> list[Path] | None:
-    """Search one chain exactly; None if it is too large."""
+    """Search one chain exactly and return its paths; None if the chain is too large."""
     if effort.left <= 0 or count_sets(precedence, MAX_SETS) > MAX_SETS:
         return None
     return exact_paths(cost, precedence, others, bound, effort)
 
 
 def _rank(candidate: PathChoice) -> tuple[float, float, int]:
-    """Rank by the scarcest resource, then by the sum of all resources, then by distance from the order as written."""
+    """Rank by the most used resource, then by the sum of all resources, then by distance from the order as written."""
     use = candidate.model.use(candidate.paths)
     turned = sum(a > b for path in candidate.paths for k, a in enumerate(path.order) for b in path.order[k + 1 :])
     return round_off(max(use)), round_off(sum(use)), turned
@@ -103,7 +103,7 @@ def round_off(value: float) -> float:
 
 
 def _improve_by_beam(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathChoice:
-    """Improve one chain after the other by beam search, in two rounds, to get a first bound."""
+    """Improve one chain after another by beam search, in two rounds, to get the first bound."""
     for _ in range(2 if len(precedences) > 1 else 1):
         for k, (cost, precedence) in enumerate(zip(candidate.model.costs, precedences, strict=True)):
             others = candidate.others(k)
@@ -113,7 +113,7 @@ def _improve_by_beam(candidate: PathChoice, precedences: Sequence[Precedence]) -
 
 
 def _lower_bound(cost: ChainCost, precedence: Precedence) -> Use:
-    """Return a lower bound of a chain's use: every operator runs after all operators that may drop rows before it."""
+    """Return a lower bound of a chain's use: each operator counts as if all others that may drop rows ran before it."""
     result = min((use for _, use in cost.starts()), key=sum) if len(cost.starts()) == 1 else NOTHING
     for i in range(cost.size):
         rate = cost.rate(0)
@@ -134,7 +134,7 @@ def _least(uses: Sequence[Use]) -> Use:
 def _combine(
     model: Model, fronts: Sequence[Sequence[Path]], floors: Sequence[Use], bound: float
 ) -> tuple[list[PathChoice], bool]:
-    """Combine the chains' paths into all plans that fit the bound; False if there were too many to keep."""
+    """Return all combinations of the chains' paths within the bound, and False if some had to be left out."""
     mixes: list[tuple[Use, tuple[Path, ...]]] = [(model.base, ())]
     whole = True
     for k, front in enumerate(fronts):
@@ -149,7 +149,7 @@ def _combine(
 
 
 def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, tuple[Path, ...]]]:
-    """Keep the combinations that no other beats in every resource, up to one more than the limit."""
+    """Keep combinations that no other combination beats in every resource, up to one more than the limit."""
     kept: list[tuple[Use, tuple[Path, ...]]] = []
     for use, paths in mixes:
         if not any(all(a <= b * (1 + ROUNDING) for a, b in zip(other, use, strict=True)) for other, _ in kept):

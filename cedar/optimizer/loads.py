@@ -1,4 +1,4 @@
-"""Loads: what each operator costs per input row, from measurements."""
+"""Loads: measured costs of each operator per input row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 from cedar.profile import OperatorProfile, Profile
 
-_ROWS_IF_NONE_KEPT = 0.5  # if a filter kept none of n rows, assume that it keeps one in 2n
+_ROWS_IF_NONE_KEPT = 0.5  # if a filter kept none of n measured rows, assume that it keeps one row in 2n
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Load:
     Args:
         cpu: core seconds.
         wait: seconds spent waiting for storage, a network or a sleep.
-        keep: output rows per input row.
-        gil: the share of ``cpu`` during which it holds the GIL.
+        keep: number of output rows per input row.
+        gil: the share of ``cpu`` during which the operator holds the GIL.
         rows: rows per call.
-        columns: decoded bytes per row of the columns that it writes (for a source, all columns).
-        measured: False if no row reached it; its figures are then typical values.
-        serial: a source that one task at a time must read from its start, in the coordinator's process.
+        columns: decoded bytes per row of each column that the operator writes (for a source, of all columns).
+        measured: False if no row reached the operator; the figures are then typical values.
+        serial: whether it is a source that a single task must read from its start, in the coordinator's process.
     """
 
     cpu: float = 0.0
@@ -42,12 +42,12 @@ class Load:
 
     @property
     def busy(self) -> float:
-        """Seconds during which it occupies a worker."""
+        """Seconds per row during which the operator occupies a worker."""
         return self.cpu + self.wait
 
 
 def find_loads(root: Node, facts: Facts) -> dict[int, Load]:
-    """Return the load of every node, by id, including filters inside scans."""
+    """Return the load of every node, and of every filter inside a scan, by node id."""
     profile = facts.profile
     assert profile is not None, "a search follows a measurement"
     crowd = _contention(profile)
@@ -86,12 +86,12 @@ def _gil_share(node: Node, gil: float | None) -> float:
 
 
 def _wait(figures: OperatorProfile, crowd: float) -> float:
-    """Return the wall time that is not CPU time, unless contention for cores or the GIL explains it."""
+    """Return wall time minus CPU time, or 0 if contention for cores or the GIL explains the difference."""
     return max(0.0, figures.wall - figures.cpu) if figures.wall > crowd * figures.cpu else 0.0
 
 
 def _contention(profile: Profile) -> float:
-    """Return how many times longer than its CPU time a call may take because of contention with other tasks."""
+    """Return the factor by which contention with other tasks may make a call longer than its CPU time."""
     work = sum(f.cpu * f.rows for f in profile.operators.values())
     locked = sum(f.cpu * f.rows * (f.gil or 0.0) for f in profile.operators.values())
     share = locked / work if work and profile.executor != "processes" else 0.0

@@ -1,4 +1,4 @@
-"""Orderings: which operators of a chain must run before which, and orders found so far with their uses."""
+"""Orders of a chain's operators: precedence constraints, and complete orders with the resources that they use."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cedar.optimizer.facts import Facts, Refusal
 from cedar.plan.graph import Node
 
 Swap: TypeAlias = Callable[[Node, Node, Facts], "Refusal | None"]
-ROUNDING = 1e-9  # sums of floats in another order differ by less
+ROUNDING = 1e-9  # relative tolerance for sums of floats that were added in different orders
 
 
 @dataclass(frozen=True)
 class Precedence:
-    """Which operators must run before which.
+    """Constraints on the order of a chain's operators.
 
     Args:
         before: for each operator, the bit mask of operators that must run before it, directly or indirectly.
-        refusals: (below, above) -> why these two may not change places.
+        refusals: (below, above) -> why these two operators may not be swapped.
     """
 
     before: tuple[int, ...]
@@ -35,7 +35,7 @@ class Precedence:
 
 
 def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Precedence:
-    """Find which operators must keep their order: pairs that may not swap, directly or because of one in between."""
+    """Find the pairs of operators that must keep their order, directly or because of an operator between them."""
     before: list[int] = []
     refusals: dict[tuple[int, int], Refusal] = {}
     for above, node in enumerate(chain.nodes):
@@ -52,7 +52,7 @@ def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Prece
 
 
 def count_sets(precedence: Precedence, limit: int) -> int:
-    """Count the sets of operators that can have run, and stop above ``limit``."""
+    """Count the sets of operators that a valid order can begin with; stop counting above ``limit``."""
     layer, count = {0}, 1
     while layer and count <= limit:
         layer = {done | 1 << i for done in layer for i in precedence.ready(done)}
@@ -62,7 +62,7 @@ def count_sets(precedence: Precedence, limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A complete order of a chain with its places (indices into the places allowed), and its use."""
+    """A complete order of a chain, its executors (as indices into the allowed ones), and its use of resources."""
 
     use: Use
     order: tuple[int, ...]
@@ -71,7 +71,7 @@ class Path:
 
 
 def as_written(cost: ChainCost, place: int) -> Path:
-    """Return the graph's own order, with everything in one place."""
+    """Return the graph's own order, with all operators on one executor."""
     first, _ = cost.starts()[0]
     start = first if first < 0 else place
     order, places = tuple(range(cost.size)), (place,) * cost.size
@@ -79,7 +79,7 @@ def as_written(cost: ChainCost, place: int) -> Path:
 
 
 def keep_best(paths: Sequence[Path]) -> list[Path]:
-    """Keep the paths that no other beats in every resource; of equal paths, the first."""
+    """Keep paths that no other path beats in every resource, and the first of several equal paths."""
     kept: list[Path] = []
     for path in paths:
         if not any(dominates(other.use, path.use) for other in kept):
@@ -98,9 +98,9 @@ def dominates(a: Use, b: Use) -> bool:
 
 
 def settle(path: Path, cost: ChainCost, others: Use, limit: float) -> Path:
-    """Undo moves that gain almost nothing, while the largest use stays within ``limit``.
+    """Undo moves that gain almost nothing, while the use of the most used resource stays within ``limit``.
 
-    Then two measurements choose the same plan, and a plan shows only moves that matter.
+    As a result, repeated measurements choose the same plan, and a plan shows only moves that matter.
     """
     current, changed = path, True
     while changed:
@@ -118,7 +118,7 @@ Choice: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], int]"
 
 
 def _simpler(path: Path, cost: ChainCost) -> Iterator[Choice]:
-    """Yield paths one step closer to the order as written, or with fewer changes of place."""
+    """Yield paths one step closer to the order as written, or with fewer changes of executor."""
     order, places, start = path.order, path.places, path.start
     for k in range(len(order) - 1):
         if order[k] > order[k + 1]:
@@ -131,7 +131,7 @@ def _simpler(path: Path, cost: ChainCost) -> Iterator[Choice]:
 
 
 def _fewer_places(order: tuple[int, ...], places: tuple[int, ...], start: int, cost: ChainCost) -> Iterator[Choice]:
-    """Yield the placements in which a run of operators in one place moves to the default place."""
+    """Yield paths in which consecutive operators on the same executor move to the default executor."""
     if start >= 0 and start != 0 and not cost.remote[0]:
         yield order, places, 0
     k = 0

@@ -1,4 +1,4 @@
-"""Planner: applies rules, searches for the best order and places, and checks the plan on the first rows."""
+"""Planner: applies rules, searches for the best order and executors, and checks the plan on the first rows."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class AutoPlanner:
         skips: returns whether a node has a policy for rows that fail.
         splits: the sources' splits, from their metadata.
         budget: resources that a plan may use.
-        executors: places that a plan may use.
-        workers: how many tasks run at once.
+        executors: names of the executors that a plan may use.
+        workers: how many tasks run concurrently.
         most_workers: maximum number of workers if waiting limits a plan; None keeps ``workers``.
         exact: False allows rewrites within an operator's tolerance.
-        keeping: the costs of storing rows between epochs; None leaves caches where they are.
-        factors: returns how often rows repeat in the columns of a ``dedup()``; None leaves each ``dedup()`` in place.
-        cluster: a cluster that a plan may use, with its measured costs.
-        rules: the caller's rules, tried after the built-in rules that move operators.
-        refused: names of rules that are not tried, and of search decisions ("order", "place") that are not made.
+        keeping: the costs of storing rows between epochs; with None, caches stay where they are.
+        factors: returns how often rows repeat in the columns of a ``dedup()``; with None, each ``dedup()`` stays.
+        cluster: a cluster that a plan may use, with its measured overhead.
+        rules: the caller's rules, which run after the built-in rules that move operators.
+        refused: names of disabled rules; "order" and "place" disable the search's choice of order and of executors.
     """
 
     root: Node
@@ -72,7 +72,7 @@ class AutoPlanner:
     _broken: bool = field(default=False, repr=False)
 
     def begin(self) -> Plan:
-        """Return the first plan, from what operators declare; nothing runs."""
+        """Return the initial plan, which uses only what operators declare; nothing runs."""
         try:
             done = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
@@ -88,7 +88,7 @@ class AutoPlanner:
         return replace(plan, cache_bytes=self.budget.cache_bytes, memory_bytes=self.budget.memory_bytes)
 
     def admit(self, plan: Plan, check: Check) -> Plan:
-        """Return the first plan, without the rule that changes the first rows; as written if no single rule does."""
+        """Return the initial plan without the rule that changes the first rows; as written if no single rule does."""
         difference = check(plan)
         if difference is None:
             return plan
@@ -101,9 +101,9 @@ class AutoPlanner:
         return self.begin()
 
     def candidates(self, profile: Profile) -> tuple[Plan, ...]:
-        """Return the best plan for each kind of place: threads, one thread, processes, a cluster; all unchecked.
+        """Return the best plan each for threads, one thread, processes and a cluster, unchecked.
 
-        One thread may be as fast as several that contend for the GIL, which per-call measurements cannot show.
+        One thread may be as fast as several threads that contend for the GIL; per-call measurements cannot show this.
         """
         if self._broken:
             return ()
@@ -132,7 +132,7 @@ class AutoPlanner:
         return self._checked(plan, again, check)
 
     def chosen(self, profile: Profile, check: Check) -> Plan:
-        """Return the best plan for a profile without rules that change results on the first rows, whatever it gains."""
+        """Return the best plan for a profile, however small its gain, without rules that change the first rows."""
         return self._checked(self.best(profile), lambda planner: planner.best(profile), check)
 
     def _predicted(self, current: Plan, profile: Profile, more: bool = True) -> Prediction:
@@ -156,7 +156,7 @@ class AutoPlanner:
         return self._rewritten(self.root, (*MOVES, *self.rules), profile)
 
     def _best(self, profile: Profile, turns: bool, moved: Rewritten, **limits: Any) -> Plan:
-        """Return the best plan within ``limits``, which override the planner's; ``turns`` allows using one thread."""
+        """Return the best plan within ``limits``, which override attributes; ``turns``: whether to try one thread."""
         asks = replace(self, **limits)
         searched = asks._search(moved.root, profile, turns)
         trimmed = asks._rewritten(searched.root, TRIMS, profile)
@@ -174,7 +174,7 @@ class AutoPlanner:
         plan = self._within(plan)
         return replace(
             plan, prediction=asks._predicted(plan, profile, more=turns)
-        )  # plans that are only tried do not need ``more`` yet
+        )  # plans for trials do not need ``more`` yet
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class AutoPlanner:
         return replace(Plan.as_written(self.root), decisions=tuple(self._refusals), profile=plan.profile)
 
     def _culprit(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check, end: float) -> str | None:
-        """Return the rule without which the plan delivers the right rows."""
+        """Return the rule that makes the plan deliver different rows; None if no single rule does, or time ran out."""
         for name in _applied(plan):
             without = replace(self, refused=self.refused | {name}, _refusals=[])
             if time.perf_counter() > end:
@@ -242,7 +242,7 @@ class AutoPlanner:
 
 
 def _applied(plan: Plan) -> list[str]:
-    """Return a plan's rules, last first, since without an earlier rule later ones may not apply."""
+    """Return a plan's rules, the last one first, because later rules may depend on earlier ones."""
     return list(dict.fromkeys(d.rule for d in reversed(plan.decisions) if d.applied and d.rule != "place"))
 
 

@@ -1,4 +1,4 @@
-"""Predictions: a plan's throughput, its bottleneck, and what more hardware would gain."""
+"""Predictions: a plan's throughput, its bottleneck, and the gain from more hardware."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
 from cedar.profile.queueing import cores_kept
 
-_MIN_GAIN = 0.005  # minimum gain of an upgrade to be reported
+_MIN_GAIN = 0.005  # minimum relative gain of a hardware upgrade to be reported
 _TWICE = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A graph's costs on a machine: its chains, and stream operators, whose costs do not depend on the plan.
+    """A graph's costs on a machine: those of chains, and those of stream operators, which are the same in all plans.
 
     Args:
-        fixed: seconds per row read outside the chains: of a core, of the GIL, of the coordinator.
-        choice: how its graphs are lowered.
+        fixed: the use of stream operators in seconds per row read: of a core, of the GIL, of the coordinator.
+        choice: settings for lowering the graph to stages.
         ordinal: returns a node's number in the pipeline as written.
     """
 
@@ -43,11 +43,11 @@ class Model:
         return (cores / self.capacity.cores, gil, 0.0, 0.0, coordinator)
 
     def use(self, paths: Sequence[Path]) -> Use:
-        """Return the use of a whole plan."""
+        """Return the use of each resource by a whole plan."""
         return add(self.base, total(path.use for path in paths))
 
     def on(self, capacity: Capacity, places: Sequence[str] | None = None) -> Model:
-        """Return the model of the same graph on another machine, or with other places allowed."""
+        """Return the model of the same graph on another machine, or with other executors."""
         costs = tuple(
             ChainCost(
                 c.chain, self.loads, self.flow, capacity, c.places if places is None else places, self.choice,
@@ -66,7 +66,7 @@ class Model:
 
 
 def as_lowered(model: Model) -> list[Path]:
-    """Return the paths of the graph in its current order and in the places of its stages."""
+    """Return the paths of the graph in its current order, with the executors of its stages."""
     paths = []
     for cost in model.costs:
         start, *places = (cost.places.index(place) if place in cost.places else 0 for place in cost.chain.places)
@@ -77,7 +77,7 @@ def as_lowered(model: Model) -> list[Path]:
 
 
 def predict(model: Model, paths: Sequence[Path], more: bool = True) -> Prediction:
-    """Predict a plan's throughput and bottleneck, and with ``more``, what more hardware would gain."""
+    """Predict a plan's throughput and bottleneck, and with ``more``, the gain from more hardware."""
     use = model.use(paths)
     named: dict[str, float] = {}
     for k, seconds in enumerate(use):
@@ -94,7 +94,7 @@ def predict(model: Model, paths: Sequence[Path], more: bool = True) -> Predictio
 
 
 def expected_seconds(model: Model, use: Use) -> float:
-    """Return seconds per row: the use of the scarcest resource, or more if workers wait for the GIL."""
+    """Return seconds per row: the use of the most used resource, or more if workers wait for the GIL."""
     work = use[0] * model.capacity.cores
     if not work:
         return max(use)
@@ -103,7 +103,7 @@ def expected_seconds(model: Model, use: Use) -> float:
 
 
 def _resource_name(model: Model, k: int) -> str:
-    """Name a resource in predictions; for busy workers that mostly wait, name what they wait for."""
+    """Return a resource's name for predictions; for workers that mostly wait, the name of what they wait for."""
     if RESOURCES[k] not in {"workers", "one task at a time"}:
         return RESOURCES[k]
     reads = [(model.loads[id(c.chain.base)], c.rate(0)) for c in model.costs if c.chain.sources]

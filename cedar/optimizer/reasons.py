@@ -1,4 +1,4 @@
-"""Explains what a search chose, with figures that users can check."""
+"""Explains the search's choices, with figures that users can check."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class SearchChoice:
 
     Args:
         plan: the chosen plan.
-        written: the order as written, on the executor that suits it best.
-        local: the best plan without other processes.
-        method: the search method that found the best plan.
+        written: the best plan with the order as written and a single executor.
+        local: the best plan that runs everything in this process.
+        method: "exact" or "beam", the search method.
         processes: whether plans could use worker processes.
     """
 
@@ -38,7 +38,7 @@ class SearchChoice:
 
 
 def explain_choice(choice: SearchChoice, facts: Facts, precedences: Sequence[Precedence]) -> tuple[Decision, ...]:
-    """Return decisions about operators that moved, places, moves that were refused, and missing measurements."""
+    """Return decisions about moved operators, refused moves, executors and missing measurements."""
     decisions: list[Decision] = []
     for cost, path, precedence in zip(choice.plan.model.costs, choice.plan.paths, precedences, strict=True):
         decisions += _order_decisions(cost, path, facts)
@@ -67,7 +67,7 @@ def _order_decisions(cost: ChainCost, path: Path, facts: Facts) -> Iterator[Deci
 
 
 def _sizes(cost: ChainCost, i: int) -> list[str]:
-    """Describe how an operator changes the size of what it reads."""
+    """Describe the factor by which an operator changes the size of the columns that it reads and writes."""
     before, after = cost.sizes_of(i)
     return [f"{after / before:.2g}x the bytes"] if before and after and abs(after / before - 1) > 0.01 else []
 
@@ -75,7 +75,7 @@ def _sizes(cost: ChainCost, i: int) -> list[str]:
 def _refusal_decisions(
     cost: ChainCost, path: Path, precedence: Precedence, facts: Facts, slowest: float
 ) -> list[Decision]:
-    """Return refused moves of filters that would have saved the most time."""
+    """Return the refused moves of filters that would have saved the most time."""
     nodes, refused = cost.chain.nodes, []
     done = 0
     weights = {}
@@ -98,7 +98,7 @@ def _unmeasured(cost: ChainCost, facts: Facts) -> Iterator[Decision]:
 
 
 def _place_decisions(choice: SearchChoice, facts: Facts) -> Iterator[Decision]:
-    """Yield decisions for operators placed in processes; if none are, one for the operator that holds the GIL most."""
+    """Yield decisions for operators in worker processes; without any, one for the operator that holds the GIL most."""
     plan = choice.plan
     if plan.remote:
         gain = choice.local.slowest / plan.slowest if plan.slowest else 1.0
@@ -115,7 +115,7 @@ def _place_decisions(choice: SearchChoice, facts: Facts) -> Iterator[Decision]:
 
 
 def _working_nodes(cost: ChainCost, loads: dict[int, Load]) -> list[tuple[Node, Load]]:
-    """Return a chain's operators, and its source if the chain reads, with their loads."""
+    """Return a chain's operators with their loads, after its source if the chain starts at one."""
     base = cost.chain.base
     return [
         *([(base, loads[id(base)])] if cost.chain.sources else []),

@@ -1,4 +1,4 @@
-"""Rewrite: applies the steps that rules propose until none applies, and records what was done and refused."""
+"""Rewrite: applies the steps that rules propose until none applies, and records applied and refused steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOISE = 1.01  # estimated costs of two graphs within this factor count as equal
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The graph after all rules, the steps that produced it, and what was done and refused."""
+    """The graph after all rules, the steps that produced it, and the applied and refused changes."""
 
     root: Node
     sweeps: tuple[Sweep, ...]
@@ -26,13 +26,13 @@ class Rewritten:
 
 
 def rewrite(facts: Facts, rules: Sequence[Rule]) -> Rewritten:
-    """Apply all rules, then restore the column order as written.
+    """Apply all rules, then restore the column order of the pipeline as written.
 
-    Terminates whatever the rules do, because it never returns to an earlier graph.
+    A rewrite never returns to an earlier graph, so it terminates whatever the rules do.
 
     Args:
         facts: facts of the pipeline as written, or of a plan's graph.
-        rules: applied in this order, each as often as possible, and all once more after a change.
+        rules: applied in this order, each as often as possible. After a change, all rules are applied again.
     """
     run = Rewriting(facts, rules)
     changed = True
@@ -53,7 +53,7 @@ class Rewriting:
     Args:
         facts: facts of the current graph.
         rules: all rules to try.
-        applied, refusals, failed: changes made, proposals that did not apply, and changes undone, with reasons.
+        applied, refusals, failed: changes that were made, refused, or undone, with reasons.
         sweeps: the steps so far.
     """
 
@@ -69,7 +69,7 @@ class Rewriting:
         self._seen.add(key_of(self.facts.root, self.facts.ordinals))
 
     def apply(self, rule: Rule) -> bool:
-        """Apply a rule's steps in one pass, or one step if together they do not help; return whether any applied."""
+        """Apply a rule's steps in one pass, or one step if all together do not help. Return whether any applied."""
         most = len(self.facts.consumers)
         while (rule_pass := RulePass(self, rule, most)).run():
             why = rule_pass.why or self._accept(rule, rule_pass)
@@ -82,7 +82,7 @@ class Rewriting:
         return False
 
     def _accept(self, rule: Rule, rule_pass: RulePass) -> str:
-        """Continue with the graph after a pass, or return why not."""
+        """Continue with the graph after a pass and return "", or return why the graph is rejected."""
         try:
             facts = self.facts.at(rule_pass.root)
         except CedarError as error:  # the pipeline as written is valid, so the rule is to blame
@@ -114,14 +114,14 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class AppliedChange:
-    """A change made in a pass, and the operator at which the rule proposed it."""
+    """A change made in a pass, and the label of the operator at which the rule proposed it."""
 
     change: Change
     label: str
 
 
 class RulePass:
-    """One pass of one rule over every node of a graph. Each step is checked before it is applied.
+    """A pass of one rule over every node of a graph. Each step is checked before it is applied.
 
     Args:
         most: the maximum number of changes.

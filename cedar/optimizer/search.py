@@ -1,4 +1,4 @@
-"""Search: chooses the order of every chain and the place of every operator together."""
+"""Search: chooses the order of every chain and the executor of every operator together."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from cedar.plan.steps.sweep import Sweep
 from cedar.profile import Profile
 
 MIN_GAIN = 0.03  # a plan must gain more than this over the order as written
-_SETTLE_SLACK = 0.03  # moves that together gain less are undone, so that two measurements choose the same plan
-_GIL_BOUND_SHARE = 0.9  # share of time with the GIL held, above which one thread is as fast as two
+_SETTLE_SLACK = 0.03  # moves that together gain less are undone, so that repeated measurements choose the same plan
+_GIL_BOUND_SHARE = 0.9  # share of time with the GIL held above which one thread is as fast as two
 _PLAIN = Lowering()
 _TASKS_PER_WORKER = 2  # tasks in flight for each worker
 _PROCESS_BYTES = 64 << 20  # bytes of memory that an idle worker process uses
-_GATHERING_GIL_SHARE = 0.5  # the share of gathering and converting that holds the GIL: large copies do not
+_GATHERING_GIL_SHARE = 0.5  # share of the time for building batches that holds the GIL; large copies release it
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search chose.
+    """The result of a search.
 
     Args:
-        root: the graph with its chains in order, and ``place`` set on row operators and sources.
-        sweeps: the steps that produced it.
-        executor: the executor of operators that have no place of their own.
-        workers: how many tasks run at once.
+        root: the graph with its chains in the chosen order, and ``place`` set on row operators and sources.
+        sweeps: the steps that produced the graph.
+        executor: the executor of operators whose ``place`` is not set.
+        workers: how many tasks run concurrently.
         method: "exact" if every legal order of every chain was considered.
-        seconds: expected seconds per row read.
-        written: expected seconds per row read of the input graph, on the one executor that suits it best.
+        seconds: expected seconds per row read under the chosen plan.
+        written: expected seconds per row read of the input graph, on the single executor that suits it best.
         decisions: which operators moved, which did not, and why.
     """
 
@@ -76,16 +76,16 @@ def search(
     cluster: Cluster | None = None,
     lowering: Lowering = _PLAIN,
 ) -> SearchResult:
-    """Find the best order and places for a graph that rules have rewritten.
+    """Find the best order and executors for a graph that rules have rewritten.
 
     Args:
         facts: facts with a profile.
-        executors: the places allowed: "inline", "threads" and "processes".
-        workers: how many tasks run at once; up to ``most_workers`` if waiting limits the run.
-        turns: use one thread if several would only take turns with the GIL. Pass False to keep several.
-        swap: returns why two operators may not change places, or None.
-        cluster: a cluster that may run operators, with its measured costs.
-        lowering: how the graph becomes stages.
+        executors: the allowed executors: "inline", "threads" and "processes".
+        workers: how many tasks run concurrently; the search may raise it to ``most_workers`` if waiting limits the run.
+        turns: use one thread if several threads would only wait for the GIL. False keeps several threads.
+        swap: returns why two operators may not be swapped, or None if they may.
+        cluster: a cluster that may run operators, with its measured overhead.
+        lowering: settings for lowering the graph to stages.
     """
     model = _model(root, facts, budget, executors, workers, lowering)
     precedences = [find_precedence(cost.chain, facts, swap) for cost in model.costs]
@@ -121,7 +121,7 @@ def predict_lowered(
     cluster: Cluster | None = None,
     more: bool = True,
 ) -> Prediction:
-    """Predict the performance of the stages that ``lower`` makes of a graph; with ``more``, gains of more hardware."""
+    """Predict the performance of a graph after ``lower``; with ``more``, also the gain from more hardware."""
     model = _model(root, facts, budget, executors, workers, lowering)
     if cluster is not None:
         model = _with_cluster(model, tuple(place for place in _places(executors) if place != REMOTE), cluster)
@@ -151,7 +151,7 @@ def _model(
 
 
 def _places(executors: Sequence[str]) -> tuple[str, ...]:
-    """Return the places to consider, the default first; "inline" only without threads, as it is never faster."""
+    """Return the executors to consider, the default first. Omit "inline" if threads are allowed: it is never faster."""
     local = next((place for place in ("threads", INLINE) if place in executors), None)
     return tuple(place for place in (local, REMOTE if REMOTE in executors else None) if place) or ("threads",)
 
@@ -176,7 +176,7 @@ def _stream_costs(root: Node, profile: Profile, loads: dict[int, Load], flow: Da
 
 
 def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | None) -> SearchChoice:
-    """Return the best plan with processes, a cluster or neither, or the order as written if it is about as fast."""
+    """Return the best plan, or the order as written if it is about as fast. Plans may use processes or a cluster."""
     places = model.costs[0].places if model.costs else ("threads",)
     local = tuple(place for place in places if place != REMOTE)
     as_written = [joint.written(model.on(model.capacity, (place,))) for place in places]
@@ -200,7 +200,7 @@ def _seconds_per_row(plan: PathChoice) -> float:
 
 
 def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Model:
-    """Return the model with a cluster as an additional place."""
+    """Return the model with a cluster as an additional executor."""
     capacity = dataclasses.replace(
         model.capacity, cluster=cluster.address, threads=cluster.threads, ship_bytes=cluster.ship_bytes,
         ship_seconds=cluster.ship_seconds,
@@ -209,7 +209,7 @@ def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Mod
 
 
 def _wanted_workers(plan: PathChoice, most: int | None) -> int:
-    """Return the number of workers with which waiting no longer limits the plan."""
+    """Return the number of workers at which waiting no longer limits the plan."""
     have = plan.model.capacity.workers
     use = plan.model.use(plan.paths)
     kept = use[RESOURCES.index("workers")]
@@ -220,7 +220,7 @@ def _wanted_workers(plan: PathChoice, most: int | None) -> int:
 
 
 def _gil_bound(plan: PathChoice) -> bool:
-    """Return whether threads would only wait for the GIL; one thread is then as fast, as passing the GIL costs time."""
+    """Return whether threads would mostly wait for the GIL. One thread is then as fast, as it never switches."""
     if plan.remote:
         return False
     use = plan.model.use(plan.paths)
@@ -229,7 +229,7 @@ def _gil_bound(plan: PathChoice) -> bool:
 
 
 def _fit_memory(choice: SearchChoice, facts: Facts, budget: Budget) -> SearchChoice:
-    """Return the choice with fewer workers, if the rows in flight would not fit in memory."""
+    """Reduce the number of workers if the rows in flight would not fit in memory."""
     assert facts.profile is not None
     limit = budget.memory_bytes or facts.profile.machine.memory
     plan = choice.plan
@@ -261,7 +261,7 @@ def _arranged(plan: PathChoice) -> list[Arranged]:
 
 
 def _executor(plan: PathChoice, model: Model) -> str:
-    """Return the place that runs operators in the coordinator's process, or the default place if none does."""
+    """Return the executor that runs operators in the coordinator's process, or the default if none does."""
     if not plan.model.costs:
         return "threads"
     local = {

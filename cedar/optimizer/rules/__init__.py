@@ -1,10 +1,10 @@
 """The rewrite rules in the order in which they are tried. Each is a function of a node and the facts, in its own file.
 
-``MOVES`` move operators and run before the search for an order. ``TRIMS`` change what is computed and carried, and run
-after the search because they depend on the order. A rule that needs measurements does nothing without them.
+``MOVES`` move operators and run before the search for an order. ``TRIMS`` change which columns are computed and kept,
+and run after the search because they depend on the order. Rules that need measurements do nothing without them.
 
-``inexact`` is first because it looks at which operators follow each other as written. ``dedup_place`` comes after
-``scan_filter``, which decides which rows are grouped.
+``inexact`` is first because it depends on the order of operators as written. ``dedup_place`` comes after
+``scan_filter``, which determines the rows that are grouped.
 """
 
 from cedar.optimizer.facts import Rule

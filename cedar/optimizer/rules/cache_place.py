@@ -1,4 +1,4 @@
-"""cache_place: stores rows where that saves most in later epochs."""
+"""cache_place: moves ``cache("auto")`` to where it saves the most time in later epochs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIN_SAVING = 0.05  # fraction of an epoch's time that an inserted cache must sa
 
 @dataclass(frozen=True)
 class _CachePoint:
-    """A possible cache position in a chain; figures are per row that the source reads.
+    """A possible position of a cache in a chain, with figures per row that the source reads.
 
     Args:
         saved: seconds saved in later epochs.
@@ -34,7 +34,7 @@ class _CachePoint:
     bytes: float
 
     def gain(self, rows: int, per_byte: float, room: float) -> float:
-        """Return seconds gained per row. Rows that do not fit are computed again."""
+        """Return seconds gained per row. Rows that do not fit in ``room`` bytes are computed again."""
         total = rows * self.bytes
         return (self.saved - self.bytes * per_byte) * (min(1.0, room / total) if total else 1.0)
 
@@ -42,8 +42,8 @@ class _CachePoint:
 def cache_place(node: Node, facts: Facts) -> Outcome:
     """Move ``cache("auto")`` among the operators right above a source, below the first random one, or drop it.
 
-    After the first epoch, operators below the cache cost nothing; only reading it does. A cache with a location from
-    the user stays. If the budget gives an amount for caches, a cache may be inserted.
+    After the first epoch, reading the cache replaces the operators below it. A cache with a location from the user
+    does not move. If the budget sets a limit for caches, the rule may insert a cache.
     """
     if facts.profile is None or facts.keeping is None or not (is_row_operator(node) or not node.inputs):
         return None

@@ -1,4 +1,4 @@
-"""common: computes equal operators on the same rows only once."""
+"""common: computes equal operators on the same input only once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cedar.plan.steps.single import Share, equal_before
 def common(node: Node, facts: Facts) -> Outcome:
     """Replace a row operator by an earlier equal one with the same input.
 
-    Sources and stream operators are not merged, since each has its own state. Two random operators draw differently and
-    are only merged if they are the same object.
+    The rule does not merge sources or stream operators, since each has its own state. It merges random operators only
+    if they are the same object, since two random operators draw different numbers.
     """
     if isinstance(node.operator, Read):
         return _refuse_sources(node, facts)
@@ -26,7 +26,7 @@ def common(node: Node, facts: Facts) -> Outcome:
 
 
 def _refuse_sources(node: Node, facts: Facts) -> Refusal | None:
-    """Refuse to merge two equal sources: each numbers its own rows, and draws and order depend on these numbers."""
+    """Refuse to merge two equal sources: their rows have different keys, which determine random draws and order."""
     assert isinstance(node.operator, Read)
     for other in facts.readers[read_from(node)]:
         if other is node:
@@ -39,7 +39,7 @@ def _refuse_sources(node: Node, facts: Facts) -> Refusal | None:
 
 
 def _refuse_copies(node: Node, facts: Facts) -> Refusal | None:
-    """Refuse to merge equal functions that write different columns: each result may be changed in place."""
+    """Refuse to merge equal functions that write different columns, since each result may later be changed in place."""
     wanted, current = None if node.effects.random else node.operator.computes(), node.inputs[0]
     while wanted is not None and (before := current.operator.computes()) is not None:
         writes = current.effects.writes

@@ -1,4 +1,4 @@
-"""dead_columns: drops unused columns before rows are held, cached, cut, shipped or gathered."""
+"""dead_columns: drops unused columns before rows are buffered, cached, split into tasks, transferred or batched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedar.plan.steps.columns import Keep, unread
 def dead_columns(node: Node, facts: Facts) -> Outcome:
     """Drop unused columns below stream operators, ``cache("auto")`` and functions that run once per row.
 
-    These operators hold rows, and there tasks may be cut and rows shipped.
+    Such operators buffer rows, or may start new tasks to which rows are transferred.
     """
     effects = node.effects
     holds = effects.rows == "stream" or node.operator.storage is not None
@@ -28,7 +28,7 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
 
 
 def _chained(node: Node) -> bool:
-    """Return whether the node may run as one kernel with the operator below; a selection must not separate them."""
+    """Return whether the node may run as one kernel with the operator below, which a selection would separate."""
     chain = _chain(node)
     return chain is not None and all(_chain(child) is chain for child in node.inputs)
 

@@ -10,7 +10,7 @@ from cedar.plan.steps.columns import DropResults
 
 @downward
 def dead_results(node: Node, facts: Facts) -> Outcome:
-    """Skip unused results that cannot fail. Functions are always called, since they may have side effects."""
+    """Skip unused expressions that cannot fail. Functions are always called, since they may have side effects."""
     operator, live = node.operator, facts.live.get(id(node))
     if live is None:
         return None

@@ -12,9 +12,9 @@ from cedar.plan.steps.cross import Group, features, passes_groups
 
 
 def dedup_place(node: Node, facts: Facts) -> Outcome:
-    """Move a ``dedup()`` below transforms of its features that change each value by itself, if that pays off.
+    """Move a ``dedup()`` below transforms of its features that map each value independently, if that saves time.
 
-    It changes no values, so it can move past operators that do not touch its features, and past such transforms.
+    ``dedup()`` changes no values, so it can also move past operators that do not touch its features.
     """
     if node.operator.grouping is None or facts.factors is None:
         return None
@@ -44,7 +44,7 @@ def _passable(node: Node, grouped: frozenset[str] | None, facts: Facts) -> list[
 
 
 def _runs_once(operator: Operator, grouped: frozenset[str] | None) -> bool:
-    """Return whether the operator runs once for rows that are equal in these features."""
+    """Return whether the operator would run only once for rows that are equal in these features."""
     reads = operator.unique_reads
     return reads is not None and (grouped is None or grouped >= set(reads))
 
@@ -59,7 +59,7 @@ def _blocked(node: Node, grouped: frozenset[str] | None, facts: Facts) -> Refusa
 
 
 def _why_not(passed: Node, node: Node, factors: Mapping[str, float], facts: Facts) -> str:
-    """Return why a transform should continue to see every row; "" if grouping pays off."""
+    """Return why a transform should still process every row; "" if grouping saves time."""
     reads = passed.operator.unique_reads or ()
     factor = min(factors.get(name, 1.0) for name in reads)
     if factor < PAYS:

@@ -7,14 +7,14 @@ from cedar.plan.graph import Node
 from cedar.plan.steps.commute import is_row_operator, may_swap
 from cedar.plan.steps.reorder import Reorder, falls_away
 
-_WORTH = 0.05  # fraction of a block's time to save; audits of plans with another order cost about 3%
-_LARGER = 1.1  # growth in bytes per row above which an operator stays late
+_WORTH = 0.05  # minimum fraction of a block's time to save; a changed order needs audits, which cost about 3%
+_LARGER = 1.1  # growth in bytes per row above which an expression does not move down
 
 
 def group_expressions(node: Node, facts: Facts) -> Outcome:
-    """Move an expression below operators that keep the number of rows, if the saved call matters enough.
+    """Move an expression below operators that keep the number of rows, if one call less saves enough time.
 
-    The search puts operators where rows are few, and leaves equally good ones in the order as written.
+    The search does not do this: it orders operators by row counts, and keeps the order as written among equals.
     """
     if facts.profile is None or node.operator.filters or not _is_query(node):
         return None
@@ -54,12 +54,12 @@ def _between(node: Node, facts: Facts) -> tuple[list[Node], Node | None]:
 
 
 def _saved(node: Node, below: Node, facts: Facts) -> float:
-    """Return seconds per block that one call less saves."""
+    """Return the seconds per block that merging two calls into one saves."""
     first, second = facts.figures(node), facts.figures(below)
     return min(first.call, second.call) if first is not None and second is not None else 0.0
 
 
 def _block(node: Node, facts: Facts) -> float:
-    """Return seconds per block."""
+    """Return the operator's seconds per block."""
     figures = facts.figures(node)
     return figures.wall * figures.rows / figures.calls if figures is not None and figures.calls else 0.0

@@ -8,7 +8,7 @@ from cedar.plan.steps.single import Loosen, joins
 
 
 def inexact(node: Node, facts: Facts) -> Outcome:
-    """Loosen the lowest transform of the chain that ends in ``node``, if the transforms above it allow that."""
+    """Allow approximation in the lowest transform of the chain that ends in ``node``, if those above it permit it."""
     if facts.exact:
         return None
     above: list[Node] = []

@@ -1,4 +1,4 @@
-"""late: runs operators that enlarge rows after stream operators move rows around, and ones that shrink rows before."""
+"""late: runs operators that enlarge rows after shuffles and batches, and operators that shrink rows before shuffles."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
 from cedar.plan.steps.step import shared
 
 _LARGER, _SMALLER = 1.1, 0.9  # measured growth in bytes per row; in between, a move does not pay off
-_SAME_SIZE = 0.6  # minimum growth with which to move above a batch, to share a kernel and tasks there
+_SAME_SIZE = 0.6  # minimum growth for an operator to move above a batch in order to form one kernel there
 _TASK_BYTES = 64 << 10  # bytes that can be moved in the time an extra task costs
 _TASK_ROWS = 1024  # minimum rows of a task above a shuffle
 
 
 def late(node: Node, facts: Facts) -> Outcome:
     """Move operators that keep the number of rows above shuffle and batch, or below shuffle, by measured sizes. They
-    always move above operators that distribute rows over ranks, since below those they run for all ranks.
+    always move above operators that distribute rows over ranks, because below those they process all ranks' rows.
     """
     below = node.inputs[0] if len(node.inputs) == 1 else None
     if below is None:
@@ -70,8 +70,8 @@ def _move_above_ranks(balance: Node, facts: Facts) -> Outcome:
 
 
 def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
-    """Return the first operator, from ``top`` down, from which moving all up to ``top`` above ``stream`` pays off:
-    its input rows are so small that moving them instead is cheaper. It may be below ``top``, as a decoder below a crop.
+    """Return the first operator, from ``top`` down, whose input rows are so much smaller than the output of ``top``
+    that moving all operators from it to ``top`` above ``stream`` saves time, such as a decoder below a crop.
     """
     current = top
     while movable(current, facts) and (current is top or held(current, stream, facts) is None):
@@ -84,7 +84,7 @@ def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
 
 
 def _join_kernel(batch: Node, facts: Facts) -> Outcome:
-    """Move an operator above a batch if it forms one kernel with the next operator, and rows are about as large."""
+    """Move an operator above a batch if it forms one kernel with the next operator, and row sizes are about equal."""
     moving, above = batch.inputs[0], facts.consumers[id(batch)]
     node = above[0] if len(above) == 1 else None
     if node is None or not movable(moving, facts) or not _one_kernel(moving, node):
@@ -113,7 +113,7 @@ def _growth(node: Node, top: Node, facts: Facts) -> float:
 
 
 def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
-    """Return whether moving fewer bytes outweighs the extra tasks that the operators need above the stream operator."""
+    """Return whether moving fewer bytes saves more time than extra tasks above the stream operator cost."""
     before, after = facts.figures(node), facts.figures(top)
     if before is None or after is None:
         return False
@@ -122,7 +122,7 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
 
 
 def _move_up(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
-    """Move all operators from ``first`` up to ``top`` at once: rows may be larger in between than at either end."""
+    """Move all operators from ``first`` to ``top`` in one step, since rows may be largest between them."""
     reported = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
     return Change(Cross("up", _count(top, first)), facts.label(top), reported)
 
@@ -136,7 +136,7 @@ def _count(top: Node, lowest: Node) -> int:
 
 
 def _move_down(node: Node, stream: Node, facts: Facts) -> Outcome:
-    """Move ``node``, right above ``stream``, below it."""
+    """Move ``node``, which is right above ``stream``, below it."""
     reported = f"below {facts.label(stream)} ({_sizes(node, node, facts)})"
     return Change(Cross("down"), facts.label(node), reported)
 
@@ -150,7 +150,7 @@ def _sizes(first: Node, last: Node, facts: Facts) -> str:
 
 
 def growth(node: Node, facts: Facts) -> float:
-    """Return the measured size of rows after an operator relative to before it; 1 if unknown."""
+    """Return the measured size of an operator's output rows relative to its input rows; 1 if unknown."""
     figures = facts.figures(node)
     if figures is None or figures.bytes_in <= 0 or figures.bytes_out <= 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""layout_place: stores preprocessed splits of files in another layout, in a folder that the budget names."""
+"""layout_place: stores preprocessed splits in the folder of ``Budget(layout=)``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cedar.plan.steps.single import Cache, chain_below, kept_above
 
 
 def layout_place(node: Node, facts: Facts) -> Outcome:
-    """Store the rows of each split after all operators that do the same in every epoch, for ``Budget(layout=)``.
+    """Store each split's rows after all operators whose results are the same in every epoch, for ``Budget(layout=)``.
 
-    The position does not depend on measurements, so that later runs find the files of this one.
+    The position does not depend on measurements, so that later runs find the files that this run wrote.
     """
     if facts.keeping is None or facts.keeping.layout is None or not (is_row_operator(node) or not node.inputs):
         return None

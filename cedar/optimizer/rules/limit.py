@@ -1,6 +1,6 @@
-"""limit: avoids computing rows that take() drops.
+"""limit: moves take() down, so that rows that it drops are not computed.
 
-Right above a source, ``take`` also stops reading ahead: splits after the last row taken are not read.
+Right above a source, ``take`` also limits read-ahead: cedar reads no splits after the last row taken.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from cedar.plan.steps.cross import Cross
 from cedar.plan.steps.reorder import Reorder, falls_away
 from cedar.plan.steps.step import shared
 
-_GAIN = 0.95  # a function filter moves if that cuts the chain's cost to below this share, as measurements have noise
+_GAIN = 0.95  # a function filter moves only if that cuts the chain's cost below this share; measurements are noisy
 
 
 def push_filter(node: Node, facts: Facts) -> Outcome:
-    """Move an expression filter down as far as allowed, and a function filter only as far as measurements justify."""
+    """Move an expression filter down as far as allowed, and a function filter as far as measurements justify."""
     if node.operator.condition is not None:
         passed, refused = _below(node, facts)
         while passed and passed[-1].operator.condition is not None:
@@ -77,7 +77,7 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
     limit = least * _GAIN
     for count in range(1, len(passed) + 1):
         if passed[count - 1].operator.condition is not None:
-            continue  # it would move down again; the search orders filters
+            continue  # do not stop right below a filter, which would then move below this one
         order = [*reversed(passed[count:]), node, *reversed(passed[:count])]
         cost = _cost(order, facts)
         if cost is not None and cost < limit:
@@ -93,7 +93,7 @@ def _run(node: Node, length: int) -> list[Node]:
 
 
 def _cost(order: list[Node], facts: Facts) -> float | None:
-    """Return core seconds per input row of a run of operators, lowest first."""
+    """Return the core seconds per input row of consecutive operators, given in the order in which they run."""
     total, rows = 0.0, 1.0
     for node in order:
         figures = facts.figures(node)

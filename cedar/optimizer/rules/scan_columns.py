@@ -1,4 +1,4 @@
-"""scan_columns: reads only the columns, and fields of struct columns, that the pipeline uses."""
+"""scan_columns: reads only the columns, and the fields of struct columns, that the pipeline uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.plan.steps.scans import PushColumns, can_select, columns_needed, colu
 
 @downward
 def scan_columns(node: Node, facts: Facts) -> Outcome:
-    """Read only the columns that are used, from sources that can select columns, in the source's order.
+    """Read only used columns, in the source's order, from sources that can select columns.
 
     If the source can also select fields, a partly used struct column contains only the used fields.
     """

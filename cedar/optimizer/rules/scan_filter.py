@@ -1,4 +1,4 @@
-"""scan_filter: merges a filter right above a source into the scan, so that most dropped rows are not read."""
+"""scan_filter: merges a filter right above a source into the scan, which then reads few of the dropped rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cedar.plan.steps.scans import PushFilter, can_select
 
 
 def scan_filter(node: Node, facts: Facts) -> Outcome:
-    """Move expression filters into sources that can read some columns before others."""
+    """Move expression filters into sources that can read the filters' columns before other columns."""
     below = node.inputs[0] if node.inputs else None
     if below is None or node.operator.condition is None or not isinstance(below.operator, Read):
         return None
