@@ -52,14 +52,14 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     def __init__(self, node: Node) -> None:
         self.given = node
         self._run: Node | None = None
-        if all("batched" in vars(below) for below in node.inputs):  # the usual case: pipelines grow step by step
+        if all("batched" in vars(below) for below in node.inputs):  # the usual case: the inputs were already checked
             _ = node.batched  # raises for a batch of batches, at the user's line
         else:
             batched(node)
 
     @property
     def node(self) -> Node:
-        """The root node that runs: ``given`` (as the user wrote it) without the columns that no operator reads."""
+        """The root node that runs: ``given``, as the user wrote it, without source columns that no operator reads."""
         if self._run is None:
             self._run = leave_unread(self.given)
         return self._run
@@ -90,7 +90,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
 
     @property
     def schema(self) -> dict[str, ColumnType | str]:
-        """Column names and types, found without running the pipeline; "?" where only a run can determine them.
+        """Column names and types, found without running the pipeline; "?" if only a run can determine a type.
 
         Examples:
             >>> import cedar, pyarrow as pa
@@ -136,7 +136,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
         raise self._not_indexed("is not searched", "'x' in p.schema tells whether there is a column")
 
     def _not_indexed(self, what: str, fix: str) -> UsageError:
-        """Return the error for list and dict operations, which a torch DataLoader would try on a dataset."""
+        """Return the error for list and dict operations, which torch's DataLoader calls on a dataset."""
         return UsageError(
             f"a pipeline {what}, because it is read by iterating",
             site=self.given.site,  # the caller's nearest line would be inside torch
@@ -148,7 +148,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
         return f"<Pipeline {one_line(self.given.operator.label())}{columns}; print(p.explain()) shows its plan>"
 
     def _known_columns(self) -> str:
-        """Return the names and types of the columns if that needs neither storage access nor user code, else ""."""
+        """Return the columns' names and types as text; "" if finding them needs storage access or user code."""
         from cedar.datasets import items, table
 
         for node in sources(self.given):
@@ -156,7 +156,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
             held = isinstance(source, items.ItemsSource | table.TableSource) and not source.own_code
             if not held and "schema" not in vars(node):
                 return ""
-        with suppress(CedarError):  # the pipeline cannot run; explain() says why
+        with suppress(CedarError):  # the pipeline cannot run; explain() shows why
             names = [f"{name}: {kind}" for name, kind in (self.given.schema or {}).items()]
             return one_line(", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]))
         return ""

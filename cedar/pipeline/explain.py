@@ -1,4 +1,4 @@
-"""explain(): what a pipeline does, how it runs, what that costs and why, as text that fits a screen."""
+"""explain(): a pipeline's operators, its physical plan, the costs and the optimizer's reasons, on one screen."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def explain(
 ) -> str:
     """Return the text of ``Pipeline.explain()`` and ``Loader.explain()``.
 
-    Storage is listed, but nothing runs, except that ``dedup()`` reads a sample of rows.
+    cedar lists storage but runs nothing, except that ``dedup()`` reads a sample of rows.
 
     Args:
         root: the pipeline as written.
         plan: the plan that runs; None means as written.
-        profile: measured costs; by default those that the plan was chosen from.
-        cache: one line per ``cache()``: hit or miss, and why.
+        profile: measured costs; by default the profile from which the plan was chosen.
+        cache: one line per ``cache()``: whether it is a hit or a miss, and why.
         measured: rows read per second under the plan while it runs.
-        run: one line about what the run has done so far.
-        achieved: for each group of deduplicated columns, rows delivered per row stored.
-        listed: the splits that the run knows of; by default those that the sources' metadata list.
+        run: one line about the run's progress.
+        achieved: for each group of deduplicated columns, the number of rows delivered per row stored.
+        listed: the splits that the run has listed; by default the splits in the sources' metadata.
     """
     shown = plan if plan is not None else Plan.as_written(root)
     profile = profile if profile is not None else shown.profile
@@ -100,7 +100,7 @@ def _name_costliest(root: Node, words: Mapping[int, str], profile: Profile) -> s
 
 
 def _compile(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
-    """Return a compiler for display only, and the stream that is divided among ranks."""
+    """Return a compiler that is only used for display, and the stream that is divided among ranks."""
     tasks = Tasks(Runner("inline", 1), Env(), Metrics())
     physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.listed.settled), binding.root)
     compiler = Compiler(physical, binding, tasks, Store())
@@ -108,7 +108,7 @@ def _compile(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
 
 
 def _rule_lines(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]:
-    """List decisions: first those that checks and audits refused, then applied ones, then those that did not apply."""
+    """List decisions: changes that checks and audits refused, then applied ones, then those that did not apply."""
     ordered = sorted(
         decisions, key=lambda d: d.applied if d.rule == "audit" or d.what == "all of it" else 2 - d.applied
     )
@@ -119,7 +119,7 @@ def _rule_lines(decisions: Sequence[Decision], words: Mapping[str, str]) -> list
 
 
 def _dedup_lines(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:
-    """Describe each group of deduplicated columns: the sample's estimate, and the ratio achieved."""
+    """Describe each group of deduplicated columns: the ratio estimated from a sample, and the ratio achieved."""
     lines: list[str] = []
     try:
         for _, sampled in found_groups(binding):

@@ -11,7 +11,7 @@ from cedar.profile.text import WIDTH, byte_size, cut, micros
 
 _TITLE = "LOGICAL PLAN"
 _COST = ("us/row", "keep", "bytes", "share")
-_NAMES = 20  # maximum characters for the names of the columns read, and for those written
+_NAMES = 20  # maximum characters for the list of columns read, and for the list of columns written
 _GAP = 2
 
 
@@ -27,13 +27,13 @@ class _OperatorLine:
 
 
 def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None) -> list[str]:
-    """Return one line per operator, sources first, as in the physical plan. A shared operator is printed once.
+    """Return one line per operator, sources first, as in the physical plan. An operator with two readers appears once.
 
     Args:
         root: the pipeline's root node.
         labels: the nodes' labels, by node id.
-        profile: None omits the costs. "us/row" is per input row, "keep" output rows per input row, "bytes" the size of
-            an output row, "share" the operator's share of all operators' time.
+        profile: measured costs, or None to omit them. The columns are "us/row" per input row, "keep" (output rows per
+            input row), "bytes" per output row, and "share" (the operator's share of all operators' time).
     """
     costs = {} if profile is None else _cost_cells(root, profile)
     blank = ("",) * len(_COST) if costs else ()
@@ -55,7 +55,7 @@ def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None
 
 
 def _sources_first(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bool]]:
-    """Yield (node, indentation, whether it was shown before): sources first, and inputs before what uses them."""
+    """Yield (node, indentation, whether it was shown before), with inputs before the nodes that read them."""
     chain: list[tuple[Node, str, bool]] = []
     again = False
     while not again:
@@ -83,7 +83,7 @@ def _column_widths(lines: Sequence[_OperatorLine], room: int) -> tuple[int, int]
 
 
 def _join_cells(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Join cells into a line: the first two are left-aligned, figures are right-aligned, the last is not padded."""
+    """Join cells into a line. The first two cells are left-aligned, figures right-aligned; the last is not padded."""
     padded = [
         cell.ljust(width) if i < 2 or not width else cell.rjust(width)
         for i, (cell, width) in enumerate(zip(cells, widths, strict=True))

@@ -1,4 +1,4 @@
-"""The physical plan as text: what each stage does, and where it runs."""
+"""The physical plan as text: the operators and the executor of each stage."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
 
     Args:
         plan: the plan that runs.
-        compiler: the compiler of its physical plan; knows what only the sources' metadata can tell.
-        words: labels as the user wrote them, by operator label.
+        compiler: the compiler of its physical plan, which has read the sources' metadata.
+        words: maps operator labels to labels as the user wrote them.
     """
     physical = compiler.physical
     shown = [i for i, stage in enumerate(physical.stages) if stage.kind not in ("window", "deal")]
@@ -50,7 +50,7 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
 
 
 def notes(compiler: Compiler) -> list[str]:
-    """Return notes for the user about caches that read stages fill, and about sources that cannot be split."""
+    """Return notes for the user about caches that reading stages fill, and about sources that cannot be split."""
     physical = compiler.physical
     reported = []
     for stage in physical.stages:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from cedar.profile.text import WIDTH
 
-_INDENT = 7  # the width of a heading of five letters and a gap
+_INDENT = 7  # characters: a heading of five letters and two spaces
 
 
 def with_heading(head: str, items: Iterable[str], room: int | None = None, more: str = "") -> list[str]:
-    """Wrap items to lines after a heading: at most ``room`` lines, the last of which may count omitted items.
+    """Wrap items into at most ``room`` lines after a heading. The last line may state how many items were omitted.
 
     Examples:
         >>> with_heading("NOTE", ["one", "two", "three"], room=2)

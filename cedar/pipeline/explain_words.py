@@ -1,4 +1,4 @@
-"""Operator labels as the user wrote them, for plans that people read."""
+"""Operator labels as the user wrote them, for printed plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _label_as_written(node: Node, label: str) -> str:
         return label
     source, calls = _parse_calls(node.site.file)
     matches = calls.get((node.site.line, node.operator.name), [])
-    if len(matches) != 1:  # the file changed since, or the line has two such calls
+    if len(matches) != 1:  # the file has changed, or the line has two such calls
         return label
     given = [*matches[0].args, *matches[0].keywords]
     words = [" ".join((ast.get_source_segment(source, each) or "").split()) for each in given]

@@ -1,4 +1,4 @@
-"""Names from other libraries that users try first, and the cedar equivalents that error messages suggest."""
+"""Names that users know from other libraries, and the cedar equivalents that error messages suggest."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def with_suggestions(function: F) -> F:
     """Make a public function suggest fixes for wrong arguments, and shorten the tracebacks of its errors.
 
     Raises:
-        PipelineError: from the function; also in place of a TypeError for wrong arguments.
+        PipelineError: from the function; also replaces the TypeError for invalid arguments.
     """
 
     @functools.wraps(function)
@@ -129,7 +129,7 @@ def with_suggestions(function: F) -> F:
             raise shortened(error)  # noqa: B904 - the same error
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise  # raised inside the function: the arguments were right
+                raise  # raised inside the function: the arguments were valid
             raise _wrong_arguments(function, options, error) from None
 
     return cast("F", called)

@@ -1,4 +1,4 @@
-"""Turns the arguments of ``join`` and ``join_asof`` into a ``Join``. The other side is read once, at the first row."""
+"""Turns the arguments of ``join`` and ``join_asof`` into a ``Join``, which reads the other table once, when needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Names = str | Sequence[str] | None
 
 
 class Side:
-    """The other side of a join: a table, or a pipeline that is read when a run first needs it.
+    """The other table of a join, or a pipeline that is read when a run first needs its rows.
 
     Raises:
         PipelineError: ``other`` is neither.
@@ -42,7 +42,7 @@ class Side:
         self._pipeline: Pipeline | None = None
         if hasattr(other, "given"):
             require_rows(other, f"{method}: the other pipeline")
-            self._pipeline, self.content, self.own = other, "", uuid.uuid4().hex  # only a run knows its data
+            self._pipeline, self.content, self.own = other, "", uuid.uuid4().hex  # no digest: the data is not read yet
             self.types = _types_of(other)
         else:
             self._table = as_table(other, method)
@@ -50,7 +50,7 @@ class Side:
             self.types = dict(canonical_types(self._table.schema, method, site=user_site()))
 
     def lookup(self, keys: JoinKeys, unique: bool) -> Survey[StoredTable]:
-        """Return a survey that stores this side in a form ready for lookups by key."""
+        """Return a survey that reads this side and stores it arranged for lookups by key."""
 
         def stored(on_error: Skip | None) -> StoredTable:
             pipeline = self._pipeline
@@ -151,7 +151,7 @@ def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:
 
 
 def _added_columns(pipeline: Pipeline, side: Side, keys: Sequence[str], suffix: str) -> tuple[tuple[str, str], ...]:
-    """Return (name, name in the result) of the other table's columns, without its keys."""
+    """Return pairs (name, name in the result) for the other table's columns except its keys."""
     known = set(pipeline.columns)
     return tuple((name, f"{name}{suffix}" if name in known else name) for name in side.types if name not in keys)
 

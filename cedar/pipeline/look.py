@@ -52,7 +52,7 @@ class LookMethods:
         return self.explain("html")
 
     def head(self, n: int = 10) -> pl.DataFrame:
-        """Return the first ``n`` rows (of batches, the rows in them) as a polars DataFrame. Reads few other rows.
+        """Return the first ``n`` rows as a polars DataFrame, also if the pipeline delivers batches. Reads little more.
 
         Raises:
             CedarError: any error that the pipeline itself raises.
@@ -70,11 +70,11 @@ class LookMethods:
             return first_rows(loader, n)
 
     def inspect(self, rows: int = 4, *, seed: int = 0, epoch: int = 0) -> Sheet:
-        """Show the source's first rows before and after each operator, as written. Print the sheet or write a page.
+        """Return a sheet of the source's first rows before and after each operator of the pipeline as written.
 
-        ``html(path)`` also shows images and sound. Each row lists the random draws of its operators, as in a run with
-        this seed and epoch. A row ends where it is dropped or where an error occurs, which is shown. The sheet ends at
-        the first operator that does not work on single rows; shuffles are ignored.
+        Print the sheet, or write a page with images and sound by ``html(path)``. The sheet lists random draws, which
+        are those of a run with this seed and epoch. A row ends where it is dropped or where an error occurs. The sheet
+        shows which, and ends at the first operator that does not work on single rows; shuffles are ignored.
 
         Args:
             rows: how many rows to show.
@@ -82,7 +82,7 @@ class LookMethods:
             epoch: the run's epoch.
 
         Raises:
-            PipelineError: invalid numbers.
+            PipelineError: ``rows``, ``seed`` or ``epoch`` is invalid.
             CedarError: any error that the source raises.
 
         Examples:
@@ -99,8 +99,8 @@ class LookMethods:
     def describe(self) -> Description:
         """Compute each column's counts, nulls, minimum, maximum, mean, quantiles and frequent values over one epoch.
 
-        For lists, bytes and arrays, cedar computes them from the lengths. Quantiles and frequent values come from
-        100,000 rows drawn at random, or from all rows if there are fewer. The other figures are exact.
+        For lists, bytes and arrays, the statistics are those of the lengths. Quantiles and frequent values come from
+        a random sample of 100,000 rows, or from all rows if there are fewer. The other figures are exact.
 
         Raises:
             PipelineError: the pipeline never ends.

@@ -1,4 +1,4 @@
-"""Pipeline methods for operators that reorder, cut or repeat the stream."""
+"""Pipeline methods for operators that reorder, batch, shorten or repeat the stream of rows."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class OrderMethods:
     def shuffle(
         self, *, seed: int = 0, window: str | int = "256MiB", by: str | None = None, interleave: int = 1
     ) -> Pipeline:
-        """Shuffle splits globally, and rows within windows that the sources' metadata define.
+        """Shuffle splits globally, and rows within windows of whole splits.
 
         Args:
             seed: combined with the run's seed; every epoch has its own order.
-            window: maximum size in rows, or in bytes such as "256MiB". It is at most 1/64 of the epoch, unless that is
-                below both 8 MiB and 65,536 rows.
+            window: maximum size of a window in rows, or in bytes such as "256MiB". A window is also at most 1/64 of the
+                epoch, unless that is below both 8 MiB and 65,536 rows.
             by: keep rows with the same value of this column together.
             interleave: with ``by``, the number of groups whose rows are interleaved.
 
@@ -63,12 +63,12 @@ class OrderMethods:
         """Draw ``n`` rows, or a ``fraction`` of the rows, in random order; by default as many as the input has.
 
         Args:
-            weights: a column or an expression, not negative; None gives all rows equal weight.
+            weights: a column or an expression with non-negative values; None weights all rows equally.
             n: number of rows to draw.
-            fraction: fraction of the rows to draw, in place of ``n``.
-            replace: draw with replacement; by default only with weights.
+            fraction: fraction of the rows to draw, instead of ``n``.
+            replace: whether to draw with replacement; by default only if ``weights`` is set.
             seed: combined with the run's seed; every epoch draws different rows.
-            local: draw from each rank's own rows.
+            local: each rank draws from its own rows only.
 
         Raises:
             PipelineError: both ``n`` and ``fraction``, or invalid weights; while running, more rows requested without
@@ -81,8 +81,8 @@ class OrderMethods:
         """
         repeats = weights is not None if replace is None else bool(replace)
         drawn = Sample(weights, n, seed, local, fraction, repeats)
-        # Sample draws in the order of its input. The shuffle after it mixes rows within its window; the one before it
-        # mixes rows farther apart than a window, such as files sorted into one folder per class.
+        # Sample draws in the order of its input. The shuffle after it only mixes rows within a window. The shuffle
+        # before it mixes rows that are farther apart, such as files in one folder per class.
         few = drawn.n is not None and drawn.n <= RUN
         below = self if few else self.shuffle(seed=seed)
         return below._on(drawn).shuffle(seed=seed)
@@ -96,19 +96,19 @@ class OrderMethods:
         random: bool = False,
         local: bool = False,
     ) -> Pipeline:
-        """Group rows into batches of ``size`` rows (on each rank). Later operators then work on batches.
+        """Group rows into batches of ``size`` rows per rank. Later operators then work on batches.
 
         Args:
             size: rows per batch.
-            last: how an epoch ends. None: a single rank gets all rows; several ranks take equally many steps, of which
-                the last may have fewer rows, and drop fewer rows than there are ranks; the report counts them. "drop"
-                drops the short batch and final batches that do not fill all ranks. "keep" delivers them, so ranks may
-                differ by a batch. "pad" fills them up and adds a boolean column ``valid``: for evaluation on every row.
-            collate: function called with each batch as a list of dicts, like collators of torch and Hugging Face. Its
-                result is delivered unchanged, or passed to a later ``map(fn)``.
-            random: pass ``rng=`` to ``collate``, a numpy.random.Generator that is the same for a batch in every run.
-            local: batch each rank's own rows if their number is not known in advance. Each rank then reads only its
-                share, and ranks may get different numbers of batches.
+            last: how an epoch ends. None: a single rank gets all rows. Several ranks get equally many batches, the last
+                of which may be short; fewer rows than ranks are dropped, and the report counts them. "drop" drops a
+                short batch, and final batches that not all ranks would get. "keep" delivers these, so ranks may differ
+                by a batch. "pad" fills them up and adds a boolean column ``valid``, for evaluation on every row.
+            collate: function that gets each batch as a list of dicts, like collators of torch and Hugging Face. The
+                loader delivers its result unchanged, or passes it to a later ``map(fn)``.
+            random: pass ``rng=`` to ``collate``, a numpy.random.Generator whose draws for a batch never change.
+            local: if the number of rows is not known in advance, each rank reads and batches only its own share. Ranks
+                may then get different numbers of batches.
 
         Examples:
             >>> import cedar
@@ -124,13 +124,13 @@ class OrderMethods:
     def balance(self, by: Any, over: Literal["ranks"] = "ranks") -> Pipeline:
         """Choose which rank gets which rows of a step, so that the ranks' batches cost about the same.
 
-        A step is one batch per rank. It keeps its rows, and each batch keeps its size. Call it after the method that
-        creates batches. Later operators run only on a rank's own rows. Earlier ones run on the rows of all ranks,
-        unless the optimizer can move them after ``balance``.
+        A step is one batch per rank. ``balance`` changes neither a step's rows nor the sizes of its batches. Call it
+        after the method that creates batches. Operators after it run only on a rank's own rows. Operators before it run
+        on the rows of all ranks, unless the optimizer can move them after ``balance``.
 
         Args:
-            by: the cost of a row: a column (its numbers, the lengths of its strings or lists, or the sizes of its
-                arrays), an expression, or a function of the row (a dict) that returns a number.
+            by: the cost of a row: an expression, a function of the row (a dict) that returns a number, or a column. A
+                numeric column is the cost itself; for strings and lists the length counts, for arrays the size.
             over: must be "ranks".
 
         Raises:
@@ -172,7 +172,7 @@ class OrderMethods:
             *columns: list columns with equal lengths in each row; by default all lists of numbers. Drops other columns.
             fit: "concat" cuts lists where a row is full; "best" keeps them whole where possible.
             value: the padding value. A dict gives a value per column; columns not in it are padded with 0.
-            local: pack each rank's own rows.
+            local: each rank packs its own rows only.
 
         Raises:
             PipelineError: a column does not hold lists of numbers, or its type cannot hold ``value``.
@@ -217,17 +217,17 @@ class OrderMethods:
         return self._on(Repeat(n))
 
     def dedup(self, groups: Any = "auto", *, session: str | None = None) -> Pipeline:
-        """Declare list columns that repeat from row to row, so that batches store each distinct row of a group once.
+        """Declare list columns whose values repeat in many rows, so that batches store each distinct value once.
 
-        Values and order do not change. In formats "torch" and "numpy", a batch has the group's
-        ``InverseKeyedJaggedTensor`` under each of its columns; format "arrow", rows and sinks have plain lists.
-        Functions marked as changing one value by itself (``cedar.operators.algebra``, ``cedar.operators.recsys``) are
-        called once for equal rows.
+        Values and order do not change. In formats "torch" and "numpy", each column of a group is the group's
+        ``InverseKeyedJaggedTensor``; in format "arrow", in rows and in sinks, columns are plain lists. Functions marked
+        as mapping each value independently (``cedar.operators.algebra``, ``cedar.operators.recsys``) are called once
+        for equal rows.
 
         Args:
             groups: lists of column names. Rows are equal in a group if all of its lists are equal. "auto" searches a
                 sample of the rows for groups that pay off, and may find none.
-            session: the column that identifies sessions, for the estimates that ``explain()`` prints.
+            session: the column that identifies sessions; ``explain()`` uses it for its estimates.
 
         Raises:
             PipelineError: a column does not exist, does not hold lists, or is in two groups.

@@ -1,4 +1,4 @@
-"""Chooses the plan or planner of a run from ``plan=``: this module connects the optimizer and the engine."""
+"""Chooses the plan or planner of a run from ``plan=``. This module connects the optimizer and the engine."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def choose_plan(
     exact: bool,
     chosen: PlanOptions,
 ) -> tuple[Planner | None, Plan | None]:
-    """Return the planner of a run, or its fixed plan.
+    """Return (planner, None) for a run that the optimizer plans, or (None, plan) for a fixed plan.
 
     Raises:
         PlanError: ``plan`` is invalid or belongs to another pipeline.
@@ -186,7 +186,7 @@ def _cache_memory(budget: Budget) -> int:
 
 
 def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:
-    """Return the best plan for a profile, compared on the first rows. Measures a profile if none is given."""
+    """Return the best plan for a profile, checked on the first rows. Measure a profile if none is given."""
     node = pipeline.node
     _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
     _check("profile", profile, Profile, "p.profile(), or Profile.load(path, p)")
@@ -204,7 +204,7 @@ def _check(name: str, value: object, kind: type, fix: str) -> None:
 
 
 def _note_other_machine(plan: Plan, profile: Profile) -> Plan:
-    """Return the plan, with a decision that warns if its profile was measured on another machine."""
+    """Add a decision that warns if the plan's profile was measured on another machine; return the plan."""
     other = profile.differences(machine(measure=False))
     if not other:
         return plan
@@ -249,7 +249,7 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
 
 
 def skipping_damaged(pipeline: Pipeline, on_error: Skip | None) -> Node:
-    """Return the root to run, with sources that skip unreadable parts of damaged files if the policy says so."""
+    """Return the root to run; with ``Skip(files=True)``, sources skip unreadable parts of damaged files."""
     if not isinstance(on_error, Skip) or not on_error.files:  # the loader rejects other types
         return pipeline.node
 

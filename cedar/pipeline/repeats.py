@@ -1,4 +1,4 @@
-"""The pass for ``unique``: finds rows that repeat a value by hashes of values, on disk beyond a memory limit."""
+"""The pass for ``unique``: finds rows with repeated values by hashing, and spills hashes to disk beyond a limit."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _ROW_BYTES = 24  # bytes per row: three hashes
 _KIND = "unique"
 _PARTS = 64
 _SEED = b"seed"
-_SKETCH_HASHES = 128  # hashes in a text's MinHash sketch
+_SKETCH_HASHES = 128  # number of hashes in a text's MinHash sketch
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
 def find_repeats(
     node: Node, columns: tuple[str, ...] | None, keep: Keep, on_error: Skip | None, memory: int = MEMORY
 ) -> Repeats:
-    """Find the rows of a node, without shuffles, that ``unique`` drops.
+    """Find the rows of a node that ``unique`` drops, reading them in the order of the sources.
 
-    Two values count as equal if 128 bits of hash are equal. Among a thousand million values, two different ones collide
-    with a probability of 1e-21.
+    Two values count as equal if their 128-bit hashes are equal. Among a billion values, the probability that two
+    different values have the same hash is 1e-21.
     """
 
     def dropped(seed: int) -> Hashes | None:
@@ -56,7 +56,7 @@ def find_repeats(
 
 
 def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_error: Skip | None) -> Repeats:
-    """Find the rows of a node, without shuffles, whose text is similar to an earlier kept row's, by MinHash."""
+    """Find the rows of a node whose text is similar to that of an earlier kept row, by MinHash, in source order."""
     rensa = library("rensa", "near-duplicates", "drop_near_duplicates")
     bands = next(
         b
@@ -86,7 +86,7 @@ def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_
 
 
 def shingles(text: str, words: int) -> list[str]:
-    """Return the runs of ``words`` consecutive words, in lower case. A shorter text is one run.
+    """Return all n-grams of ``words`` consecutive words, in lower case. A text with fewer words is one n-gram.
 
     Examples:
         >>> shingles("The cat, the mat!", 3)
@@ -97,7 +97,7 @@ def shingles(text: str, words: int) -> list[str]:
 
 
 def _kept(key: str | None, dropped: Callable[[int], Hashes | None]) -> Repeats:
-    """Run a pass, or load its result. Row keys are hashed with the first seed under which none of them collide."""
+    """Run a pass, or load its stored result. Row keys are hashed with the first seed that avoids collisions."""
 
     def make() -> pa.Table:
         for seed in range(16):
@@ -139,7 +139,7 @@ class ValueHashes:
     """Collects hashes of rows' values and keys, in row order, to find rows with equal values.
 
     Args:
-        memory: maximum bytes in memory; beyond it, hashes go to files on disk, partitioned by value.
+        memory: maximum bytes in memory. Beyond this limit, hashes are written to files, partitioned by value.
     """
 
     def __init__(self, memory: int) -> None:
@@ -164,7 +164,7 @@ class ValueHashes:
             self._spill()
 
     def _take_rows(self) -> Rows:
-        """Return the rows in memory, and remove them from memory."""
+        """Return the rows that are in memory, and remove them from memory."""
 
         def joined(held: list[Hashes]) -> Hashes:
             whole = np.concatenate([_NO_HASHES, *held])
@@ -220,13 +220,13 @@ def _split_by_keep(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hash
 
 
 def _by_value(a: Hashes, b: Hashes) -> tuple[Index, npt.NDArray[np.bool_]]:
-    """Return an order of rows that groups equal values, earlier rows first, and which rows start a new value."""
+    """Return row indices sorted so that equal values are adjacent, and a mask of the first row of each value."""
     order, bits = sort_by_first_bits(a)
     begins = np.append(True, bits[1:] != bits[:-1])[: len(a)]
     later = np.flatnonzero(~begins)
     if not len(wrong := later[_differ(a, b, order, later)]):
         return order, begins
-    runs = np.cumsum(begins)  # numbers runs of values with the same first bits
+    runs = np.cumsum(begins)  # consecutive values with the same first bits get the same number
     doubtful = np.flatnonzero(np.isin(runs, runs[wrong]))
     among = order[doubtful]
     order[doubtful] = among[np.lexsort((among, b[among], a[among]))]
@@ -235,7 +235,7 @@ def _by_value(a: Hashes, b: Hashes) -> tuple[Index, npt.NDArray[np.bool_]]:
 
 
 def _differ(a: Hashes, b: Hashes, order: Index, places: Index) -> npt.NDArray[np.bool_]:
-    """Return whether the value at each place of the order differs from the one before it."""
+    """Return, for each of ``places`` in ``order``, whether the value there differs from the previous value."""
     rows, before = order[places], order[places - 1]
     differ: npt.NDArray[np.bool_] = (a[rows] != a[before]) | (b[rows] != b[before])
     return differ

@@ -1,4 +1,4 @@
-"""Pipeline methods for operators that work row by row."""
+"""Pipeline methods for row-wise operators."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class RowMethods:
         """Call ``fn`` on each row, or, after ``batch``, on each batch.
 
         Args:
-            fn: with columns, ``fn(value, ...)`` returns the value for ``into``; without, ``fn(row)`` takes and returns
-                a dict. A class is instantiated once per worker. ``async def`` keeps many rows in flight.
+            fn: if columns are named, ``fn(value, ...)`` returns the value for ``into``; otherwise ``fn(row)`` maps a
+                dict to a dict. A class is instantiated once per worker. ``async def`` processes many rows concurrently.
             *columns: the columns passed to ``fn``.
             into: the column to write, or a tuple of several; by default the first of ``columns``.
             random: pass ``rng=``, a ``numpy.random.Generator`` keyed by seed, epoch, row and operator.
-            name: keys a random operator's draws, in place of its position in the pipeline.
+            name: replaces the operator's position in the pipeline as part of the key of random draws.
             dtype: the result's type; by default from the annotation, else inferred from the first 64 rows.
             on_error: ``cedar.Skip(...)`` drops rows on which ``fn`` fails.
             timeout: maximum seconds for one call.
@@ -77,7 +77,7 @@ class RowMethods:
         on_error: Skip | None = None,
         timeout: float | None = None,
     ) -> Pipeline:
-        """Call ``fn``, which returns an iterable, and emit one row per item.
+        """Call ``fn``, which returns an iterable, on each row, and emit one row per item.
 
         Examples:
             >>> import cedar
@@ -112,8 +112,8 @@ class RowMethods:
     ) -> Pipeline:
         """Call ``fn`` on many rows at once, in the given format. ``fn`` must return as many rows as it got.
 
-        Without ``size``, ``fn`` must be row-wise (cedar tests this on samples), because a block's size must not affect
-        results. With ``size``, ``fn`` gets exactly that many rows; the last group may be shorter.
+        Without ``size``, cedar chooses how many rows a call gets, so each row's result must not depend on other rows;
+        cedar checks this on samples. With ``size``, each call gets exactly that many rows, and the last one the rest.
 
         Examples:
             >>> import cedar
@@ -177,14 +177,14 @@ class RowMethods:
         return self._with(Pad(columns, to, value))
 
     def cache(self, where: str = "auto", *, version: str | None = None) -> Pipeline:
-        """Cache the output of the deterministic operators so far.
+        """Cache the output of the preceding deterministic operators.
 
         This is a hint: results are the same without it.
 
         Args:
             where: "memory", a directory or URL, or "auto".
-            version: replaces cedar's check of the functions' code and state, for functions that it cannot inspect
-                (``explain()`` says so). Change it whenever their results change.
+            version: a string that replaces cedar's check of the functions' code and state, for functions that cedar
+                cannot inspect (``explain()`` reports them). Change it whenever the functions' results change.
 
         Raises:
             PipelineError: ``where`` or ``version`` is empty or not a string.

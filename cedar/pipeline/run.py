@@ -81,57 +81,57 @@ class RunMethods:
         without: Iterable[str] = (),
         budget: Budget | None = None,
     ) -> Loader:
-        """Return the iterator that a trainer uses.
+        """Return a loader, the iterator over batches that a trainer uses.
 
         Args:
-            plan: "auto" rewrites the pipeline by what its operators declare, measures it while it runs, and switches to
-                the fastest plan on this machine. "off" runs it as written. A ``Plan`` runs as given. Rows, their order
-                and states are the same under every plan.
-            executor: "auto" leaves the choice to the plan; "inline", "threads", "processes", "dask" (a cluster on this
-                machine), a Dask client, a scheduler's address (type checkers want a client), or any
+            plan: "auto" rewrites the pipeline, measures it while it runs, and switches to the fastest plan on this
+                machine. "off" runs the pipeline as written. A ``Plan`` runs unchanged. Rows, their order and states are
+                the same under every plan.
+            executor: "auto" (the plan chooses), "inline", "threads", "processes", "dask" (a cluster on this machine),
+                a Dask client, a scheduler's address (type checkers accept only a client), or any
                 ``concurrent.futures.Executor``.
-            workers: how many tasks run at once; by default the number of cores.
+            workers: how many tasks run concurrently; by default the number of cores.
             seed: the run's seed; operators' own seeds are combined with it.
             epoch: the first epoch.
-            rank, world: this rank's number and the number of ranks; by default those of torch.distributed if
-                initialized, else those that torchrun, MPI or a SLURM step set, else 0 and 1: docs/ranks.md.
-            subgroup: rank and world refer to a group inside the job, so they may differ from the environment's.
-            split_batches: batch sizes are global, and every rank gets its slice of every batch.
-            steps: end every epoch after exactly this many batches on all ranks. Leftover rows start the next epoch.
+            rank, world: this rank's number and the number of ranks. By default they come from torch.distributed if it
+                is initialized, else from torchrun, MPI or a SLURM step, else they are 0 and 1. See docs/ranks.md.
+            subgroup: rank and world describe a group inside the job, so they may differ from the environment's.
+            split_batches: batch sizes are global, and every rank gets a slice of every batch.
+            steps: end every epoch after exactly this many batches per rank. The next epoch starts with leftover rows.
             deal: how ranks divide an epoch with unknown row counts. "auto": each rank reads its own splits. "global":
                 each rank computes the whole epoch and keeps its share, so batch i is the same at any rank count.
-            counts: "exact" counts the rows that pass filters on Parquet, Vortex and Arrow files once, before the epoch,
-                by reading only the filters' columns. Then ``len(loader)`` is known, and batch i is the same at any
-                number of ranks. "auto" uses only what metadata contain.
-            agree: a folder that all ranks can access, the address of a service, or a torch.distributed store. Ranks use
-                it to agree on the end of an epoch whose number of batches is unknown, and on their positions when the
-                number of ranks changes. Default: torch.distributed if initialized, or the service that is the executor.
+            counts: "auto" uses row counts in metadata. "exact" also reads filter columns of Parquet, Vortex and Arrow
+                files once to count passing rows, so ``len(loader)`` is known and batch i the same for all rank counts.
+            agree: how ranks coordinate: a folder that all ranks can access, the address of a service, or a store of
+                torch.distributed. Ranks agree on the end of an epoch with an unknown number of batches, and on
+                positions after a change of their number. Default: torch.distributed if initialized, or the executor if
+                it is a service.
             format: "numpy", "torch", "arrow" or "jax"; by default "numpy", or "torch" if ``device`` is given. "tuple"
                 delivers columns without names, in the order of ``select``: ``for x, y in loader``. They are tensors, or
                 NumPy arrays if torch is not installed.
             device: where tensors go, ``"cuda"`` or any other torch device. Copies run two batches ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
             on_error: the default ``Skip`` policy of every operator.
-            timeout: seconds that a task may go without progress, such as finishing a row. Then cedar kills its process
-                and reruns the task; where it cannot (threads), the run ends with an error. None and 0 mean no limit.
-                After 30 s without progress, a warning says what waits for what. A lost service or scheduler may take as
-                long to come back, or 600 s.
-            order: "any" delivers rows as they finish, so that a slow row delays no other. Each row comes once, and
-                states are exact, but timing decides which batch a row is in. "exact" delivers rows in order.
-            progress: show a progress line in a terminal or notebook, or print one every 30 s elsewhere: rows, percent
-                and time left if counts are known, recent rows/s and waiting time, and the bottleneck.
+            timeout: seconds that a task may run without progress, such as finishing a row. After that, cedar kills the
+                task's process and reruns the task. A thread cannot be killed, so the run ends with an error. None and 0
+                mean no limit. After 30 s without progress, a warning shows what waits for what. A lost service or
+                scheduler may take ``timeout`` seconds to return, by default 600.
+            order: "exact" delivers rows in order. "any" delivers rows as they finish, so that a slow row does not delay
+                others. Each row is delivered once, and states are exact, but which batch has a row depends on timing.
+            progress: show a progress line in a terminal or notebook; otherwise print one every 30 s. It has rows,
+                percent and time left if counts are known, recent rows/s and waiting time, and the bottleneck.
             trace: a trace file for Perfetto, written when an iteration ends; one file per rank.
             serve: host and port, such as "127.0.0.1:0", on which to serve ``/status`` and ``/metrics`` (Prometheus) to
-                clients with the token; ``loader.url`` is the address.
-            on_metrics: called with a dict of metrics every ten seconds, and by the iterating thread at the end.
+                clients that send the token; ``loader.url`` is the address.
+            on_metrics: function that gets a dict of metrics every ten seconds, and at the end in the iterating thread.
             rules: additional rewrites for the optimizer: functions of a node and the facts.
-            without: names of rewrites to disable, such as "late". "order" keeps the operator order that rules produce;
-                "place" runs everything in this process.
-            budget: machine resources that a plan may use; by default all.
+            without: names of rewrites to disable, such as "late". "order" disables the search for a better operator
+                order; "place" runs all operators in this process.
+            budget: machine resources that a plan may use; by default the whole machine.
 
         Raises:
-            PipelineError: invalid arguments, or conflicting settings of rank and world.
-            PlanError: an unknown executor, or a plan of another pipeline.
+            PipelineError: an argument is invalid, or ``rank`` and ``world`` contradict the environment.
+            PlanError: the executor is unknown, or the plan belongs to another pipeline.
 
         Examples:
             >>> import cedar
@@ -140,7 +140,7 @@ class RunMethods:
             (2, [np.int64(1), np.int64(5)])
         """
         node = skipping_damaged(cast("Pipeline", self), on_error)
-        where = cast("Any", executor)  # strings are open here: the address of a scheduler is one
+        where = cast("Any", executor)  # any string is allowed here, since it may be a scheduler's address
         asked = PlanOptions.of(rules, without, budget)
         plans = functools.partial(
             choose_plan, plan=plan, executor=where, workers=workers, on_error=on_error, exact=exact, chosen=asked
@@ -161,14 +161,14 @@ class RunMethods:
         return loader
 
     def _blocks(self, method: str) -> Iterator[Block]:
-        """Yield all rows of one epoch for sinks, in this process only, whatever ranks the environment sets."""
+        """Yield all rows of one epoch for sinks. This process reads all of them, even if it is one of several ranks."""
         with progress_line(method) as progress:
             loader = self._whole(method, progress)
             progress.position = loader.position
             yield from loader
 
     def _whole(self, method: str, observer: Observer | None = None) -> Loader:
-        """Return a loader of blocks, for methods that need the pipeline to end."""
+        """Return a loader of blocks, or raise if the pipeline never ends."""
         node = cast("Pipeline", self).node
         planner, _ = choose_plan(node, "auto", "auto", None, None, True, PlanOptions())
         options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observer=observer, planner=planner)
@@ -185,7 +185,7 @@ class RunMethods:
         """Return all rows of an epoch, including those in batches, as one Arrow table.
 
         Raises:
-            PipelineError: columns of Python objects, or a pipeline that never ends.
+            PipelineError: a column holds Python objects, or the pipeline never ends.
 
         Examples:
             >>> import cedar
@@ -213,35 +213,35 @@ class RunMethods:
         layout: Literal["fast", "small", "pyarrow"] = "fast",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
-        """Write all rows of an epoch to files below ``url``. Rerun it after a crash and it continues where it stopped.
+        """Write all rows of an epoch to files below ``url``. After a crash, rerun it to continue where it stopped.
 
-        Several tasks encode rows at once; files keep the order of rows. Each file appears only when complete. The
-        manifest, below ``_cedar``, then lists it with the position after its last row. Rerunning with the same pipeline
-        and data writes what is missing, or does nothing. Several processes can each write a part, by ``rank``.
+        Several tasks encode rows concurrently; files keep the order of rows. A file appears only when it is complete.
+        The manifest, below ``_cedar``, then lists the file with the position after its last row. Rerunning with equal
+        pipeline and data writes only missing files. Several processes can each write a part, set by ``rank``.
 
         Args:
             url: a folder on any storage. It must not contain files of the format, except those of this job.
-            format: the file format. "jsonl" cannot store bytes, dates or NaN. "tar" writes webdataset shards: the
-                column ``key`` names the samples, the other columns' names are the extensions. "lance" combines the
-                files of all ranks into one data set when the last rank is done.
-            partition_by: columns that become folders (``date=2024-01-01/``) instead of columns of the files.
-            rows_per_file: maximum rows per file; by default a file ends after 512 MiB. A pipeline of batches writes
-                whole batches, until a file has at least this many rows.
+            format: the file format. "jsonl" cannot store bytes, dates or NaN. "tar" writes webdataset shards, in which
+                the column ``key`` names the samples and the other columns' names are the extensions. "lance" combines
+                the files of all ranks into one data set when the last rank has finished.
+            partition_by: columns that become folders (``date=2024-01-01/``) and are left out of the files.
+            rows_per_file: maximum rows per file; by default a file ends after 512 MiB. Batches are not split: a file of
+                batches ends when it has at least this many rows.
             executor, workers: see ``loader``.
             rank, world: see ``loader``.
             on_error: the default ``Skip`` policy of every operator.
-            progress: True prints a line every 30 s outside terminals; False shows no progress.
-            layout: how Parquet columns are encoded, chosen per column by reading its first rows back: "fast" minimizes
-                total read time; "small" minimizes CPU time within 1.1 times the size of zstd; "pyarrow" uses pyarrow's
-                defaults. Arrow files are "fast" (uncompressed) or "small".
+            progress: True prints a line every 30 s if stderr is not a terminal; False shows no progress.
+            layout: how to encode Parquet columns. cedar encodes each column's first rows in several ways and measures
+                reading. "fast" minimizes total read time; "small" minimizes CPU time within 1.1 times the size of zstd;
+                "pyarrow" uses pyarrow's defaults. Arrow files are "fast" (uncompressed) or "small".
             storage_options: options of the filesystem of ``url``, such as keys and endpoints; see docs/storage.md.
 
         Returns:
-            The files that this rank wrote, in row order, and what they contain.
+            The files that this rank wrote, in row order, with their row counts.
 
         Raises:
-            PipelineError: the folder holds other data or another pipeline's job, another process is writing to it, the
-                format cannot store a column, or the pipeline never ends.
+            PipelineError: the folder contains other data or another pipeline's output, another process is writing to
+                it, the format cannot store a column, or the pipeline never ends.
             SourceError: a file cannot be written, or a written file is missing.
 
         Examples:
@@ -268,7 +268,7 @@ class RunMethods:
         partition_by: str | Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """Write Parquet files like ``write``, in this process only, whatever ranks the environment sets.
+        """Write Parquet files like ``write``, but always all rows, even if this process is one of several ranks.
 
         Args:
             url: a folder, or a single file if it ends in ``.parquet``.
@@ -278,7 +278,7 @@ class RunMethods:
             The files written.
 
         Raises:
-            PipelineError: columns of Python objects, or a folder that already contains other data.
+            PipelineError: a column holds Python objects, or the folder already contains other data.
 
         Examples:
             >>> import cedar, tempfile
@@ -322,10 +322,10 @@ class RunMethods:
         return sum(1 if per_block else len(block) for block in rows._blocks("count"))
 
     def profile(self, *, seconds: float = 2) -> Profile:
-        """Run the pipeline as written for a while and time each operator. Print the result, or use its ``bottleneck``.
+        """Run the pipeline as written and time each operator. Print the result, or read its ``bottleneck``.
 
         Args:
-            seconds: when to stop, to within a block or two.
+            seconds: approximate duration; the run stops after the block in progress.
 
         Raises:
             CedarError: any error that the pipeline itself raises.
@@ -342,18 +342,18 @@ class RunMethods:
 
     @property
     def subject(self) -> Subject:
-        """What identifies this pipeline in profiles; ``Profile.load(path, pipeline)`` compares it."""
+        """The pipeline's identity in profiles, which ``Profile.load(path, pipeline)`` compares."""
         return Binding(cast("Pipeline", self).node, None, Env(sampling=True)).subject
 
     def optimize(self, budget: Budget | None = None, profile: Profile | None = None) -> Plan:
-        """Return the best plan for a profile: the one given, or one measured now (two seconds).
+        """Return the best plan for a profile. Without a profile, cedar measures one for two seconds.
 
         Args:
             budget: resources that the plan may use; by default the whole machine.
-            profile: from ``profile()`` or ``Profile.load``.
+            profile: the result of ``profile()`` or ``Profile.load``.
 
         Raises:
-            PlanError: a profile of another pipeline.
+            PlanError: the profile belongs to another pipeline.
             CedarError: any error that the pipeline itself raises while it is measured.
 
         Examples:

@@ -46,22 +46,22 @@ def read_parquet(
     manifest: str | os.PathLike[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    """Read the rows of Parquet files. ``paths`` is any fsspec URL, glob or directory, or a list of them. As in all
-    readers, ``{a,b}`` and ``{000..127}`` in a path stand for several paths.
+    """Read the rows of Parquet files. ``paths`` is any fsspec URL, glob or directory, or a list of them. All readers
+    expand ``{a,b}`` and ``{000..127}`` in a path to several paths.
 
-    Folders such as ``day=2024-01-31/`` become columns: of integers, dates or booleans if all values parse as such, else
-    of strings. ``schema``, a dict of names and types or an Arrow schema, overrides the types of columns from folders
-    and files. Files may then differ in these columns: one that lacks a column, or has only nulls in it, yields nulls. A
-    value that its type cannot hold is an error.
+    Folders such as ``day=2024-01-31/`` become columns. They have integers, dates or booleans if all values parse as
+    such, else strings. ``schema``, a dict of names and types or an Arrow schema, overrides the types of columns from
+    folders and files. Files may then differ in these columns: a file without a column, or with only nulls in it, yields
+    nulls. A value that does not fit the type is an error.
 
-    ``verify`` checks page checksums in files that have them. Otherwise a flipped bit may go unnoticed.
+    ``verify`` checks page checksums in files that have them. Without it, a flipped bit may go unnoticed.
 
-    ``manifest``, a path or URL, stores the file listing and the footers in one file, created at the first start. Later
-    starts on all ranks read it instead of the files. New files are ignored until ``cedar data manifest`` updates it;
-    reading a file that changed is an error.
+    ``manifest`` is the path or URL of a file that stores the file listing and the footers. The first start creates it;
+    later starts on all ranks read it instead of the files. New files are ignored until ``cedar data manifest`` updates
+    the manifest; reading a file that changed since then is an error.
 
     Raises:
-        SourceError: while listing or reading: no file matches, or the files' schemas differ.
+        SourceError: no file matches, or the files' schemas differ, which may only be found while reading.
         PipelineError: ``manifest`` is not a manifest, or was written for other paths.
 
     Examples:
@@ -99,7 +99,7 @@ def read_text(
 ) -> Pipeline:
     r"""Read one row per line: path, line (0-based), text (without its newline).
 
-    ``errors`` decides about bytes that are not UTF-8: "strict" raises, "replace" substitutes U+FFFD.
+    ``errors`` sets how to treat bytes that are not UTF-8: "strict" raises, "replace" substitutes U+FFFD.
 
     Examples:
         >>> import cedar, tempfile, pathlib
@@ -130,13 +130,13 @@ def read_csv(
     Args:
         paths: any fsspec URL or glob, or a list of them; compressed files are decompressed.
         delimiter: the character between fields.
-        header: the first line names the columns. If False, names are ``column_names``, or "column_1" and so on.
-        column_names: names of the columns.
-        dtypes: types of some columns. Others are numbers or booleans if the first 4 MiB are, else strings.
-        null_values: strings that are read as null; by default only the empty field.
-        quoting: fields may be quoted and contain line breaks, so one task reads a file from its start. If False,
-            several workers can read ranges of an uncompressed file.
-        columns: the only columns to read.
+        header: whether the first line has the column names.
+        column_names: names of the columns for ``header=False``; by default "column_1" and so on.
+        dtypes: types of some columns. Others are numeric or boolean if their first 4 MiB of values are, else strings.
+        null_values: strings that mean null; by default only the empty field.
+        quoting: whether fields may be quoted and contain line breaks. If True, one task reads each file from its start.
+            If False, several workers can read ranges of an uncompressed file.
+        columns: names of the columns to read; by default all.
         storage_options: options of the filesystem; see docs/storage.md.
 
     Examples:
@@ -168,8 +168,8 @@ def read_jsonl(
 
     Args:
         paths: any fsspec URL or glob, or a list of them; compressed files are decompressed.
-        columns: the only columns to read; the values of other keys are not checked.
-        dtypes: types of some columns. A column of type ``str`` keeps values that are not strings as their JSON text.
+        columns: names of the columns to read; by default all. The values of other keys are not checked.
+        dtypes: types of some columns. In a column of type ``str``, values that are not strings become JSON text.
         storage_options: options of the filesystem; see docs/storage.md.
 
     Examples:
@@ -211,14 +211,14 @@ def read_tar(
     """Read webdataset shards as rows: key, and a bytes column per file extension.
 
     Args:
-        paths: any fsspec URL or glob, or a list of them; ``{000..127}`` stands for a range of numbers.
-        missing: what to do if a sample lacks an extension that others among the first 256 have: "null" yields nulls,
-            "error" raises.
+        paths: any fsspec URL or glob, or a list of them; ``{000..127}`` expands to a range of numbers.
+        missing: what to do if a sample lacks an extension that other samples among the first 256 have: "null" yields
+            nulls, "error" raises.
         dot: which dot of a file name starts the extension. With "last", ``a.b.jpg`` has the key ``a.b``.
         storage_options: options of the filesystem; see docs/storage.md.
 
     Raises:
-        SourceError: while reading: a damaged shard, or a sample with extensions that the first samples lack.
+        SourceError: while reading, if a shard is damaged, or a sample has an extension that the first 256 samples lack.
 
     Examples:
         >>> import cedar, io, tarfile, tempfile
@@ -240,13 +240,13 @@ def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping
     Types come from the first 64 rows, or from ``dtypes``.
 
     Args:
-        rows: the items. The elements of a tuple become columns "0", "1", ...; any other item that is not a dict becomes
-            the column "item".
-        names: column names, if items are tuples, lists or single values.
-        dtypes: types of columns that the first 64 rows do not show.
+        rows: the items. By default the elements of a tuple become columns "0", "1", ..., and an item that is neither
+            dict nor tuple becomes the column "item".
+        names: column names for items that are tuples, lists or single values.
+        dtypes: types of columns that cannot be inferred from the first 64 rows.
 
     Raises:
-        PipelineError: ``rows`` is something else; the error says what to use for it.
+        PipelineError: ``rows`` has another type; the error suggests a function for it.
 
     Examples:
         >>> import cedar
@@ -261,7 +261,7 @@ def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping
 
 
 def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
-    """Create rows from the iterator that ``make_iterator()`` returns, as one split. To resume, cedar skips rows.
+    """Create rows from the iterator that ``make_iterator()`` returns, as one split. A resume reads and skips old rows.
 
     Examples:
         >>> import cedar
@@ -329,7 +329,7 @@ def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
 def from_huggingface(dataset: Any) -> Pipeline:
     """Create a pipeline from a Hugging Face ``datasets.Dataset``, with its transform and format applied.
 
-    Images and audio are structs of bytes and path, whether the dataset stores the files or only their paths.
+    Images and audio become structs of bytes and path, whether the dataset stores the files or only their paths.
 
     Examples:
         >>> import cedar
@@ -387,7 +387,7 @@ def mix(
 ) -> Pipeline:
     """Interleave several pipelines by weight. The position in the mixed stream decides which pipeline supplies a row.
 
-    A weight may be a function of the loader's step, from 0 over all epochs. ``loader.update_mix`` changes weights.
+    A weight may be a function of the loader's step, counted over all epochs. ``loader.update_mix`` changes weights.
 
     Args:
         parts: pairs of a pipeline and its weight, or a dict of such pairs by name.

@@ -1,4 +1,4 @@
-"""Passes over a pipeline's rows that an operator needs before it can work: see ``cedar.operators.surveys``."""
+"""Surveys: passes over a pipeline's rows that an operator needs before it can run. See ``cedar.operators.surveys``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
     Args:
         node: the node whose rows to read.
         columns: the columns to read; None reads all.
-        method: the calling method's name, for the progress line and errors.
-        on_error: the policy for rows that fail.
+        method: name of the pipeline method that needs the pass, for the progress line and errors.
+        on_error: policy for rows that fail.
     """
     narrow = leave_unread(node if columns is None else Node(Select(tuple(columns)), (node,), node.site))
     planner, _ = choose_plan(narrow, "auto", "auto", None, on_error, True, PlanOptions())
@@ -71,12 +71,12 @@ def without_repeats(node: Node) -> Node:
 
 
 def shuffles(node: Node) -> bool:
-    """Return whether a node delivers the rows of its only input in a different order in each epoch."""
+    """Return whether a node only reorders the rows of its input, differently in each epoch."""
     return isinstance(node.operator, StreamOperator) and node.operator.shuffles and len(node.inputs) == 1
 
 
 def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
-    """Return column names and types as a few sampled rows show them. Rows that fail are ignored."""
+    """Return column names and types, found by running a few sample rows. Rows that fail are ignored."""
     return Binding(pipeline.node, None, Env(sampling=True)).types(pipeline.node)
 
 
@@ -89,7 +89,7 @@ def require_rows(pipeline: Pipeline, method: str) -> None:
 
 
 def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: str) -> None:
-    """Raise an error at the user's line if rows differ between epochs: one pass would not fit other epochs."""
+    """Raise an error at the user's line if rows differ between epochs, since one pass must be valid for all epochs."""
     require_rows(pipeline, method)
     root = pipeline.given
     live = live_columns(root, graph.schemas(root), None if columns is None else frozenset(columns))

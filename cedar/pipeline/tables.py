@@ -49,13 +49,13 @@ class TableMethods:
     def split(self, parts: Mapping[str, float], *, by: str | None = None, seed: int = 0) -> dict[str, Pipeline]:
         """Divide the rows into parts, such as training and validation, and return a dict of pipelines.
 
-        A row's part depends on a hash of its row key (its file's path below the listing's root, and its position in the
-        file), or of its value of ``by``. So the part is the same in every epoch and at any number of ranks, before or
-        after a shuffle, and when files are added, removed or moved; but fractions are approximate. ``len`` is known if
-        it is known without the split, unless ``by`` is given.
+        A hash determines the part of a row: a hash of its value of ``by``, by default of the row key (its file's path
+        below the listing's root, and its position in the file). A row's part is the same in every epoch, at any number
+        of ranks, before or after a shuffle, and after files were added, removed or moved. Fractions are approximate.
+        ``len`` is known if it is known without the split, unless ``by`` is set.
 
-        No part is empty if there are at least as many rows (or values of ``by``) as parts. If the hash leaves a part
-        empty, as it can with little data, the part gets a row of the largest part. It may return if you add files.
+        No part is empty if there are at least as many rows (or values of ``by``) as parts. With little data, the hash
+        may leave a part empty; it then gets a row of the largest part. If you add files, that row may move back.
 
         Args:
             parts: names and fractions; the fractions must add up to 1.
@@ -63,7 +63,7 @@ class TableMethods:
             seed: a different seed assigns rows differently.
 
         Raises:
-            PipelineError: fractions that do not add up to 1, a missing column, or a pipeline of batches.
+            PipelineError: the fractions do not add up to 1, a column is missing, or the pipeline delivers batches.
 
         Examples:
             >>> import cedar
@@ -94,19 +94,19 @@ class TableMethods:
         return made
 
     def unique(self, subset: str | Sequence[str] | None = None, *, keep: Keep = "first") -> Pipeline:
-        """Keep one row for each distinct value of the columns ``subset``, over all of the data.
+        """Keep one row for each distinct value of the columns ``subset`` in the whole data set.
 
-        A pass over these columns finds repeated values before the first row is delivered. cedar stores the result in
-        the user's cache folder for other ranks and later runs, unless it cannot identify a function or a source. Hashes
-        are kept in memory, and on disk beyond 256 MiB. The same rows stay in every epoch and at any number of ranks.
+        Before it delivers the first row, cedar reads these columns once to find repeated values. It stores the result
+        in the user's cache folder for other ranks and later runs, unless it cannot identify a function or a source.
+        Hashes beyond 256 MiB are written to disk. The same rows are kept in every epoch and at any number of ranks.
 
         Args:
-            subset: a column, or several; by default all columns.
-            keep: which of several equal rows to keep, in the order of the sources (regardless of shuffles): "first",
-                "last", "any", or "none" of them.
+            subset: one column or several; by default all columns.
+            keep: which of several equal rows to keep: "first" or "last" in the order of the sources (regardless of
+                shuffles), "any", or "none".
 
         Raises:
-            PipelineError: a column missing or of Python objects, a pipeline of batches, or rows that differ by epoch.
+            PipelineError: a column is missing or has Python objects; the input has batches, or rows differ by epoch.
 
         Examples:
             >>> import cedar
@@ -125,20 +125,20 @@ class TableMethods:
         return pipeline.apply(Unique(names, which, Survey(lambda on_error: find_repeats(node, names, which, on_error))))
 
     def drop_near_duplicates(self, column: str, *, threshold: float = 0.8, words: int = 3) -> Pipeline:
-        """Drop rows whose text is similar to an earlier row's, over all of the data. Needs
+        """Drop rows whose text is similar to that of an earlier row in the whole data set. Needs
         ``cedar-data[near-duplicates]``.
 
-        Two strings are similar if the Jaccard similarity of their word n-grams is at least ``threshold``, estimated by
-        MinHash (Broder, 1997) with 128 hashes. As for ``unique``, one pass in the order of the sources decides. It uses
-        about a kilobyte of memory for each row that stays. Null and empty strings stay.
+        Two strings are similar if the Jaccard similarity of their word n-grams, estimated by MinHash (Broder, 1997)
+        with 128 hashes, is at least ``threshold``. As for ``unique``, one pass in the order of the sources finds such
+        rows. It uses about a kilobyte of memory for each row that is kept. Null and empty strings are kept.
 
         Args:
             column: a column of strings.
-            threshold: above 0, and at most 1.
+            threshold: minimum similarity, above 0 and at most 1.
             words: the n of the n-grams; case, and characters between words, are ignored.
 
         Raises:
-            PipelineError: rensa is not installed, a missing or non-string column; and as for ``unique``.
+            PipelineError: rensa is not installed, the column is missing or not of strings; see also ``unique``.
 
         Examples:
             >>> import cedar
@@ -173,21 +173,21 @@ class TableMethods:
     ) -> Pipeline:
         """Add another table's columns to the rows with equal keys, or filter rows by whether the table has their keys.
 
-        Rows keep their order. As in polars, a null key matches nothing, and the other table's keys are not added. The
-        other side is read once, when the first row is needed, and must then fit into memory. After that, all workers
-        map it from a file.
+        Rows keep their order. As in polars, a null key matches nothing, and the other table's keys are not added. cedar
+        reads the other side once, when the first row is needed; it must fit into memory. All workers then map it from a
+        file.
 
         Args:
             other: an Arrow, polars or pandas table, or a pipeline of rows.
             on: the key column or columns. Use ``left_on`` and ``right_on`` if their names differ in ``other``.
             how: "left" keeps every row, with nulls if nothing matches; "inner" keeps only rows that match. "semi" keeps
                 rows that match and "anti" those that do not; both add no columns.
-            validate: "m:1" raises if two rows of ``other`` have the same keys; "m:m" emits a row per matching pair.
+            validate: "m:1" raises if two rows of ``other`` have the same keys. "m:m" emits a row per matching pair.
             suffix: appended to a column name of ``other`` that already exists.
 
         Raises:
-            PipelineError: key columns that are missing, have types that cannot be compared, or whose values repeat in
-                ``other``; an ``other`` of another type.
+            PipelineError: key columns are missing, have types that cannot be compared, or have repeated values in
+                ``other``; or ``other`` is not a table or pipeline.
 
         Examples:
             >>> import cedar, polars as pl
@@ -200,14 +200,14 @@ class TableMethods:
     def join_asof(
         self, other: Any, *, on: str, by: Names = None, tolerance: Any = None, suffix: str = "_right"
     ) -> Pipeline:
-        """Add the columns of another table's latest row at or before the row's own time, so never from the future.
+        """Add the columns of another table's latest row that is not later than the row itself.
 
-        Neither side has to be sorted. Of rows of ``other`` with equal times, the last matches. Null times never match.
+        Neither side has to be sorted. If rows of ``other`` have equal times, the last matches. Null times never match.
 
         Args:
             other: see ``join``.
             on: the column of times or numbers, in both tables.
-            by: columns that must be equal, such as a user.
+            by: columns whose values must be equal in both rows, such as a user id.
             tolerance: how much earlier a match may be: a number, a ``timedelta``, or a string such as "2h".
             suffix: appended to a column name of ``other`` that already exists.
 
@@ -228,12 +228,12 @@ class TableMethods:
         One pass counts the classes before the first row is drawn. See ``sample`` for how rows are drawn.
 
         Args:
-            column: the column of classes; a null is an error.
+            column: the column with the classes; a null is an error.
             seed: combined with the run's seed; every epoch draws different rows.
 
         Raises:
-            PipelineError: a missing column, a pipeline of batches, or classes that differ between epochs.
-            RowError: while running, a row without a class.
+            PipelineError: the column is missing, the pipeline delivers batches, or classes differ between epochs.
+            RowError: while running, the class of a row is null.
 
         Examples:
             >>> import cedar
@@ -245,14 +245,14 @@ class TableMethods:
         return weighed.sample(WEIGHT, seed=seed).drop(WEIGHT)
 
     def explode(self, *columns: str) -> Pipeline:
-        """Emit a row for each list item, and repeat the other columns. Drops rows whose list is empty or null.
+        """Emit a row for each list item, with the other columns repeated. Drop rows whose list is empty or null.
 
         Args:
             *columns: list columns, with equal lengths in each row.
 
         Raises:
-            PipelineError: no columns, or a column that does not hold lists.
-            RowError: while running, lists of different lengths in a row.
+            PipelineError: no column is named, or a column does not hold lists.
+            RowError: while running, the lists of a row have different lengths.
 
         Examples:
             >>> import cedar
@@ -273,7 +273,7 @@ class TableMethods:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns, found without running the pipeline if metadata contain them.
+        """The names of the columns, from metadata if they contain them, else from sample rows.
 
         Examples:
             >>> import cedar
@@ -313,7 +313,7 @@ class TableMethods:
         return self._pipeline.to_arrow().to_pandas()
 
     def group_by(self, *columns: str) -> NoReturn:
-        """Raise a PipelineError that says how to group rows, because a pipeline delivers rows one after the other."""
+        """Raise a PipelineError that explains how to group rows, since a pipeline does not collect rows of a group."""
         raise PipelineError(
             "a pipeline has no group_by: it delivers rows one after the other, and groups need all of them",
             site=user_site(),
@@ -322,7 +322,7 @@ class TableMethods:
         )
 
     def sort(self, *columns: str) -> NoReturn:
-        """Raise a PipelineError that says how to sort rows: a pipeline delivers rows in the order of its sources."""
+        """Raise a PipelineError that explains how to sort rows, since a pipeline cannot sort its input."""
         raise PipelineError(
             "a pipeline has no sort: it delivers rows in the order of its sources",
             site=user_site(),
@@ -332,7 +332,7 @@ class TableMethods:
 
 
 def _nodes_above_split(node: Node, by: str | None) -> list[Node]:
-    """Return the nodes from ``node`` down to the one below which a split by row key is applied.
+    """Return the nodes above the point at which a split by row key is applied, from ``node`` down.
 
     The split is applied early so that operators do not work on rows of other parts, and so that row counts stay known.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cedar.plan.data import Plan
 
     class Batch(dict[Any, Any]):
-        """Columns by name, or the value that a final ``map(fn)`` or ``collate`` returned, whose type is unknown."""
+        """Columns by name, or a value of unknown type that ``collate`` or a final ``map(fn)`` returned."""
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -30,7 +30,7 @@ ExecutorLike: TypeAlias = Literal["auto", "inline", "threads", "processes", "das
 
 
 class LoaderOptions(TypedDict, total=False):
-    """The options of ``Pipeline.loader`` that do not affect the type of what it delivers."""
+    """The options of ``Pipeline.loader`` that do not affect the type of a batch."""
 
     plan: Literal["auto", "off"] | Plan
     executor: ExecutorLike

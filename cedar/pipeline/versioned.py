@@ -21,15 +21,15 @@ def read_delta(
 
     Args:
         uri: path or URL of the table.
-        version: version number; by default the latest one at this call, even if the table changes later. A resumed run
-            reads the version that its state names.
-        columns: columns to read; by default all. Columns that were added later are null in older files.
+        version: version number; by default the latest at the time of this call. A resumed run reads the version that
+            is recorded in its state.
+        columns: columns to read; by default all. A column that was added later is null in rows of older files.
         storage_options: filesystem options such as keys and endpoints; see docs/storage.md.
 
     Raises:
         SourceError: the table or version does not exist, or it has no rows.
-        PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which its files
-            do not contain.
+        PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which cedar
+            does not support.
 
     Examples:
         >>> import cedar, deltalake, pyarrow as pa, tempfile
@@ -54,7 +54,7 @@ def read_iceberg(
 
     Args:
         table: a pyiceberg table such as ``catalog.load_table("db.clicks")``, or a metadata file's path or URL.
-        snapshot_id: by default the current snapshot at this call. A resumed run reads its state's snapshot.
+        snapshot_id: snapshot; by default the current one at this call. A resumed run reads its state's snapshot.
         columns, storage_options: see ``read_delta``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Observers of a run: loads the extension ``watch`` if it is installed and the caller asks for it."""
+"""Observers of a run. Loads the extension ``watch`` if it is installed and the caller requests an observer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.engine.delivery.options import Observer
 
 
 def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> Any:
-    """Return the observers that arguments of ``Pipeline.loader`` or the environment request; None for none.
+    """Return the observers that arguments of ``Pipeline.loader`` or the environment request, or None.
 
     Raises:
         PipelineError: invalid arguments.
@@ -23,5 +23,5 @@ def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, si
 
 
 def progress_line(title: str, plain: bool = False) -> Observer:
-    """Return a progress line for terminals and notebooks; ``plain`` prints it elsewhere too."""
+    """Return a progress line for terminals and notebooks; with ``plain``, print it also if there is neither."""
     return extension("watch.progress").Progress(title, plain=plain) if installed("watch") else Observer()
