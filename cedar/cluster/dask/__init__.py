@@ -1,4 +1,4 @@
-"""Executor "dask": runs tasks on a cluster, given by a client or an address, or started on this machine."""
+"""Executor "dask": runs tasks on a Dask cluster that the user names or that cedar starts on this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executor:
-    """Return an executor for a client, for an address, or, for "dask", for a local cluster with ``workers`` workers.
+    """Return an executor for a client or an address; for "dask", start a local cluster with ``workers`` workers.
 
     Args:
-        limit: seconds to wait for a scheduler that was reachable at this address before and no longer is.
+        limit: seconds to wait for a scheduler that was reachable at this address and no longer is.
 
     Raises:
         PipelineError: the client is asynchronous.
-        WorkerError: the cluster does not answer, has other versions, or has no workers.
+        WorkerError: the cluster does not answer, has other versions of libraries, or has no workers.
     """
     from cedar.cluster.dask.clients import check, client_again, client_at
     from cedar.cluster.dask.executor import DaskExecutor
@@ -29,7 +29,7 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
         return DaskExecutor(where, workers)
     if where != "dask":
         local = is_local(where)
-        limit = 0.0 if local else limit  # a local cluster that is gone does not come back
+        limit = 0.0 if local else limit  # a local cluster that has ended does not come back
         try:
             client = client_at(where)
         except WorkerError as error:
@@ -37,12 +37,12 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
         return DaskExecutor(client, workers, local=local, limit=limit)
     try:
         return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
-    except WorkerError:  # it has just ended: start another one
+    except WorkerError:  # the local cluster has just ended: start another one
         return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
 
 
 def cluster_figures(where: Any) -> tuple[str, int, float, float]:
-    """Return the overhead of running tasks on a cluster, measured once; see ``ship_costs``.
+    """Measure the overhead of running tasks on a cluster, once per cluster; see ``ship_costs``.
 
     Raises:
         CedarError: see ``open_cluster``.

@@ -18,14 +18,14 @@ from cedar.plan.places import forget, forget_all, given
 
 _log = logging.getLogger("cedar")
 _clients: dict[str, Any] = {}  # created by this module, by address
-_used: set[str] = set()  # addresses that were reachable before, whose scheduler may return
-_checked: set[str] = set()  # ids of clients whose cluster has the same versions
+_used: set[str] = set()  # addresses at which a scheduler was reachable before, so a lost one may return
+_checked: set[str] = set()  # ids of clients whose cluster has the same library versions as this process
 _muted: list[dict[logging.Logger, int]] = []  # the original log levels, once per caller of _mute
 _lock = threading.Lock()
 
 
 def client_at(address: str) -> Any:
-    """Return a checked client for a scheduler's address.
+    """Return a client for a scheduler's address, after ``check``.
 
     Raises:
         WorkerError: the scheduler does not answer, versions differ, or there are no workers.
@@ -39,13 +39,13 @@ def client_at(address: str) -> Any:
 def client_again(
     address: str, why: WorkerError, limit: float, stop: threading.Event, clock: Callable[[], float] = time.monotonic
 ) -> Any:
-    """Wait for a lost scheduler to return, perhaps with another key; return its client, or None if ``stop`` is set.
+    """Wait until a lost scheduler is back, perhaps with another key. Return its client, or None if ``stop`` is set.
 
     Args:
         limit: max seconds to wait.
 
     Raises:
-        WorkerError: ``why``, if no scheduler was at this address before; or the scheduler did not return in time.
+        WorkerError: the scheduler did not return in time; or ``why``, if there was no scheduler at this address before.
     """
     if not limit or address not in _used:
         raise why
@@ -70,7 +70,7 @@ def client_again(
 
 
 def reached(where: Any) -> Any:
-    """Return a client for an address, without checking for workers. A client is returned unchanged.
+    """Return a client for an address, without checking that there are workers. A client is returned unchanged.
 
     Raises:
         WorkerError: the scheduler does not answer.
@@ -95,7 +95,7 @@ def _known(where: str) -> Any:
 
 
 def _forget(where: str, client: Any) -> None:
-    """Drop a client. Close it if this module created it."""
+    """Forget a client, and close it if this module created it."""
     with _lock:
         if given(where) is client:
             forget(where)
@@ -105,7 +105,7 @@ def _forget(where: str, client: Any) -> None:
 
 
 def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Call a client's method that waits for the scheduler, with a time limit; return its result.
+    """Return the result of a client's method that asks the scheduler, within a time limit.
 
     Raises:
         WorkerError: the scheduler does not answer.
@@ -131,7 +131,7 @@ def _is_answering(client: Any) -> bool:
 
 
 def check(client: Any, address: str) -> None:
-    """Check that a client can be used, that its cluster has workers, and once per client, that versions are equal.
+    """Check that a client can be used, that its cluster has workers, and that versions are equal (once per client).
 
     Raises:
         PipelineError: the client is asynchronous, or was created before this process was forked.
@@ -161,7 +161,7 @@ def check(client: Any, address: str) -> None:
 
 
 def connected(address: str, name: str = "cedar") -> Any:
-    """Create a client with the keys of a cluster that cedar started, or the TLS settings of Dask's configuration.
+    """Create a client, with the keys of a cluster that cedar started or with the TLS settings of Dask's configuration.
 
     Raises:
         WorkerError: the scheduler does not answer.
@@ -170,7 +170,7 @@ def connected(address: str, name: str = "cedar") -> Any:
 
     limit = seconds("connect")
     try:
-        if address.startswith(("tcp://", "tls://")):  # without a port, an unconnected client would delay exit
+        if address.startswith(("tcp://", "tls://")):  # raise if the port is missing: such a client would delay exit
             parse_host_port(parse_address(address)[1])
         keys = security_at(address)
         if address.startswith("tls://") and keys.get_connection_args("client")["ssl_context"] is None:
@@ -190,14 +190,14 @@ def connected(address: str, name: str = "cedar") -> Any:
 
 @functools.cache
 def _client_class() -> Any:
-    """Return a client class that raises OSError if the scheduler ends between accepting the connection and TLS."""
+    """Return a client class that raises OSError if the scheduler ends after accepting a connection and before TLS."""
     from distributed import Client
 
     class _Client(Client):
         async def _ensure_connected(self, *within: Any, **named: Any) -> None:
             try:
                 await super()._ensure_connected(*within, **named)  # type: ignore[no-untyped-call]
-            except ValueError as error:  # from tornado, if the stream was closed before the handshake
+            except ValueError as error:  # tornado raises it if the stream was closed before the handshake
                 raise OSError(str(error)) from error
 
     return _Client
@@ -226,7 +226,7 @@ def close_clients() -> None:
 
 
 def close_client_at(address: str) -> None:
-    """Close the client created for an address. Call this before its scheduler ends, or it tries to reconnect."""
+    """Close the client created for an address, before its scheduler ends; otherwise the client tries to reconnect."""
     with _lock:
         client = _clients.pop(address, None)
     if client is not None:
@@ -234,7 +234,7 @@ def close_client_at(address: str) -> None:
 
 
 def _close(client: Any) -> None:
-    _mute()  # the scheduler may be gone, which was already reported
+    _mute()  # if the scheduler is gone, that was already reported
     try:
         client.close(timeout=2)
     except Exception:  # noqa: BLE001 - the client is no longer needed
@@ -244,7 +244,7 @@ def _close(client: Any) -> None:
 
 
 def _mute() -> None:
-    """Silence the logs of Dask's connections until ``_unmute`` has been called as often as this function."""
+    """Silence the logs of Dask's connections, until every call of ``_mute`` is followed by one of ``_unmute``."""
     logs = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched", "distributed.comm")]
     with _lock:
         _muted.append(_muted[0] if _muted else {log: log.level for log in logs})
@@ -261,7 +261,7 @@ def _unmute() -> None:
 
 
 def end_clients() -> None:
-    """Close clients at exit, without logs: connections may break while a client is closing."""
+    """Close clients at exit, without logs, because connections may break while a client is closing."""
     if _clients:
         _mute()
     close_clients()
@@ -275,7 +275,7 @@ def _after_fork() -> None:
     _clients.clear()
 
 
-_parents: list[Any] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
+_parents: list[Any] = []  # references to the parent's objects, so that their finalizers do not run in a forked child
 atexit.register(end_clients)
 os.register_at_fork(after_in_child=_after_fork)
 
@@ -285,10 +285,10 @@ _REQUESTED = [name for name in _PACKAGES if name != "cloudpickle"]  # Dask repor
 
 
 def check_versions(client: Any, where: str) -> None:
-    """Reject a cluster whose library versions differ from this process's: rows could differ, or code fail to load.
+    """Reject a cluster whose library versions differ from this process's. Rows could differ, or code fail to load.
 
     Raises:
-        WorkerError: versions differ; it names each process of the cluster and each library.
+        WorkerError: versions differ; the error names each process of the cluster and each library.
     """
     try:
         named = {"check": False, "packages": _REQUESTED}
@@ -328,7 +328,7 @@ def version_differences(versions: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _relevant_versions(part: Mapping[str, Any]) -> dict[str, str]:
-    """Return the relevant versions of one process; Python's without its patch number, which does not matter."""
+    """Return the versions of one process that must match, with Python's version without its patch number."""
     packages = part["packages"]
     kept = {name: packages[name] for name in _PACKAGES if packages.get(name)}
     return kept | {"Python": ".".join(str(packages["python"]).split(".")[:2])}

@@ -1,4 +1,4 @@
-"""Measure the overhead of running tasks on a cluster, by sending tasks and blocks to it and back."""
+"""Measures the overhead of running tasks on a cluster, by sending tasks and blocks to the cluster and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _lock = forks.Lock()
 def ship_costs(where: Any) -> tuple[str, int, float, float]:
     """Return address, number of threads, seconds per empty task, and bytes per second of transfer both ways.
 
-    Many tasks are sent at once, as in a run, because throughput matters more than the latency of one task.
+    Many tasks are in flight at a time, as in a run, because throughput matters more than the latency of one task.
 
     Raises:
         CedarError: the cluster does not answer or cannot be used.

@@ -1,8 +1,8 @@
-"""DaskExecutor: runs calls on a Dask cluster, with the interface of ``concurrent.futures.Executor``.
+"""DaskExecutor: a ``concurrent.futures.Executor`` that runs calls on a Dask cluster.
 
-Calls are sent as parcels, and code once per executor. Finished blocks are fetched directly from their workers. A call
-whose worker died fails with ``WorkerDied``, so that the run retries it. A call whose worker is silent gets a second
-try on another worker, and the first result counts.
+The executor sends each call as a pickled parcel, and code only once. It fetches finished blocks directly from their
+workers. A call whose worker died fails with ``WorkerDied``, so that the run retries it. If a worker is silent, its call
+also runs on another worker, and the first result counts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from cedar.tasks.code import Code
 
 _log = logging.getLogger("cedar")
 _LARGE = 1 << 20  # bytes; larger messages are unpickled outside the client's event loop
-_ROOM_SECONDS = 0.05  # seconds between two checks for room
-_MAX_FETCHED_BYTES = 256 << 20  # max bytes of fetched results not taken yet; others stay on their workers
+_ROOM_SECONDS = 0.05  # seconds between two checks of whether another result may be fetched
+_MAX_FETCHED_BYTES = 256 << 20  # max bytes of fetched results that the run has not consumed; others stay on workers
 
 
 class DaskExecutor(Executor):
@@ -45,8 +45,8 @@ class DaskExecutor(Executor):
 
     Args:
         client: a ``distributed.Client``, which stays open.
-        workers: how many tasks run at once; None: one per thread of the cluster, as that number changes.
-        local: whether the workers are on this machine, and so can change to the caller's directory.
+        workers: how many tasks run concurrently. None means one per cluster thread, as the cluster grows or shrinks.
+        local: whether the workers are on this machine, so that they can change to the caller's directory.
         limit: seconds to wait for a lost scheduler to return.
     """
 
@@ -54,24 +54,24 @@ class DaskExecutor(Executor):
         self.client = client
         self.address: str = client.scheduler.address
         self.meter = Meter()
-        self.lost: str | WorkerError = ""  # why the cluster is lost; "" while it is not
+        self.lost: str | WorkerError = ""  # why the cluster is lost, or ""
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self._workers = workers
         self._local = local
         self._run = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
-        self._tasks: dict[int, ClusterTask] = {}  # in progress, by number
-        self._code: dict[str, asyncio.Future[None]] = {}  # code sent to all workers, by key
+        self._tasks: dict[int, ClusterTask] = {}  # tasks in progress, by number
+        self._code: dict[str, asyncio.Future[None]] = {}  # for each piece of code sent to all workers, by key
         self.ended = False
         self._shut = threading.Event()
         self._limit = limit
         self._lock = threading.Lock()
-        self._reconnecting = False  # waiting for a lost scheduler; new tasks wait too
+        self._reconnecting = False  # whether the executor waits for a lost scheduler; new tasks wait too
         _running.add(self)
         self._room = asyncio.Event()
         self._shared_code: dict[int, tuple[Any, Code]] = {}  # shared readers and their code, by id of the reader
-        self._held_back: set[int] = set()  # numbers of the tasks whose results are not fetched for lack of room
-        self._sent: tuple[float, float, float, int] | None = None  # time and figures of the last signal
+        self._held_back: set[int] = set()  # tasks whose results are not fetched because of _MAX_FETCHED_BYTES
+        self._sent: tuple[float, float, float, int] | None = None  # time, and totals, at the last signal
         self.watch = Watch(self)
 
     # ---- called by runs ----------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class DaskExecutor(Executor):
 
     @property
     def ahead(self) -> int:
-        """How many tasks to keep in flight; it follows the size of the cluster."""
+        """The number of tasks to keep in flight, which follows the size of the cluster."""
         return 2 * self._max_workers
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -98,7 +98,7 @@ class DaskExecutor(Executor):
         return self._submit(fn, args, {}, urgent=True)
 
     def read_kept(self, code: Code, env: Env, split: Any, lap: int, first: int, reader: Any) -> Future[Any] | None:
-        """Read a split whose blocks a service keeps for all jobs; return None if it keeps none.
+        """Submit a call that reads a split from blocks that a service keeps for all jobs; None if it keeps none.
 
         Args:
             code: the code of the task's program and reader.
@@ -108,7 +108,7 @@ class DaskExecutor(Executor):
         if made is None:
             return None
         if id(reader) not in self._shared_code:
-            self._shared_code[id(reader)] = (reader, Code.of(made))  # the reader is kept, so that no other gets its id
+            self._shared_code[id(reader)] = (reader, Code.of(made))  # referring to the reader keeps its id unique
         before = shared(reader, split, env, self._shared_code[id(reader)][1])
         return None if before is None else self._submit(read_shared, (code, env, split, lap, first), {}, before)
 
@@ -130,7 +130,7 @@ class DaskExecutor(Executor):
         delivery: Future[Any] = Future()
         task = ClusterTask(next(self._numbers), delivery, lambda: pack(fn, args, kwargs, folder), before, urgent)
         self._tasks[task.number] = task
-        delivery.add_done_callback(partial(self._on_done, task.number))  # by number: it must not keep the result alive
+        delivery.add_done_callback(partial(self._on_done, task.number))  # the task would keep the result alive
         heavy = any(hasattr(argument, "blocks") for argument in args)
         with self._lock:
             if not self._reconnecting:
@@ -161,7 +161,7 @@ class DaskExecutor(Executor):
         return [task for task in list(self._tasks.values()) if not task.over]
 
     def lose(self, why: str) -> None:
-        """Handle the loss of the cluster: calls in progress wait for it to return, or fail."""
+        """Handle the loss of the cluster: calls in progress wait for the cluster to return, or fail."""
         with self._lock:
             if self._reconnecting:
                 return
@@ -175,7 +175,7 @@ class DaskExecutor(Executor):
 
     @property
     def waits(self) -> float:
-        """Counts as progress while waiting for a lost scheduler, which has its own time limit."""
+        """The current time while waiting for a lost scheduler, so that the wait counts as progress; otherwise 0."""
         return time.monotonic() if self._reconnecting else 0.0
 
     def _reconnect(self, why: str) -> None:
@@ -193,7 +193,7 @@ class DaskExecutor(Executor):
                 self._held_back.clear()
                 self.watch = Watch(self)
                 self._reconnecting = False
-        except Exception as error:  # noqa: BLE001 - no other code would report it
+        except Exception as error:  # noqa: BLE001 - no other code would report an error of this thread
             self.lost = error if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
             self._reconnecting = False
             self.lose("")
@@ -213,7 +213,7 @@ class DaskExecutor(Executor):
             _settle(task.delivery, error=error)
 
     def signal(self) -> Signal | None:
-        """Return the run's figures since the last call; None on the first call."""
+        """Return the run's figures since the last call of this method; None on the first call."""
         meter, now = self.meter, time.monotonic()
         before, self._sent = self._sent, (now, meter.waiting, meter.busy, meter.rows)
         if before is None:
@@ -239,14 +239,14 @@ class DaskExecutor(Executor):
             self._fail(task, error)
 
     async def again(self, task: ClusterTask) -> None:
-        """Try a call once more, on a worker that is not silent. The earlier tries count too, if one finishes first."""
+        """Try a call again, on a worker that is not silent. If an earlier try finishes first, its result is used."""
         try:
             await self._try(task, await _offload(task.make))
         except Exception:  # noqa: BLE001 - an earlier try may still succeed
             _log.warning("a second try of a task could not be submitted", exc_info=True)
 
     def give_up(self, task: ClusterTask) -> None:
-        """Fail a call of which no try gives a result; the run then retries it."""
+        """Fail a call because none of its tries returned a result; the run then retries the call."""
         why = "no worker of the Dask cluster returned the result of a task"
         _settle(task.delivery, error=WorkerDied(why, ended=False))
 
@@ -271,13 +271,13 @@ class DaskExecutor(Executor):
         task.tries.append(DaskCall(future, asyncio.ensure_future(self._await_try(task, future))))
 
     async def _send_code(self, code: Code, workers: list[str] | None) -> None:
-        """Send code to workers, by default to all. A worker that misses it asks for it later."""
+        """Send code to workers, by default to all. A worker that does not get the code asks for it later."""
         with contextlib.suppress(TimeoutError, OSError):
             sent = self.client.run(keep, code.key, code.pickled, workers=workers, on_error="ignore")
             await asyncio.wait_for(sent, seconds("worker-silent"))
 
     async def _send_missing_code(self, task: ClusterTask, future: Any, wanted: MissingCode) -> None:
-        """Send missing code to a worker, for example a new one, and retry the task instead of this try."""
+        """Send missing code to a worker, such as a new one, and replace this try by another one."""
         try:
             packed = await _offload(task.make)
             for code in packed.code:
@@ -331,15 +331,15 @@ class DaskExecutor(Executor):
             places = await scheduler.who_has(keys=[future.key])
             fetch = asyncio.ensure_future(gather_from_workers(places, rpc=self.client.rpc))
             fetch.add_done_callback(_ignore_error)
-            found, *_ = await asyncio.shield(fetch)  # if canceled while it connects, it would leave its socket open
+            found, *_ = await asyncio.shield(fetch)  # canceling a fetch that is connecting would leak its socket
             if future.key not in found:
                 found = (await scheduler.gather(keys=[future.key])).get("data", {})
             if future.key in found:
                 return found[future.key]
-            await asyncio.sleep(_ROOM_SECONDS)  # its worker is gone; the scheduler will notice
+            await asyncio.sleep(_ROOM_SECONDS)  # the result's worker is gone; the scheduler will notice
 
     async def _await_room(self, task: ClusterTask) -> None:
-        """Apply backpressure: fetch a result once there is room, or if the consumer waits for this result."""
+        """Apply backpressure: wait until a result may be fetched, or the consumer waits for this result."""
         patience = time.monotonic() + seconds("stuck")
         try:
             while self.meter.bytes > _MAX_FETCHED_BYTES and not task.over:
@@ -350,11 +350,11 @@ class DaskExecutor(Executor):
                 self._room.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._room.wait(), _ROOM_SECONDS)
-        finally:  # it may be canceled while it waits
+        finally:  # this coroutine may be canceled while it waits
             self._held_back.discard(task.number)
 
     def waits_for_room(self, task: ClusterTask) -> bool:
-        """Return whether a finished result stays on its worker because too many others have been fetched."""
+        """Return whether a finished result stays on its worker because too many bytes of results were fetched."""
         return task.number in self._held_back
 
     def _failed(self, task: ClusterTask, future: Any, error: BaseException) -> None:
@@ -371,7 +371,7 @@ class DaskExecutor(Executor):
             _settle(task.delivery, error=reported)
 
     def _translate_error(self, error: BaseException) -> BaseException | None:
-        """Translate an error of the cluster for the run; None if the run waits for the cluster to return."""
+        """Return the error to report to the run; None if the run waits for the cluster to return."""
         from distributed.scheduler import KilledWorker
 
         if isinstance(error, KilledWorker):
@@ -421,11 +421,11 @@ class DaskExecutor(Executor):
 
 
 _running: weakref.WeakSet[DaskExecutor] = weakref.WeakSet()
-_parents: list[DaskExecutor] = []  # keeps the parent's executors alive in a forked child, so that no finalizer runs
+_parents: list[DaskExecutor] = []  # the parent's executors, so that their finalizers do not run in a forked child
 
 
 def _after_fork() -> None:
-    """In a forked child, leave the tasks in progress to the parent."""
+    """In a forked child, ignore the executors, whose tasks belong to the parent."""
     global _running  # noqa: PLW0603 - another thread may have been changing it
     _parents.extend(_running)
     _running = weakref.WeakSet()
@@ -435,14 +435,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _end() -> None:
-    """Close all at program exit, before the thread pools that distributed needs are shut down."""
+    """Close all executors at program exit, before the thread pools that distributed needs are shut down."""
     for executor in list(_running):
         executor.ended = True
         executor.shutdown(wait=False, cancel_futures=True)
     end_clients()
 
 
-threading._register_atexit(_end)  # type: ignore[attr-defined] # runs before that of concurrent.futures
+threading._register_atexit(_end)  # type: ignore[attr-defined] # runs before the exit handler of concurrent.futures
 
 
 async def _finished(future: Any) -> None:
@@ -458,13 +458,13 @@ async def _offload(work: Callable[[], Any]) -> Any:
 
 
 def _ignore_error(fetch: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a fetch that nothing waits for, so that asyncio does not log it."""
+    """Retrieve the error of a fetch whose result is no longer needed, so that asyncio does not log the error."""
     if not fetch.cancelled():
         fetch.exception()
 
 
 def _start_delivery(delivery: Future[Any]) -> bool:
-    """Mark a future as running; return False if it was canceled, perhaps by another thread at this moment."""
+    """Mark a future as running; return False if it was canceled, perhaps just now by another thread."""
     try:
         return delivery.set_running_or_notify_cancel()
     except RuntimeError:  # another thread was faster

@@ -1,4 +1,4 @@
-"""Host: the process that runs a local cluster, so that its scheduler takes no CPU time from the trainer."""
+"""Host: a process that runs a local cluster, so that the scheduler does not slow down the trainer's process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cedar.cluster.dask.keys import new_keys, publish, security, withdraw
 from cedar.store.ownership import remove_tree, temporary_folder
 
 LOOPBACK = "127.0.0.1"
-KIND = "dask"  # kind of the workers' temporary folder
+KIND = "dask"  # label in the name of the workers' temporary folder
 _END_SECONDS = 1.0  # max seconds for the workers to end by themselves
 _CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
 _CONFIG: dict[str, Any] = {
-    "distributed.deploy.lost-worker-timeout": "8s",  # then its nanny is dropped, and another can be started
-    "distributed.scheduler.allowed-failures": 0,  # report a lost task at once; the run retries it
+    "distributed.deploy.lost-worker-timeout": "8s",  # after this time a lost worker can be replaced
+    "distributed.scheduler.allowed-failures": 0,  # report a lost task immediately; the run retries it
     # Do not spill blocks to disk: the run fetches them as they finish, and limits how many are in flight.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
@@ -37,19 +37,19 @@ def main(text: str, parent: int, reported: int, on_start: Callable[[Any, dict[st
     """Run a cluster until standard input is closed. Report its address, folder and keys as a line of JSON.
 
     Args:
-        text: JSON with ``workers``, ``dashboard`` (an address or None), and optionally ``host`` and ``port``. On
-            loopback, keys are created; another host uses the certificates of Dask's configuration. With ``publish``,
-            other processes of this user can find the keys as long as this process runs.
+        text: JSON with ``workers``, ``dashboard`` (an address or null), and optionally ``host`` and ``port``. A cluster
+            on loopback gets new keys; on another host it uses the certificates of Dask's configuration. With
+            ``publish``, other processes of this user can find the keys as long as this process runs.
         parent: id of the parent process; the cluster ends when it exits.
-        reported: file descriptor of the pipe for that line; only the parent has the other end.
-        begun: called with the cluster and the parsed ``text``.
+        reported: file descriptor of the pipe for the line of JSON; only the parent has the other end.
+        on_start: called with the cluster and the parsed ``text``.
     """
     asked = json.loads(text)
     folder = temporary_folder(KIND)
     leftovers = _Leftovers(folder)
     threading.Thread(target=_end_with_parent, args=(parent, leftovers), daemon=True).start()
     warnings.simplefilter("ignore")
-    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # it would warn if this process is killed
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # the tracker would warn if this process is killed
     keys = new_keys() if asked.get("host", LOOPBACK) == LOOPBACK else None
     cluster = _cluster(asked, folder, keys)
     if on_start is not None:
@@ -97,7 +97,7 @@ def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) ->
 
 
 def _no_http(*_: Any, **__: Any) -> None:
-    """Do not start Dask's HTTP server, which would answer anyone and is useless without a dashboard."""
+    """Do nothing in place of starting Dask's HTTP server, which answers anyone and is only needed for a dashboard."""
 
 
 def _quiet_worker() -> Any:
@@ -112,7 +112,7 @@ def _quiet_worker() -> Any:
 
 
 def _restore(cluster: Any, workers: int) -> None:
-    """Start new workers for missing ones, since a nanny gives up if its worker dies while starting."""
+    """Replace missing workers, since a nanny does not restart a worker that died while starting."""
     while cluster.status.name == "running":
         time.sleep(_CHECK_SECONDS)
         if len(cluster.workers) < workers:
@@ -121,7 +121,7 @@ def _restore(cluster: Any, workers: int) -> None:
 
 @dataclass
 class _Leftovers:
-    """Files to remove when this process ends: its folder, and the file with the published keys."""
+    """Files to remove when this process ends: its temporary folder, and the file with published keys."""
 
     folder: str
     key_file: str | None = None
@@ -135,7 +135,7 @@ def _end_with_parent(parent: int, leftovers: _Leftovers) -> None:
 
 
 def _end(leftovers: _Leftovers) -> None:
-    """Exit at once, even if something hangs. The workers end with this process."""
+    """Exit immediately, even if a thread hangs. The workers end with this process."""
     withdraw(leftovers.key_file, leftovers.keys)
     remove_tree(leftovers.folder, KIND)
     os._exit(0)

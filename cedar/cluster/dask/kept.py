@@ -1,7 +1,7 @@
-"""Results of ``cache()`` on a service: a split's blocks stay in the workers' memory for all jobs that need them.
+"""``cache()`` on a service: the cached blocks of a split stay in the workers' memory, for all jobs that need them.
 
-Computing the blocks is a task of its own, whose key identifies the computation and its data. So Dask runs it once for
-all jobs, and the rest of each job's work depends on it.
+A separate Dask task computes the blocks. Its key identifies the computation and the data, so Dask runs it once for all
+jobs. The tasks that do the rest of each job's work depend on it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cedar.tasks.code import Code
 from cedar.tasks.copying import own_copy
 from cedar.tasks.reading import Reader, read_split
 
-_MAX_CODE_BYTES = 1 << 18  # bytes; larger code is not sent with every split
+_MAX_CODE_BYTES = 1 << 18  # splits are only shared if the code, which is sent with each of them, is smaller
 KEPT = "cedar-kept-"  # prefix of the keys of shared results
 
 
 class SharedFailed(Exception):
-    """Computing a shared result failed. It is raised with the answer, so that Dask does not keep that as a result."""
+    """Computing a shared result failed. The answer is raised, so that Dask does not keep it as a result."""
 
     def __init__(self, parcel: Parcel) -> None:
         super().__init__("a shared result could not be computed")
@@ -50,8 +50,8 @@ def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None
     """Return the part of a reading task that other jobs can share; None if there is no such part.
 
     Args:
-        reader: the task's reader; only one that caches in memory has a shareable part.
-        env: the task's environment; audits share nothing.
+        reader: the task's reader; other jobs can only share the work of a reader that caches in memory.
+        env: the task's environment; audits do not use shared results.
         code: code of the inner reader and of the program whose output is cached.
     """
     if not isinstance(reader, KeptReader) or kind_of(reader.where) != "memory" or env.watch == "audit":

@@ -1,8 +1,8 @@
-"""Keys of the clusters that cedar starts: only clients that hold a cluster's own key can connect to it.
+"""TLS keys of the clusters that cedar starts: only clients that have a cluster's key can connect to it.
 
-A cluster's scheduler, workers and clients share one key and its certificate, and use mutual TLS.
-The key stays in the memory of the process that started the cluster. The key of a service is also in a file of mode
-0600 as long as the service runs, so that other processes of the same user can find it by the service's address.
+A cluster's scheduler, workers and clients share one key with its certificate, and use mutual TLS.
+The key stays in the memory of the process that started the cluster. While a service runs, its key is also in a file of
+mode 0600, where other processes of the same user find it by the service's address.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def security(keys: dict[str, str]) -> Any:
 
 
 def security_at(address: str) -> Any:
-    """Return the ``Security`` for a client of a scheduler: the cluster's own key, if known, or Dask's configuration."""
+    """Return the ``Security`` for a scheduler's client, from the cluster's key if known, else Dask's configuration."""
     from distributed.security import Security
 
     keys = _known.get(address) or _published(address)
@@ -61,7 +61,7 @@ def security_at(address: str) -> Any:
 
 
 def know(address: str, keys: dict[str, str]) -> None:
-    """Store the keys of a cluster that this process started."""
+    """Remember the keys of a cluster that this process started."""
     _known[address] = keys
 
 
@@ -71,7 +71,7 @@ def forget(address: str) -> None:
 
 
 def publish(address: str, keys: dict[str, str]) -> str | None:
-    """Save a service's keys for other processes of this user. Return the file, or None if no private folder exists."""
+    """Save a service's keys for other processes of this user. Return the path, or None without a private folder."""
     path = _path(address)
     if path is None:
         return None
@@ -96,7 +96,7 @@ def withdraw(path: str | None, keys: dict[str, str] | None) -> None:
 
 
 def _published(address: str) -> dict[str, str] | None:
-    """Return the published keys of this user's service, if any; raise WorkerError if others can access the file."""
+    """Return the published keys of this user's service, or None. Raise WorkerError if others can access the file."""
     path = _path(address)
     if path is None:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 _SECONDS = {
     "connect": 5.0,  # max time for an address to answer
     "workers": 30.0,  # max time that a cluster may have no workers
-    "worker-silent": 5.0,  # then another worker also runs the silent worker's tasks
-    "scheduler-silent": 30.0,  # then the scheduler counts as lost
-    "stuck": 30.0,  # max time for a finished block to arrive before it is recomputed; doubled each time
+    "worker-silent": 5.0,  # silence of a worker after which another worker also runs its tasks
+    "scheduler-silent": 30.0,  # silence of the scheduler after which it counts as lost
+    "stuck": 30.0,  # max time for a finished block to arrive before it is recomputed; doubled with every try
 }
 
 

@@ -30,16 +30,16 @@ sys.path.append({home!r})
 from {module} import main
 main({text!r}, {parent}, {reported})
 """
-_PATIENCE = 180.0  # max seconds to start: three processes import Dask, perhaps on a busy machine
+_PATIENCE = 180.0  # max seconds to start, since three processes import Dask, perhaps on a busy machine
 _hosts: dict[int, LocalHost] = {}
 _lock = threading.Lock()
 
 
 class LocalHost:
-    """A process that runs a scheduler, and one process per worker. They listen only on loopback by default,
-    and accept only clients that hold this cluster's key.
+    """A process that runs a scheduler, and one process per worker. By default they listen only on loopback,
+    and accept only clients that have this cluster's key.
 
-    They are new interpreters that never import the user's ``__main__``, and they end with this process.
+    These processes are new interpreters that never import the user's ``__main__``. They end with this process.
 
     Args:
         asked: the host's settings, as JSON-able values.
@@ -52,7 +52,7 @@ class LocalHost:
     def __init__(self, asked: dict[str, Any], module: str = "cedar.cluster.dask.host") -> None:
         import dask
 
-        heard, reported = os.pipe()  # a separate pipe, since user functions print to stdout
+        heard, reported = os.pipe()  # not stdout, to which user functions may print
         named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "reported": reported}
         config = dask.config.serialize(dask.config.global_config)
         added = thread_limits() | {LOCAL_CLUSTER_VARIABLE: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
@@ -63,7 +63,7 @@ class LocalHost:
                     stdin=subprocess.PIPE,
                     env=os.environ | added,
                     pass_fds=[reported],
-                    process_group=0,  # so that Ctrl-C reaches only this process
+                    process_group=0,  # so that Ctrl-C does not reach the new process
                 )
             finally:
                 os.close(reported)
@@ -102,11 +102,11 @@ class LocalHost:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        remove_tree(self.reported.get("folder", ""), KIND)  # the process does this itself unless it was killed
+        remove_tree(self.reported.get("folder", ""), KIND)  # needed only if the process was killed
 
 
 def _first_line(pipe: BinaryIO) -> bytes | None:
-    """Return the first line; None if it takes too long."""
+    """Return the first line from the process; None if it takes too long."""
     return pipe.readline() if select.select([pipe], [], [], _PATIENCE)[0] else None
 
 
@@ -131,7 +131,7 @@ def local_address(workers: int) -> str:
 
 def is_local(address: str) -> bool:
     """Return whether the scheduler belongs to a local cluster that this process started."""
-    return any(host.address == address for host in list(_hosts.values()))  # a copy, since another thread may start one
+    return any(host.address == address for host in list(_hosts.values()))  # a copy, as other threads may change _hosts
 
 
 def close_hosts() -> None:
@@ -144,19 +144,19 @@ def close_hosts() -> None:
 
 
 def _end() -> None:
-    """Clean up at exit: first the clients, whatever the order of imports."""
+    """Clean up at exit. Close clients before clusters, regardless of the order of imports."""
     end_clients()
     close_hosts()
 
 
 def _after_fork() -> None:
-    """In a forked child, leave the clusters to the parent."""
+    """In a forked child, ignore the clusters, which belong to the parent."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
     _parents.extend(_hosts.values())
     _hosts.clear()
 
 
-_parents: list[LocalHost] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
+_parents: list[LocalHost] = []  # the parent's objects, so that their finalizers do not run in a forked child
 atexit.register(_end)
 os.register_at_fork(after_in_child=_after_fork)

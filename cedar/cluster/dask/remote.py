@@ -1,6 +1,6 @@
-"""The code that runs in the workers of a Dask cluster: a task gets a parcel and returns a parcel.
+"""The code that runs in the workers of a Dask cluster. A task gets a parcel and returns a parcel.
 
-A parcel holds pickled bytes, so that neither the scheduler nor Dask itself ever unpickles user objects.
+A parcel has pickled bytes, so that neither the scheduler nor Dask itself ever unpickles user objects.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from cedar.executors.worker.main import TaskFailed, unsendable_error
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
-_MAX_CODE = 32  # max pieces of code that a worker keeps
-LOCAL_CLUSTER_VARIABLE = "CEDAR_LOCAL_CLUSTER"  # environment variable that marks workers of a cluster started by cedar
+_MAX_CODE = 32  # max number of functions and programs whose code a worker caches
+LOCAL_CLUSTER_VARIABLE = "CEDAR_LOCAL_CLUSTER"  # environment variable that cedar sets for workers of its own clusters
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message: its pickle and its large buffers, which Dask sends without copying."""
+    """A pickled message and its large buffers, which Dask sends without copying."""
 
     parts: tuple[Any, ...]
 
     @staticmethod
     def of(message: Any) -> Parcel:
-        # Arrow buffers: Python 3.11 may crash when it collects views of memoryviews, as after a broken connection
+        # Use Arrow buffers: Python 3.11 may crash when it frees views of memoryviews, as after a broken connection.
         return Parcel(tuple(map(pa.py_buffer, encode(message))))
 
     def open(self) -> Any:
@@ -47,7 +47,7 @@ class Parcel:
         return sum(memoryview(part).nbytes for part in self.parts)
 
     def __sizeof__(self) -> int:
-        """The size that Dask uses to track memory."""
+        """The size in bytes that Dask uses to track memory."""
         return object.__sizeof__(self) + self.nbytes
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -62,7 +62,7 @@ def _parcel(*parts: Any) -> Parcel:
 
 @dataclass(frozen=True)
 class CodeRef:
-    """Placeholder for code in the arguments of a call; the worker looks the code up by its key."""
+    """A placeholder for code in the arguments of a call; the worker looks up the code by its key."""
 
     key: str
     path: tuple[str, ...]
@@ -73,7 +73,7 @@ class RemoteCall:
     """A function and its arguments.
 
     Args:
-        folder: the caller's working directory if the workers are on the same machine; otherwise None.
+        folder: the caller's working directory if the workers are on the caller's machine; otherwise None.
     """
 
     fn: Callable[..., Any]
@@ -92,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True)
 class MissingCode:
-    """The worker lacks the code with this key: the client must send it and retry the call."""
+    """The worker does not have the code with this key: the client must send it and retry the call."""
 
     key: str
     worker: str
@@ -100,12 +100,12 @@ class MissingCode:
 
 @cache
 def stamp() -> str:
-    """Return the versions that must be equal in client and worker, as a string that all versions can read."""
+    """Return the versions that must be equal in client and worker, in a format that any version can compare."""
     return f"cedar {cedar.__version__}, Python {'.'.join(platform.python_version_tuple()[:2])}"
 
 
 def keep(key: str, pickled: bytes) -> None:
-    """Store code for later calls. Dask would drop all but one replica of it, and fetch it repeatedly."""
+    """Store code for later calls. As a Dask result it would be dropped on most workers, and fetched repeatedly."""
     while len(_code) >= _MAX_CODE:
         _code.pop(next(iter(_code)), None)
     _code[key] = pickled
@@ -118,9 +118,9 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
     """Run a call and return the answer.
 
     Args:
-        theirs: the caller's ``stamp()``.
+        theirs: the result of ``stamp()`` in the caller.
         call: the parcel of a ``RemoteCall``.
-        before: arguments to insert before the call's own.
+        before: arguments to insert before those in the call.
     """
     _set_up_worker()
     start = time.perf_counter()
@@ -129,12 +129,12 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
     answer: Done | TaskFailed
     try:
         asked: RemoteCall = call.open()
-        code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, CodeRef)}  # new code may evict it later
+        code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, CodeRef)}  # before new code evicts it
         missing = next((key for key, pickled in code.items() if pickled is None), None)
         if missing is not None:
             return Parcel.of(MissingCode(missing, _address()))
         if asked.folder is not None and asked.folder != os.getcwd():
-            os.chdir(asked.folder)  # so that relative paths have the same meaning as in the caller
+            os.chdir(asked.folder)  # so that relative paths refer to the same files as in the caller
         args = tuple(Code(a.key, code[a.key], a.path) if isinstance(a, CodeRef) else a for a in asked.args)
         answer = Done(asked.fn(*before, *args, **asked.kwargs), 0.0)
     except BaseException as error:  # noqa: BLE001 - any error is sent to the caller
@@ -172,9 +172,9 @@ def _set_up_worker() -> None:
 
     pa.set_cpu_count(1)  # a worker already runs one task per thread
     if LOCAL_CLUSTER_VARIABLE in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # so that no output is lost if this process is killed
+        sys.stdout.reconfigure(line_buffering=True)  # so that complete lines are not lost if this process is killed
     if LOCAL_CLUSTER_VARIABLE in os.environ and sys.platform == "linux":
         import ctypes
         import signal
 
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: this process is killed when its parent ends

@@ -1,4 +1,4 @@
-"""Signals: what a loader reports to a service once a second."""
+"""Signals: figures that a loader reports to a service once a second."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Signal:
     """A loader's figures since its last signal.
 
     Args:
-        run: identifies the loader's run of an epoch.
-        job, rank: the loader's job and rank.
-        buffered: finished results that the trainer has not taken yet.
-        ahead: max number of results, including tasks in progress.
+        run: id of the loader's run of an epoch.
+        job, rank: the job and rank of the loader.
+        buffered: number of finished results that the trainer has not consumed yet.
+        ahead: max number of buffered results and tasks in progress together.
         waiting: share of time during which the trainer waited for a result, 0 to 1.
         rows_per_second: rows that arrived per second.
-        busy: how many workers the loader keeps busy: worker seconds per second.
+        busy: number of workers that the loader keeps busy, as worker seconds per second.
     """
 
     run: str
@@ -46,7 +46,7 @@ def job_of_ranks() -> str:
 
 
 def job_and_rank() -> tuple[str, int]:
-    """Return this process's job and rank. The job is ``cedar.job`` in Dask's configuration, or script and machine."""
+    """Return this process's job (``cedar.job`` in Dask's configuration, or script and machine) and its rank."""
     import dask
 
     from cedar.core.errors import CedarError
@@ -54,6 +54,6 @@ def job_and_rank() -> tuple[str, int]:
 
     try:
         rank = find_rank(None, None, False, None).rank
-    except CedarError:  # the environment is ambiguous, as the rank was passed to the loader
+    except CedarError:  # the environment's ranks are ambiguous; the loader got its rank as an argument
         rank = 0
     return str(dask.config.get("cedar.job", None) or f"{_script()}@{socket.gethostname()}"), rank

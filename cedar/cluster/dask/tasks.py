@@ -1,4 +1,4 @@
-"""A submitted call: its parcel, its tries on the cluster, and the future that gets the result."""
+"""A submitted call: its parcel, its tries on the cluster, and the future that receives the result."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cedar.tasks.code import Code
 
 
 class Meter:
-    """Totals of a run's results, and the results that were fetched but not taken yet."""
+    """Totals of a run's results, and the results that were fetched but not consumed yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._live_results: dict[int, tuple[weakref.ref[Any], int]] = {}  # live results and their bytes, by id
         self._waiters = 0
-        self.waiting = 0.0  # seconds that the consumer waited
-        self.busy = 0.0  # seconds that workers spent
+        self.waiting = 0.0  # seconds that the consumer waited for results
+        self.busy = 0.0  # seconds that workers spent on calls
         self.rows = 0
 
     @contextmanager
@@ -44,11 +44,11 @@ class Meter:
 
     @property
     def starving(self) -> bool:
-        """Whether the consumer is waiting, or has no fetched results."""
+        """Whether the consumer waits for a result, or no fetched results are left."""
         return self._waiters > 0 or not self._live_results
 
     def arrived(self, result: Any, nbytes: int, seconds: float) -> None:
-        """Count a fetched result and the worker's seconds. It counts as taken when the result object is collected."""
+        """Count a fetched result and the worker's seconds. A result counts as consumed when its object is freed."""
         number = id(result)
         try:
             reference = weakref.ref(result, lambda _: self._live_results.pop(number, None))
@@ -61,18 +61,18 @@ class Meter:
 
     @property
     def buffered(self) -> int:
-        """Number of fetched results not taken yet."""
+        """The number of fetched results that were not consumed yet."""
         return len(self._live_results)
 
     @property
     def bytes(self) -> int:
-        """Total bytes of the fetched results not taken yet."""
+        """The total bytes of fetched results that were not consumed yet."""
         return sum(nbytes for _, nbytes in list(self._live_results.values()))
 
 
 @dataclass(frozen=True)
 class DaskCall:
-    """One try of a call: Dask's future, and the asyncio task that waits for it and fetches the result."""
+    """A try of a call: Dask's future, and the asyncio task that waits for this future and fetches the result."""
 
     future: Any
     following: asyncio.Future[None]
@@ -83,19 +83,19 @@ class ClusterTask:
     """A submitted call.
 
     Args:
-        number: position in the order of submission.
-        delivery: the caller's future.
-        make: packs the call; called for each try.
-        before: a shared result that the call works on, if any.
+        number: position of the call in the order of submission.
+        delivery: the future that the caller got.
+        make: function that packs the call; called for each try.
+        before: the shared result that the call takes as input, if any.
     """
 
     number: int
     delivery: Future[Any]
     make: Callable[[], PackedCall]
     before: SharedResult | None = None
-    urgent: bool = False  # has priority over others
+    urgent: bool = False  # whether the call has priority over others
     tries: list[DaskCall] = field(default_factory=list)
-    sent: int = 0  # number of tries so far
+    sent: int = 0  # number of tries sent so far
 
     @property
     def over(self) -> bool:

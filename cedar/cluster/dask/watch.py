@@ -1,4 +1,4 @@
-"""Watch: check the cluster once a second, while tasks are in progress, for silent workers and schedulers."""
+"""Watch: checks once a second, while tasks are in progress, whether workers or the scheduler are silent."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAX_TRIES = 4
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What the scheduler reports.
+    """The scheduler's view of workers and tries.
 
     Args:
-        silent: seconds since each worker's last heartbeat.
-        threads: number of threads of each worker.
-        places: state of each of the run's tries, and the workers that run it or hold its result.
+        silent: seconds since the last heartbeat, by worker address.
+        threads: number of threads, by worker address.
+        places: for each try, its state and the workers that run it or have its result.
     """
 
     silent: dict[str, float]
@@ -38,7 +38,7 @@ class ClusterView:
 
 
 def look(keys: list[Any], signal: Any, dask_scheduler: Any) -> ClusterView:
-    """Return the scheduler's view of the tries ``keys``, and pass ``signal`` to the service; runs in the scheduler."""
+    """Return the scheduler's view of the tries ``keys``, and pass ``signal`` to the service. Runs in the scheduler."""
     service = dask_scheduler.extensions.get("cedar")
     if service is not None and signal is not None:
         service.hear(signal)
@@ -58,7 +58,7 @@ def look(keys: list[Any], signal: Any, dask_scheduler: Any) -> ClusterView:
 
 
 def is_service(dask_scheduler: Any) -> bool:
-    """Return whether the scheduler is a service; runs in the scheduler."""
+    """Return whether the scheduler is a service. Runs in the scheduler."""
     return "cedar" in dask_scheduler.extensions
 
 
@@ -67,7 +67,7 @@ class Watch:
 
     def __init__(self, executor: DaskExecutor) -> None:
         self._executor = executor
-        self.threads = sum(ask(executor.client, executor.client.nthreads).values())  # of workers that are not silent
+        self.threads = sum(ask(executor.client, executor.client.nthreads).values())  # of all workers that answer
         self.service: bool = ask(executor.client, executor.client.run_on_scheduler, is_service)  # jobs share results
         self._silent: set[str] = set()
         self._all: set[str] = set()
@@ -75,12 +75,12 @@ class Watch:
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Start checking, until no task is in progress; called in the client's event loop."""
+        """Start checking, until no task is in progress. Call this in the client's event loop."""
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
 
     def live_workers(self) -> list[str] | None:
-        """Return the workers that are not silent, if any are silent; otherwise None."""
+        """Return the workers that are not silent, or None if all are heard from (or none is)."""
         return sorted(self._all - self._silent) or None if self._silent else None
 
     async def _watch(self) -> None:
@@ -137,8 +137,8 @@ class Watch:
     def _tasks_in_need(self, tasks: list[ClusterTask], view: ClusterView) -> list[ClusterTask] | None:
         """Return the tasks that need another try; None if there have been no workers for too long.
 
-        A try on a worker that is not silent has no time limit. A result may take a while to arrive: each further try
-        waits twice as long as the last, and all are still fetched.
+        A call that runs on a worker that is not silent has no time limit. A finished result has time to arrive before
+        the next try, twice as long after each try; results of earlier tries are still used.
         """
         heard = bool(self._all - self._silent)
         tried = {task.number: self._states_if_stuck(task, view) for task in tasks}
@@ -146,7 +146,7 @@ class Watch:
             task.number: (heard, tried[task.number] != [], len(task.tries)) for task in tasks
         }
         still = self._still.look(seen_now | {"workers": heard})
-        if not heard:  # without any live worker, another try cannot help
+        if not heard:  # without a live worker, another try cannot help
             return None if still["workers"] > seconds("workers") else []
         return [task for task in tasks if self._needs_another_try(task, tried[task.number], still[task.number])]
 
@@ -155,7 +155,7 @@ class Watch:
         return bool(states) and (at_once or still >= seconds("stuck") * 2 ** (len(task.tries) - 1))
 
     def _states_if_stuck(self, task: ClusterTask, view: ClusterView) -> list[str]:
-        """Return the state of each try ("silent" worker, or "done") if no try makes progress; otherwise nothing."""
+        """Return each try's state ("silent" worker, or "done" but not fetched) if no try makes progress, else []."""
         tries = [one for one in task.tries if not one.following.done()]
         places = [view.places[one.future.key] for one in tries if one.future.key in view.places]
         states = [

@@ -1,4 +1,4 @@
-"""Service: workers that several trainers share and that scale with their needs; see docs/service.md."""
+"""Service: workers that several trainers share, and whose number follows the trainers' needs. See docs/service.md."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 class Service:
-    """A preprocessing service on this machine. It runs until it is closed or this process ends.
+    """A preprocessing service on this machine. It runs until it is closed or until this process ends.
 
-    Trainers use it with ``loader(executor=service.address)``. Results that pipelines mark with ``cache()`` are computed
-    once for all jobs that read the same data in the same way. The service has ``workers`` processes, and up to
-    ``max_workers`` while a trainer waits for data.
+    Trainers use it by ``loader(executor=service.address)``. Results of ``cache()`` are computed once for all jobs with
+    equal operators and data below it. The service has ``workers`` processes, and adds some, up to ``max_workers``,
+    while a trainer waits for data.
 
-    Only clients with the service's own key can connect. Programs of the same user on this machine find the key by the
-    address, in a file of mode 0600 that is removed with the service. On other hosts than loopback, the certificates
-    of Dask's configuration are used.
+    Only clients with the service's own key can connect. Programs of the same user on this machine find the key in a
+    file of mode 0600, which exists as long as the service. A service on a host other than loopback uses the
+    certificates of Dask's configuration.
 
     Args:
         workers: min number of workers.
-        max_workers: max number of workers; None: the same as ``workers``.
-        host: the address to listen on; other hosts than loopback require TLS.
+        max_workers: max number of workers; None means ``workers``.
+        host: the address to listen on; any other than loopback requires certificates in Dask's configuration.
         port: the scheduler's port; 0 picks a free one.
         keep: max size of shared results in the workers' memory, in bytes or as a string such as "1GiB".
-        patience: seconds for which fewer workers must suffice before some are removed.
+        patience: seconds during which fewer workers must suffice before the service removes any.
 
     Raises:
         PipelineError: an argument is invalid, or a host other than loopback has no certificates.
@@ -72,10 +72,10 @@ class Service:
 
     @staticmethod
     def on(cluster: Any, workers: int = 1, max_workers: int | None = None, *, keep: int | str = "1GiB") -> None:
-        """Turn any cluster that Dask manages (Kubernetes, SSH, a job queue) into a service, scaled by Dask.
+        """Turn a cluster that Dask manages (Kubernetes, SSH, a job queue) into a service whose workers Dask scales.
 
         Args:
-            cluster: a Dask cluster object; or a client, in which case the cluster keeps its size.
+            cluster: a Dask cluster object, or a client; with a client, the cluster keeps its size.
             workers, max_workers, keep: see ``Service``.
         """
         from distributed import Client
@@ -96,7 +96,7 @@ class Service:
 
     @staticmethod
     def at(address: str) -> ServiceStatus:
-        """Return the status of the service at an address, also while jobs run.
+        """Return the status of the service at an address. This does not disturb running jobs.
 
         Raises:
             WorkerError: the scheduler does not answer.
@@ -118,7 +118,7 @@ class Service:
         return answer
 
     def status(self) -> ServiceStatus:
-        """Return the current jobs, buffers, workers and stalls."""
+        """Return the service's current jobs, buffers, workers and stalls."""
         return Service.at(self.address)
 
     @property
@@ -139,7 +139,7 @@ class Service:
 
 
 def _checked_max(workers: int, max_workers: int | None) -> int:
-    """Check both numbers and return the max number of workers."""
+    """Check both arguments, and return the max number of workers."""
     max_count = workers if max_workers is None else max_workers
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, max_count))
     if not whole or not 1 <= workers <= max_count:

@@ -1,4 +1,4 @@
-"""Host of a service: its scheduler and workers on this machine, which scale with the trainers' needs."""
+"""Host of a service: a process that runs the service's cluster on this machine and scales it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(text: str, parent: int, reported: int) -> None:
 
 
 def serve(cluster: Any, asked: dict[str, Any]) -> None:
-    """Turn a cluster of this process into a service."""
+    """Turn a cluster that runs in this process into a service."""
     policy = Policy(asked["workers"], asked["most"], asked["patience"])
     plugin = ServicePlugin(policy, asked["keep_bytes"])
     plugin.attach(cluster.scheduler)

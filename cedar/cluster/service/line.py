@@ -1,4 +1,4 @@
-"""Line: a rank's connection to the service through which ranks coordinate."""
+"""Line: a rank's connection to a service, for coordination with other ranks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cedar.core.errors import PipelineError
 
 _CHUNK = 1 << 16
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_addresses: dict[str, tuple[str, int]] = {}  # where each service accepts ranks, by scheduler address
+_addresses: dict[str, tuple[str, int]] = {}  # host and port at which a service accepts ranks, by scheduler address
 
 
 class ServiceLine:
-    """A connection to a service's scheduler machine, separate from Dask's but with the service's keys.
+    """A connection to a service's scheduler process, separate from Dask's connections but with the same keys.
 
     Args:
         service: the service's address, or a Dask client.
@@ -53,7 +53,7 @@ class ServiceLine:
                 self._socket.sendall(data[sent:])
 
     def heard(self) -> deque[Any]:
-        """Return the queue of received messages, from which the caller removes them; do not wait.
+        """Return the queue of received messages without waiting. The caller removes the messages that it handles.
 
         Raises:
             ConnectionError: the service is gone, or closed the connection with an error.
@@ -67,7 +67,7 @@ class ServiceLine:
 
         Raises:
             ConnectionError: see ``heard``.
-            TimeoutError: no answer came.
+            TimeoutError: no answer arrived in time.
         """
         self.send(message)
         with self._waiting():
@@ -102,7 +102,7 @@ class ServiceLine:
 
 
 def is_service(where: Any) -> bool:
-    """Return whether the scheduler of an address or Dask client is a service, where ranks can coordinate.
+    """Return whether the scheduler of an address or Dask client is a service, through which ranks can coordinate.
 
     Raises:
         WorkerError: the scheduler does not answer.
@@ -141,7 +141,7 @@ def _connected(where: Any) -> socket.socket:
         return plain
     try:
         return client.security.get_connection_args("client")["ssl_context"].wrap_socket(plain)  # type: ignore[no-any-return]
-    except OSError:  # another program may use the port now: look it up next time
+    except OSError:  # another program may use the port by now: ask the service for its port next time
         _addresses.pop(client.scheduler.address, None)
         plain.close()
         raise

@@ -1,4 +1,4 @@
-"""Coordinate ranks through a service: agree on the end of an epoch, and exchange values by name."""
+"""Coordinates ranks through a service: they agree on the end of an epoch, and exchange named values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.engine.key_values import KeyValueStore
 
 
 class ServiceKeyValues(KeyValueStore):
-    """A key-value store on a service, which evicts the least recently used values when it is full."""
+    """A key-value store on a service. When it is full, the service evicts the least recently used values."""
 
     def __init__(self, service: Any) -> None:
         self._line, self._job = ServiceLine(service), job_of_ranks()
@@ -29,17 +29,17 @@ class ServiceKeyValues(KeyValueStore):
 
 
 class ServiceBoard(Board):
-    """A board on a service, which reports each block's ends to all ranks once every rank has reported the block."""
+    """Exchanges reports of ranks through a service, which sends a block's reports to all ranks once it has all."""
 
     def __init__(self, service: Any, run: str, rank: int, world: int) -> None:
         self._line = ServiceLine(service)
         self._line.send({"join": [f"{job_of_ranks()}/{run}", rank, world]})
-        self._session: int | None = None  # number of the current set of ranks; None before all have joined
-        self._words: list[tuple[int, int | None]] = []  # reports to repeat if the session changes
+        self._session: int | None = None  # the current session, or None before all ranks have joined
+        self._words: list[tuple[int, int | None]] = []  # reports that must be sent again in a new session
         self._ends: dict[int, list[int]] = {}
 
     def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
-        """Do nothing: the service announces each new session."""
+        """Do nothing, since the service announces when all ranks have joined."""
 
     def put(self, block: int, end: int | None) -> None:
         self._words.append((block, end))

@@ -1,4 +1,4 @@
-"""ServicePlugin: turns a Dask scheduler into a service with loaders' signals, shared results and a worker target."""
+"""ServicePlugin: turns a Dask scheduler into a service. Tracks loaders' signals, shared results and worker needs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cedar.cluster.service.policy import Policy
 from cedar.cluster.service.ranks import Listener
 from cedar.cluster.service.status import JobStatus, ServiceStatus, WorkerStatus
 
-_HOLDING_CLIENT = "cedar-service"  # the name of the client for which the scheduler keeps shared results
+_HOLDING_CLIENT = "cedar-service"  # name of a pseudo client that makes the scheduler keep shared results
 _EXPIRY_SECONDS = 10.0  # seconds after which a loader that sends no signal counts as gone
 
 
 class ServicePlugin(SchedulerPlugin):
-    """The service of one scheduler.
+    """The state of a service, in its scheduler.
 
     Args:
         policy: decides how many workers there should be.
-        keep_bytes: max bytes of shared results in the workers' memory.
+        keep_bytes: max bytes of shared results in the memory of all workers.
     """
 
     name = "cedar"
@@ -31,9 +31,9 @@ class ServicePlugin(SchedulerPlugin):
     def __init__(self, policy: Policy, keep_bytes: int) -> None:
         self.policy = policy
         self.keep_bytes = keep_bytes
-        self.asked = self.made = self.evicted = 0  # counts of shared results
+        self.asked = self.made = self.evicted = 0  # how many shared results were requested, computed and evicted
         self._signals: dict[str, tuple[float, Signal]] = {}
-        self._kept: OrderedDict[str, int] = OrderedDict()  # key to bytes, least recently used first
+        self._kept: OrderedDict[str, int] = OrderedDict()  # bytes by key, least recently used first
 
     async def start(self, scheduler: Any) -> None:
         """Called by ``Client.register_plugin``."""
@@ -44,10 +44,10 @@ class ServicePlugin(SchedulerPlugin):
         self.scheduler, self.listener = scheduler, Listener()
         scheduler.extensions[self.name] = self
         scheduler.handlers["cedar_target"] = self.target
-        scheduler.allowed_failures = 0  # runs find the row that crashes workers themselves
+        scheduler.allowed_failures = 0  # cedar itself retries tasks, to find the row that crashes workers
 
     async def close(self) -> None:
-        """Stop accepting ranks, as the scheduler is closing."""
+        """Stop accepting ranks when the scheduler closes."""
         self.listener.close()
 
     # ---- signals -----------------------------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ class ServicePlugin(SchedulerPlugin):
         return [signal for _, signal in self._signals.values()]
 
     async def target(self) -> int:
-        """Return how many workers there should be; called by the code that scales the cluster."""
+        """Return how many workers there should be. ``ServiceScaling`` calls this."""
         return self.policy.wanted(self.signals(), len(self.scheduler.workers))
 
     # ---- shared results ----------------------------------------------------------------------------------------------
 
     def update_graph(self, scheduler: Any, *, keys: Any = (), **_: Any) -> None:
-        """Note which shared results a job requests, and keep them for the service after the job is done."""
+        """Record which shared results a job requests, and keep these results after the job has ended."""
         for key in keys:
             if isinstance(key, str) and key.startswith(KEPT):
                 self.asked += 1
@@ -77,7 +77,7 @@ class ServicePlugin(SchedulerPlugin):
                 scheduler.client_desires_keys(keys=[key], client=_HOLDING_CLIENT)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Track shared results that are computed, fail, or are lost with their worker."""
+        """Track shared results that have been computed, have failed, or were lost with their worker."""
         if not isinstance(key, str) or key not in self._kept:
             return
         if finish == "memory" and start == "processing":
@@ -89,7 +89,7 @@ class ServicePlugin(SchedulerPlugin):
             self._schedule(lambda: self._release(key))
 
     def _schedule(self, work: Any) -> None:
-        """Run work after the scheduler's current change."""
+        """Run work after the scheduler's current transition."""
         self.scheduler.loop.add_callback(work)
 
     def _make_room(self) -> None:
@@ -122,6 +122,6 @@ class ServicePlugin(SchedulerPlugin):
 
 
 def status(dask_scheduler: Any) -> ServiceStatus | None:
-    """Return the service's status, or None if the scheduler is not a service; runs in the scheduler."""
+    """Return the service's status, or None if the scheduler is not a service. Runs in the scheduler."""
     plugin = dask_scheduler.extensions.get(ServicePlugin.name)
     return None if plugin is None else plugin.status()

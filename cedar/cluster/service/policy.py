@@ -1,8 +1,8 @@
-"""Policy: decide how many workers the trainers need, from the signals of their loaders.
+"""Policy: decides from the loaders' signals how many workers the trainers need.
 
-As in Meta's Data PreProcessing Service, the goal is the fewest workers that keep results buffered at every trainer.
-If a trainer waits for its next result, workers are added at once. Workers are removed only after several checks in
-a row found that fewer suffice, so that the number does not oscillate.
+As in Meta's Data PreProcessing Service, the goal is the smallest number of workers with which every trainer has
+buffered results. If a trainer waits for its next result, the service adds workers immediately. It removes workers only
+after several consecutive checks found that fewer suffice, so that the number does not oscillate.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from cedar.cluster.dask.signals import Signal
 
-STALL_SHARE = 0.05  # min share of time spent waiting for a trainer to count as stalled
-_MIN_BUSY_SHARE = 0.25  # min share of busy workers; below it, more workers do not help
+STALL_SHARE = 0.05  # a trainer counts as stalled if it waits for more than this share of its time
+_MIN_BUSY_SHARE = 0.25  # if a smaller share of the workers is busy, more workers do not help
 _GROWTH_FACTOR = 1.5
-_HEADROOM = 1.25  # workers per busy worker
+_HEADROOM = 1.25  # workers to keep for each busy worker
 
 
 @dataclass
@@ -61,5 +61,5 @@ class Policy:
 
 
 def starves(signal: Signal) -> bool:
-    """Return whether a trainer waits for its next result; results of other stages may already be buffered."""
+    """Return whether a trainer waits for its next result, even if later results are already buffered."""
     return signal.waiting > STALL_SHARE

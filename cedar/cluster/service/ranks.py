@@ -1,8 +1,8 @@
-"""Coordination of ranks at a service: they agree on the end of an epoch, and exchange values by name.
+"""The service's part in the coordination of ranks, which agree on the end of an epoch and exchange named values.
 
-Each rank of a run has its own connection, on which each line is a message in JSON. The service drops a rank's data
-with its connection, and a run with its last rank. So a client's use of memory is bounded by the number of
-connections, the size of unfinished lines, and the size of stored values.
+Each rank of a run has its own connection, on which each line is a message in JSON. The service deletes a rank's data
+when its connection closes, and a run when its last rank leaves. Memory is bounded by limits on the number of
+connections, on the size of unfinished lines, and on the size of stored values.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-MEMBERS = 4096  # max connections at a time
-_MAX_BLOCKS_AHEAD = 4  # max blocks by which a rank may be ahead of the last one that all have reported
+MEMBERS = 4096  # max number of simultaneous connections
+_MAX_BLOCKS_AHEAD = 4  # how many blocks a rank may be ahead of the last block that all ranks have reported
 _LINE = 1 << 20  # max bytes of a message
-_UNREAD = 64 << 20  # max bytes of incomplete messages of all connections
-_WORDS = 64 << 20  # max bytes of stored values and their names; the least recently used are evicted
-_NAME = 1000  # max characters of a name
+_UNREAD = 64 << 20  # max total bytes of incomplete messages on all connections
+_WORDS = 64 << 20  # max total bytes of stored values and their names; the least recently used ones are evicted
+_NAME = 1000  # max number of characters in a name
 _SILENT = 30  # seconds after which an unresponsive machine counts as gone
 
 
@@ -30,10 +30,10 @@ class RefusedMessage(Exception):
 
 
 class Member:
-    """One rank of a run and its connection.
+    """A rank of a run, and its connection.
 
     Args:
-        send: sends a message to the rank.
+        send: function that sends a message to the rank.
     """
 
     def __init__(self, send: Callable[[Any], None]) -> None:
@@ -43,18 +43,18 @@ class Member:
 
 
 class Run:
-    """One epoch of ranks that agree on its end.
+    """An epoch of a job whose ranks agree on the epoch's end.
 
-    Reports are valid for one session; a new one starts whenever a rank joins or leaves. Once all ranks have reported
-    the first block, the run has begun and accepts no other ranks.
+    Reports are valid for one session; a new session starts whenever a rank joins or leaves. Once all ranks have
+    reported the first block, the run has begun, and no other ranks can join.
     """
 
     def __init__(self, name: str, world: int) -> None:
         self.name, self.world = name, world
         self.members: dict[int, Member] = {}
         self.session, self.begun = 0, False
-        self.complete = -1  # the last block that all ranks have reported
-        self.at: dict[int, int] = {}  # the last block that each rank has reported
+        self.complete = -1  # number of the last block that all ranks have reported
+        self.at: dict[int, int] = {}  # number of the last block that each rank has reported
         self._reports: dict[int, dict[int, int | None]] = {}
 
     def changed(self) -> None:
@@ -66,13 +66,13 @@ class Run:
         self._reports.clear()
 
     def open(self) -> None:
-        """Announce the session if all ranks have joined, so that they can report; called when it is this run's turn."""
+        """Announce the session if all ranks have joined, so that they can report. Called after earlier runs' ends."""
         if not self.begun and len(self.members) == self.world:
             for member in self.members.values():
                 member.send({"session": self.session})
 
     def say(self, member: Member, session: int, block: int, end: int | None) -> None:
-        """Record that a rank has all batches of a block, or that its epoch ends after ``end`` of the block's steps."""
+        """Record that a rank has all batches of a block, or that its epoch ends after ``end`` steps of the block."""
         if session != self.session:
             return
         if block != self.at.get(member.rank, -1) + 1 or block > self.complete + _MAX_BLOCKS_AHEAD:
@@ -89,7 +89,7 @@ class Run:
             other.send({"block": block, "ends": ends})
 
     def missing(self, block: int) -> list[int]:
-        """Return the ranks that have not joined; once all have, those that have not reported a block."""
+        """Return the ranks that have not joined. Once all have joined, return those that have not reported a block."""
         ranks = range(self.world)
         if not self.begun and len(self.members) < self.world:
             return [rank for rank in ranks if rank not in self.members]
@@ -100,17 +100,17 @@ class Hub:
     """All ranks of all jobs at one service.
 
     Args:
-        words_bytes: max bytes of stored values and their names.
+        words_bytes: max total bytes of stored values and their names.
     """
 
     def __init__(self, words_bytes: int = _WORDS) -> None:
         self.connections = self.unread = 0
-        self.runs: dict[str, list[Run]] = {}  # by name; the first is in progress, and others wait for it to end
+        self.runs: dict[str, list[Run]] = {}  # by name; only the first run of a name is in progress
         self._words: OrderedDict[str, str] = OrderedDict()
         self._words_bytes, self._most_bytes = 0, words_bytes
 
     def hear(self, member: Member, message: Any) -> None:
-        """Handle a message from a rank.
+        """Process a message from a rank.
 
         Raises:
             RefusedMessage: the message is invalid.
@@ -136,7 +136,7 @@ class Hub:
                 raise RefusedMessage("the message is invalid")
 
     def leave(self, member: Member) -> None:
-        """Remove a rank whose connection is closed."""
+        """Remove a rank whose connection has closed."""
         run = member.run
         if run is None:
             return
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
             self._end("the message is not valid JSON")
 
     def pause_writing(self) -> None:
-        """See ``asyncio.Protocol``. Stop reading from a rank that does not read its own messages."""
+        """See ``asyncio.Protocol``. Stop reading from a rank that does not read the messages sent to it."""
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """Accepts connections of ranks in the scheduler's process, with its TLS settings. It starts on first use."""
+    """Accepts connections of ranks in the scheduler's process, with its TLS settings. Starts to listen on first use."""
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -273,7 +273,7 @@ class Listener:
         self._opening = asyncio.Lock()
 
     async def where(self, scheduler: Any) -> tuple[str, int]:
-        """Return host and port, after starting to listen if necessary."""
+        """Return host and port; start to listen if necessary."""
         from distributed.comm.addressing import get_address_host
 
         host = get_address_host(scheduler.address)
@@ -305,7 +305,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 async def listening(dask_scheduler: Any) -> tuple[str, int] | None:
-    """Return host and port for ranks, or None if the scheduler is not a service; runs in the scheduler."""
+    """Return host and port for ranks, or None if the scheduler is not a service. Runs in the scheduler."""
     service = dask_scheduler.extensions.get("cedar")
     if service is None:
         return None

@@ -1,4 +1,4 @@
-"""ServiceScaling: makes Dask's adaptive scaling follow the service's policy, on any cluster that Dask can scale."""
+"""ServiceScaling: lets the service's policy control Dask's adaptive scaling, on any cluster that Dask can scale."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distributed.deploy.adaptive import Adaptive
 
 
 class ServiceScaling(Adaptive):
-    """Use it as ``cluster.adapt(Adaptive=ServiceScaling, minimum=1, maximum=32)`` if the scheduler is a service."""
+    """For ``cluster.adapt(Adaptive=ServiceScaling, minimum=1, maximum=32)`` if the scheduler is a service."""
 
     async def target(self) -> int:
         """Return how many workers there should be."""

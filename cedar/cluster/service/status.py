@@ -12,10 +12,10 @@ class JobStatus:
     """One loader of a job.
 
     Args:
-        buffered, ahead: results that the trainer has not taken yet, and their max number.
+        buffered, ahead: number of results that the trainer has not consumed yet, and its maximum.
         waiting: share of time during which the trainer waits, 0 to 1.
         rows_per_second: rows that arrive per second.
-        busy: number of workers that the loader keeps busy.
+        busy: average number of workers that the loader keeps busy.
     """
 
     job: str
@@ -34,7 +34,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker: its number of threads and tasks, bytes of results, and seconds since its last heartbeat."""
+    """A worker: number of threads and tasks, bytes of stored results, and seconds since the last heartbeat."""
 
     address: str
     threads: int
@@ -45,12 +45,12 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """The status that ``cedar service status`` shows.
+    """The service's status, as ``cedar service status`` shows it.
 
     Args:
         bounds: min and max number of workers.
-        shared, shared_bytes: number and size of the shared results that workers keep.
-        reused: how often a job used an existing shared result.
+        shared, shared_bytes: number and total bytes of the shared results that workers keep.
+        reused: how many times a job used an existing shared result.
     """
 
     address: str
@@ -62,7 +62,7 @@ class ServiceStatus:
     reused: int = 0
 
     def job_cells(self) -> list[tuple[str, ...]]:
-        """Return the rows of the table of jobs, the header first."""
+        """Return the table of jobs as rows of cells, the header first."""
         header = ("job", "rank", "buffered", "waits", "rows/s", "workers busy", "")
         rows = [
             (
@@ -74,7 +74,7 @@ class ServiceStatus:
         return [header, *rows]
 
     def worker_cells(self) -> list[tuple[str, ...]]:
-        """Return the rows of the table of workers, the header first."""
+        """Return the table of workers as rows of cells, the header first."""
         header = ("worker", "threads", "tasks", "MiB", "heard of")
         rows = [
             (w.address, str(w.threads), str(w.tasks), f"{w.bytes / 2**20:.1f}", f"{w.silent:.1f} s ago")
@@ -83,7 +83,7 @@ class ServiceStatus:
         return [header, *rows]
 
     def summary(self) -> str:
-        """Return address, workers and shared results as one line."""
+        """Return one line with the address, the number of workers and the shared results."""
         return (
             f"{self.address}: {len(self.workers)} worker(s), {self.bounds[0]} to {self.bounds[1]}; "
             f"{self.shared} shared result(s), {self.shared_bytes / 2**20:.1f} MiB, reused {self.reused} time(s)"
