@@ -1,4 +1,4 @@
-"""Fit all preprocessors in one pass over the rows, and save the results as JSON."""
+"""Fits preprocessors in one pass over the rows, and saves the results as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS: tuple[type[Step], ...] = (StandardScaler, MinMaxScaler, Quantiles, Vocab
 
 @dataclass(frozen=True)
 class Fitted:
-    """Fitted preprocessors: ``p.apply(fitted)`` applies them, ``fitted["x"]`` shows the result for a column.
+    """Fitted preprocessors. ``p.apply(fitted)`` applies them; ``fitted["x"]`` returns the result for a column.
 
     Examples:
         >>> import cedar
@@ -37,7 +37,7 @@ class Fitted:
         ([{'c': 2}], 2.0, 3)
     """
 
-    steps: tuple[tuple[Step, dict[str, dict[str, Any]]], ...]  # each preprocessor, with its results by column
+    steps: tuple[tuple[Step, dict[str, dict[str, Any]]], ...]  # pairs of a preprocessor and its results by column
 
     def operators(self) -> list[Operator]:
         """Return the operators that ``p.apply(fitted)`` adds to a pipeline."""
@@ -55,7 +55,7 @@ class Fitted:
         raise missing_column(column, self.columns, "fitted")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, atomically.
+        """Write the preprocessors and results to a JSON file, atomically.
 
         Raises:
             SourceError: the file cannot be written.
@@ -71,8 +71,8 @@ class Fitted:
         """Read a file that ``save`` wrote.
 
         Args:
-            path: the file.
-            steps: classes of your own preprocessors in the file.
+            path: path of the file.
+            steps: classes of user-defined preprocessors that the file contains.
 
         Raises:
             SourceError: the file does not exist, or is not a saved ``Fitted``.
@@ -101,11 +101,11 @@ def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
 
     The pass reads all rows in the order of the sources, without shuffling, so the result is the same on every rank and
     for any number of ranks. cedar stores it in the user's cache folder for other ranks and later runs, unless it cannot
-    identify a function or a source, or a preprocessor is your own. Fit on the training part: ``p.split(...)["train"]``.
+    identify a function or a source, or a preprocessor is user-defined. Fit on training rows: ``p.split(...)["train"]``.
 
     Args:
-        pipeline: rows, not batches, that are the same in every epoch.
-        *steps: preprocessors from ``cedar.preprocessing``, each for different columns.
+        pipeline: a pipeline of rows, not batches, that are the same in every epoch.
+        *steps: preprocessors from ``cedar.preprocessing``; no two may name the same column.
 
     Returns:
         The fitted preprocessors, for ``p.apply(fitted)`` and ``fitted.save(path)``.

@@ -1,4 +1,4 @@
-"""Preprocessors: each names its columns, what to compute from their values, and how to transform them."""
+"""Preprocessors. Each defines its columns, what to compute from the columns' values, and how to transform them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cedar.operators.recsys.dense import Bucketize
 from cedar.preprocessing.vocabulary import Counter, Null
 from cedar.preprocessing.vocabulary import Vocabulary as FittedVocabulary
 
-_COUNTS = 512 << 20  # bytes of a column's counts to keep in memory
-_MAX_SAMPLE = 1_000_000  # values in the sample for quantiles
+_COUNTS = 512 << 20  # max bytes of a column's value counts in memory
+_MAX_SAMPLE = 1_000_000  # max number of values in the sample for quantiles
 
 
 class Learner(ABC):
-    """Accumulates what a step needs from the values of one column, part by part, in row order."""
+    """Accumulates statistics of one column, from consecutive parts of its values."""
 
     @abstractmethod
     def add(self, values: pl.Series) -> None: ...
@@ -39,9 +39,9 @@ class Learner(ABC):
 
 
 class Step(ABC):
-    """A preprocessor: a frozen dataclass with ``columns``.
+    """A preprocessor: a frozen dataclass with a field ``columns``.
 
-    To write your own, subclass it, and pass the class to ``Fitted.load(path, steps=[...])``.
+    To write your own, subclass ``Step``, and pass the class to ``Fitted.load(path, steps=[...])``.
 
     Examples:
         >>> isinstance(StandardScaler("x"), Step)
@@ -57,7 +57,7 @@ class Step(ABC):
     def operator(self, column: str, learned: dict[str, Any]) -> Operator: ...
 
     def shown(self, column: str, learned: dict[str, Any]) -> Any:
-        """Return what ``fitted[column]`` shows."""
+        """Return the value of ``fitted[column]``."""
         return learned
 
 
@@ -70,7 +70,7 @@ class _ColumnStep(Step):
 
 
 def _require_numbers(values: pl.Series, step: str) -> pl.Series:
-    """Return the values without nulls and NaN, as floats."""
+    """Return the values as floats, without nulls and NaN; raise if they are not numeric."""
     if not values.dtype.is_numeric() and values.dtype not in (pl.Boolean, pl.Null):
         raise PipelineError(f"{step}: column {values.name!r} holds {values.dtype}, not numbers", fix="cast it first")
     known = values.cast(pl.Float64).drop_nulls().drop_nans()
@@ -100,16 +100,16 @@ class _MomentsLearner(Learner):
 
 
 def _scaled(column: str, shift: float, scale: float) -> Operator:
-    """Return (value - shift) / scale as float32; a scale of 0 counts as 1, as in scikit-learn."""
+    """Return an operator for (value - shift) / scale as float32. As in scikit-learn, a scale of 0 becomes 1."""
     wide = (pl.col(column).cast(pl.Float64) - shift) / (scale or 1.0)
     return WithColumns(((column, wide.cast(pl.Float32)),))
 
 
 @dataclass(frozen=True)
 class StandardScaler(_ColumnStep):
-    """(value - mean) / standard deviation, as float32. Nulls and NaN are ignored and stay as they are.
+    """Map values to (value - mean) / standard deviation, as float32. Nulls and NaN are not counted and stay unchanged.
 
-    The deviation is that of all rows (divided by n), as in scikit-learn; if it is 0, values become 0.
+    As in scikit-learn, the variance divides by n, not n - 1. If it is 0, all values become 0.
 
     Args:
         columns: a column of numbers, or several.
@@ -146,7 +146,7 @@ class _RangeLearner(Learner):
 
 @dataclass(frozen=True)
 class MinMaxScaler(_ColumnStep):
-    """Scale values to 0 (the smallest) through 1 (the largest), as float32. Nulls and NaN stay as they are.
+    """Scale values to the range from 0 (smallest) to 1 (largest), as float32. Nulls and NaN stay unchanged.
 
     Args:
         columns: a column of numbers, or several.
@@ -167,11 +167,11 @@ class MinMaxScaler(_ColumnStep):
 
 
 class _QuantileLearner(Learner):
-    """Draws a random number per value and samples the values with the smallest numbers, however rows are cut."""
+    """Samples the values for which it drew the smallest random numbers. The sample does not depend on block sizes."""
 
     def __init__(self, bins: int) -> None:
         self._bins, self._random = bins, np.random.default_rng(0)
-        self._sample: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []  # random numbers, values
+        self._sample: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []  # (random numbers, values)
         self._held, self._limit = 0, 1.0
 
     def add(self, values: pl.Series) -> None:
@@ -203,10 +203,10 @@ class _QuantileLearner(Learner):
 
 @dataclass(frozen=True)
 class Quantiles(_ColumnStep):
-    """Replace a value by the number of its bin, int64, 0 to ``bins`` - 1; bins have about as many rows each.
+    """Replace a value by its bin number, int64, from 0 to ``bins`` - 1. The bins have about equally many rows.
 
-    The borders are computed from all values, or from a random sample of a million if there are more. A border belongs
-    to the bin below it. Repeated values can reduce the number of bins. Nulls stay, and NaN goes into the last bin.
+    Borders are computed from all values, or from a random sample of a million if there are more. A value equal to a
+    border is in the lower bin. Repeated values can reduce the number of bins. Nulls stay null; NaN is in the last bin.
 
     Args:
         columns: a column of numbers, or several.
@@ -254,18 +254,18 @@ class _CountsLearner(Learner):
 
 @dataclass(frozen=True)
 class Vocabulary(_ColumnStep):
-    """Map values, or items of lists, to int64 numbers: frequent values first, equally frequent ones by value.
+    """Map values, or items of lists, to int64 ids. More frequent values get lower ids; ties are ordered by value.
 
-    ``fitted[column]`` is a ``cedar.recommendation.Vocabulary``, whose ``size`` is the number of rows of an embedding
-    table.
+    ``fitted[column]`` is a ``cedar.recommendation.Vocabulary``. Its ``size`` is the number of rows that an embedding
+    table needs.
 
     Args:
-        columns: a column of integers or strings, or lists of them, or several columns.
-        min_count: drop values that occur less often.
-        max_size: maximum number of values.
-        oov: the number for dropped and unknown values.
-        null: "oov" gives nulls that number, "own" one of their own (the last), "keep" leaves them null.
-        memory: bytes of counts to keep in memory; larger counts are spilled to temporary files.
+        columns: one or several columns of integers or strings, or of lists of them.
+        min_count: minimum count of a value in the vocabulary.
+        max_size: maximum number of values in the vocabulary.
+        oov: the id for values that are not in the vocabulary.
+        null: "oov" maps nulls to the id ``oov``, "own" to a separate id (the last), "keep" leaves them null.
+        memory: maximum bytes of counts in memory; more counts are spilled to temporary files.
 
     Examples:
         >>> rows = cedar.from_items([{"x": x} for x in (1, 2, 2, 9)])

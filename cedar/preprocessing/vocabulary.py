@@ -1,4 +1,4 @@
-"""Vocabularies: which ids are frequent enough for a row of an embedding table, and which row each has."""
+"""Vocabularies: map frequent values of a column to rows of an embedding table."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Null: TypeAlias = Literal["oov", "own", "keep"]
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Values and their numbers, the most frequent first; ``oov`` is the number of all other values.
+    """Maps the values of a column to ids, the most frequent values first. All other values have the id ``oov``.
 
     Args:
-        column: the column that was counted.
-        values: distinct int64 or strings; ``values[i]`` has the number ``i`` if that is below ``oov``, else ``i + 1``.
-        counts: int64, occurrences of each value.
-        oov: the number of every other value.
-        seen: how many values were counted, with repetitions; rare: how many of them are not in the vocabulary.
-        null: how ``transform`` maps nulls: "oov" gives them that number, "own" the last one, "keep" leaves them.
+        column: name of the column that was counted.
+        values: distinct int64 or strings; ``values[i]`` has the id ``i`` if ``i`` is below ``oov``, else ``i + 1``.
+        counts: number of occurrences of each value, int64.
+        oov: the id of all values that are not in ``values``.
+        seen, rare: how many values were counted, with repetitions, and how many of these are not in ``values``.
+        null: how ``transform`` maps nulls: "oov" to the id ``oov``, "own" to the last id, "keep" leaves them null.
 
     Examples:
         >>> import cedar
@@ -55,26 +55,26 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Return the rows that a table needs: one per value, one for other values, and one for nulls with "own"."""
+        """Return the number of rows that a table needs: one per value, one for ``oov``, one for nulls with "own"."""
         return len(self.values) + 1 + (self.null == "own")
 
     @property
     def ids(self) -> pa.Array:
-        """Return the number of each value, int64."""
+        """Return the id of each value, int64."""
         numbers = np.arange(len(self.values), dtype=np.int64)
         return pa.array(numbers + (numbers >= self.oov))
 
     def transform(self) -> MapId:
-        """Return a function for ``p.map(vocabulary.transform(), "column")``, which maps values to numbers.
+        """Return a function that maps values to ids, for ``p.map(vocabulary.transform(), "column")``.
 
-        Nulls, also inside lists, get the number that ``null`` chooses; a null list becomes empty, unless ``null`` is
-        "keep".
+        Nulls, also inside lists, are mapped as ``null`` specifies. A null list becomes an empty list, unless ``null``
+        is "keep".
         """
         null = {"oov": self.oov, "own": self.size - 1, "keep": None}[self.null]
         return MapId(dict(zip(self.values.to_pylist(), self.ids.to_pylist(), strict=True)), self.oov, null)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a Parquet file with ``value``, ``id`` and ``count``, atomically.
+        """Write a Parquet file with the columns ``value``, ``id`` and ``count``, atomically.
 
         Raises:
             SourceError: the file cannot be written.
@@ -114,7 +114,7 @@ class Vocabulary:
 
 
 def save_vocabularies(found: Mapping[str, Vocabulary], folder: str | os.PathLike[str]) -> list[str]:
-    """Write each vocabulary to a file named after its column; return the paths.
+    """Write each vocabulary to a file named after its column, and return the paths.
 
     Raises:
         PipelineError: a column's name cannot be a file name.
@@ -130,10 +130,10 @@ def save_vocabularies(found: Mapping[str, Vocabulary], folder: str | os.PathLike
 
 
 def load_vocabularies(folder: str | os.PathLike[str]) -> dict[str, Vocabulary]:
-    """Read the files that ``save_vocabularies`` wrote, by column.
+    """Return the vocabularies that ``save_vocabularies`` wrote, by column.
 
     Raises:
-        SourceError: the folder has no vocabularies.
+        SourceError: the folder contains no vocabularies.
     """
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
@@ -165,7 +165,7 @@ class Counter:
 
     Args:
         name: the column.
-        limit: bytes of counts before they are spilled.
+        limit: maximum bytes of counts in memory, before they are spilled to files.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -218,7 +218,7 @@ class Counter:
         self._spills += 1
 
     def frequent(self, least: int, most: int | None) -> tuple[pa.Array, pa.Array, int]:
-        """Return the values seen at least ``least`` times (frequent first), their counts, and the total seen."""
+        """Return the values counted at least ``least`` times (frequent ones first), their counts, and the total."""
         if self._folder is not None and self._held:
             self._spill(_sum_counts(self._held))
             self._held = []

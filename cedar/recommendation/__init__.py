@@ -1,4 +1,4 @@
-"""Prepare recommendation data: read published logs, cluster them by session, build histories, and split them."""
+"""Prepares recommendation data: reads published logs, clusters them by session, builds histories, and splits them."""
 
 from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from cedar.recommendation.clustering import Clustered, cluster

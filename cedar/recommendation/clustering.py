@@ -1,8 +1,8 @@
-"""Cluster a log by session: put the rows of a session next to each other, in order of time.
+"""Clusters a log by session: rewrites it so that the rows of a session are adjacent, in order of time.
 
-The algorithm is out of core. The first pass assigns rows to parts by a hash of their session, in files next to the
-result; the second sorts each part. Both passes consist of tasks that can run in any order, in local threads or on the
-workers of a Dask cluster, and that can be repeated after an interruption.
+The algorithm works on logs larger than memory. The first pass assigns rows to parts by a hash of their session, and
+writes the parts to files next to the result. The second pass sorts each part. Both passes consist of tasks that can run
+in any order, in local threads or on the workers of a Dask cluster. Tasks can be repeated after an interruption.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Clustered:
 
     Args:
         files: paths of the Parquet files.
-        rows: number of rows; row_groups: number of row groups.
-        bytes_in, bytes_out: sizes of the files read and written.
-        layout: encoding and compression of each column, in the first file.
+        rows, row_groups: number of rows and of row groups.
+        bytes_in, bytes_out: total sizes of the files read and written.
+        layout: encoding and compression of each column, as in the first file.
     """
 
     files: tuple[str, ...]
@@ -83,35 +83,35 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
     workers: int | None = None,
     address: str | None = None,
 ) -> Clustered:
-    """Rewrite Parquet files so that the rows of a session are next to each other, in order of time.
+    """Rewrite Parquet files so that the rows of a session are adjacent, in order of time.
 
-    No row group boundary splits a session, so a shuffle with ``by=`` keeps sessions whole; each pair of neighboring
-    ranks shares at most one. Sessions are ordered by their first time. cedar chooses how to store each column by the
-    cost of reading its first rows, among layouts that compress repeated rows about as well as zstd.
+    Each session is within one row group, so a shuffle with ``by=`` keeps sessions whole; two neighboring ranks share at
+    most one session. Sessions are ordered by their first time. For each column, cedar chooses the layout whose first
+    rows are cheapest to read, among layouts that compress repeated rows about as well as zstd.
 
     Args:
         paths: any fsspec URL, glob, directory, or a list of them.
-        out: a local folder, or one that all workers can access; it must be empty or not exist. It appears when
-            everything is written. An interrupted run leaves ``out`` + ".part", and the same call continues from there.
-        session: the column that identifies sessions; with ``gap``, the column that identifies users.
+        out: a local folder, or one that all workers can access; it must be empty or not exist. The folder appears when
+            all files are written. An interrupted run leaves ``out`` + ".part"; the same call then continues the run.
+        session: the column that identifies sessions; if ``gap`` is set, the column that identifies users.
         sort: the column of times. Rows with equal times keep the order in which they were read.
-        columns_first: frequently read columns, which are stored next to each other at the front.
-        gap: minutes without rows of a user after which a new session begins. cedar adds a column ``session_id``, which
-            takes the place of ``session``.
-        unit: of times that are plain numbers: "s", "ms", "us" or "ns".
-        histories: columns to add, from ``history``; those with ``at="session"`` need ``gap``.
+        columns_first: frequently read columns, which are stored first and adjacent to each other.
+        gap: minutes without rows of a user after which a new session begins. cedar then adds a column ``session_id``
+            and clusters by it.
+        unit: unit of times that are plain numbers: "s", "ms", "us" or "ns".
+        histories: columns to add, defined by ``history``; a history with ``at="session"`` requires ``gap``.
         row_group_rows: minimum rows per row group, except for the last one of a file.
-        compression: "auto" chooses for each column what reads fastest in at most 1.1 times the bytes of zstd; "zstd" or
-            "lz4" applies to all columns.
-        memory: approximate limit for all tasks together; each needs at least one row group. A session must fit too.
-        workers: concurrent tasks, by default one per core; on a cluster, one per thread.
-        address: a Dask scheduler, whose workers run the tasks. They must have access to ``paths`` and ``out``.
+        compression: "auto" chooses for each column the layout that reads fastest and takes at most 1.1 times the bytes
+            of zstd; "zstd" or "lz4" applies to all columns.
+        memory: approximate limit for all tasks together. Each task needs at least one row group and one session.
+        workers: number of concurrent tasks; by default one per core, or on a cluster one per thread.
+        address: address of a Dask scheduler whose workers run the tasks and can access ``paths`` and ``out``.
 
     Raises:
         PipelineError: a column does not exist, or ``out`` is not empty.
         RowError: the session or time of a row is null.
         SourceError: a file cannot be read or written, or another process writes to the same ``out``.
-        WorkerError: the scheduler does not answer.
+        WorkerError: the Dask scheduler does not answer.
 
     Examples:
         >>> import pyarrow as pa, pyarrow.parquet as pq
@@ -178,7 +178,7 @@ Run = Callable[[Callable[..., Any], Job, list[tuple[Any, ...]]], None]
 
 @contextlib.contextmanager
 def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]]:
-    """Return a function that runs tasks, and how many it runs concurrently."""
+    """Return a function that runs tasks, and the number of tasks that it runs concurrently."""
     if address is None:
         at_once = workers or os.cpu_count() or 1
         with ThreadPoolExecutor(at_once, thread_name_prefix="cedar-cluster") as pool:
@@ -235,7 +235,7 @@ def _require_empty(out: str) -> None:
 
 @contextlib.contextmanager
 def _folder(job: Job) -> Iterator[None]:
-    """Create the folder for intermediate files, or reuse that of an interrupted run of the same job."""
+    """Create the folder for intermediate files, or reuse the folder of an interrupted run of the same job."""
     try:
         make_owned(job.folder, _KIND, 0o777)
     except ForeignFile as error:
@@ -246,7 +246,7 @@ def _folder(job: Job) -> Iterator[None]:
     except BlockingIOError:
         locked_elsewhere = True
     try:
-        # Without locks, several processes may do the same work: files appear atomically, under their own names.
+        # Without locks, several processes may do the same work. That is safe, as they rename finished files atomically.
         if locked_elsewhere or (
             lock is None and os.path.exists(plan) and not _has_content(plan, _job_description(job))
         ):
@@ -264,7 +264,7 @@ def _folder(job: Job) -> Iterator[None]:
 
 
 def _clear(folder: str) -> None:
-    """Remove files of another job; keep unknown files, and the folder if there are any."""
+    """Remove the files of another job, and the folder unless it contains unknown files."""
     out = os.path.join(folder, "out")
     below = [f"out/{name}" for name in os.listdir(out)] if os.path.isdir(out) else []
     for name in (*below, *os.listdir(folder)):
@@ -280,7 +280,7 @@ def _has_content(plan: str, description: str) -> bool:
 
 
 def _job_description(job: Job) -> str:
-    """Return everything that determines the output; a run continues only if it is unchanged."""
+    """Return all settings that determine the output. An interrupted run continues only if they are unchanged."""
     import polars as pl
 
     known = replace(job, source=None)  # type: ignore[arg-type]

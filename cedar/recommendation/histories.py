@@ -1,8 +1,8 @@
-"""Build sessions and histories from events: the rows of one user, in order of time.
+"""Builds sessions and histories from a user's events in order of time.
 
-A history that is fixed at the start of a session is the same list in all its rows, so it deduplicates exactly. A
-history that includes every event slides by one from row to row: no two lists are equal, but all are slices of the
-user's events.
+If a history is fixed at the start of a session, all rows of the session have the same list, which deduplicates exactly.
+If a history includes every earlier event, it slides by one event from row to row. Its lists differ, but all are slices
+of the user's events.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cedar.recommendation.rows import (
 
 @dataclass(frozen=True)
 class History:
-    """The last values of a column before each row, oldest first; created by ``history``."""
+    """A user's last values of a column before each row, oldest first. Create it with ``history``."""
 
     column: str
     n: int
@@ -47,7 +47,7 @@ class History:
 
         Args:
             table: rows grouped by user, in order of time.
-            users, sessions: whether a row is the first of its user, or of its session.
+            users, sessions: for each row, whether it is the first of its user, and of its session.
 
         Raises:
             PipelineError: a column does not exist, is not numeric, or has nulls.
@@ -62,7 +62,7 @@ class History:
             raise PipelineError(f"{caller}: {values.null_count} null(s)", fix="fill or drop them first")
         counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, caller)
         kept = numbers(values)[counts]
-        before = np.cumsum(counts) - counts  # counted events before each row
+        before = np.cumsum(counts) - counts  # number of counted events before each row
         ends = before[run_start(sessions)] if self.at == "session" else before
         starts = np.maximum(before[run_start(users)], ends - self.n)
         return Slices(kept, starts, ends - starts)
@@ -79,14 +79,14 @@ def history(
     """Define a column of lists: the user's last ``n`` values of ``column`` before each row, oldest first.
 
     Args:
-        column: numbers, such as item ids.
-        n: maximum length; lists are shorter while the user has fewer values, and empty at first.
-        at: "session": values before the session began, the same in all its rows; "event": values before the row itself.
-        into: the column to write, by default ``hist_`` and the name of the column.
-        where: count only rows in which this column is true (or not 0), such as a label for clicks.
+        column: a numeric column, such as item ids.
+        n: maximum length. Lists are shorter while the user has fewer earlier values, and empty at first.
+        at: "session" uses values before the session began, the same in all its rows; "event" values before the row.
+        into: the column to write, by default ``hist_`` followed by the column's name.
+        where: a column; only rows in which it is true (or not 0) count, such as a label for clicks.
 
     Raises:
-        PipelineError: ``at`` is neither value, or ``n`` is below 1.
+        PipelineError: ``at`` is invalid, or ``n`` is below 1.
 
     Examples:
         >>> import pyarrow as pa
@@ -113,15 +113,15 @@ def add_sessions(
     histories: Sequence[History] = (),
     into: str = "session_id",
 ) -> Any:
-    """Return a table sorted by user and time, with a session number per row, and with histories.
+    """Sort a table by user and time, and add a session number to each row, and histories.
 
     A session ends when its user does nothing for more than ``gap`` minutes. Rows with equal times keep their order.
 
     Args:
-        table: an Arrow table of events; for logs that do not fit in memory see ``cluster(gap=..., histories=...)``.
-        user, time: columns without nulls; times are timestamps, or numbers in ``unit``.
-        gap: minutes; None makes all rows of a user one session.
-        unit: "s", "ms", "us" or "ns".
+        table: an Arrow table of events. For logs that do not fit in memory, see ``cluster(gap=..., histories=...)``.
+        user, time: names of columns without nulls; times are timestamps, or numbers in ``unit``.
+        gap: minutes of inactivity after which a session ends; None makes all rows of a user one session.
+        unit: unit of times that are plain numbers: "s", "ms", "us" or "ns".
         histories: definitions from ``history``.
         into: the column for session numbers, int64, counted from 0 in the order of the result.
 
@@ -142,12 +142,12 @@ def add_sessions(
 
 
 def time_order(keys: pa.Array, times: pa.Array) -> Ints:
-    """Return an order of rows grouped by key and sorted by time; rows with equal times keep their order."""
+    """Return row indices grouped by key and sorted by time; rows with equal times keep their order."""
     return np.lexsort((ordinals(times), codes_of(keys))).astype(np.int64)
 
 
 def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, name: str) -> tuple[Flags, Flags]:
-    """Return whether each row is the first of its user, and whether it is the first of a session."""
+    """Return two masks: which rows are the first of their user, and which are the first of a session."""
     first = starts_run(users)
     if gap is None:
         return first, first
@@ -159,7 +159,7 @@ def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, n
 
 
 def history_columns(table: Any, users: Flags, sessions: Flags, histories: Sequence[History]) -> dict[str, pa.Array]:
-    """Return the columns that histories add."""
+    """Return the columns that the histories add."""
     return {made.into: made.slices(table, users, sessions).plain() for made in histories}
 
 

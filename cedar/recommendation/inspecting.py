@@ -1,4 +1,4 @@
-"""Inspect a log: lengths of sessions, whether they are contiguous, repetition, and the effect of deduplication."""
+"""Inspects a log: session lengths, whether sessions are contiguous, repeated values, the effect of deduplication."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cedar.recommendation.spill import parts_of
 
 @dataclass(frozen=True)
 class Feature:
-    """A column of lists, or of one value per row.
+    """Measurements of a column of lists or of single values.
 
     Args:
-        repeats: d, the share of rows equal to the previous row in their session.
-        length: values per row.
-        now: the deduplication factor in batches of rows in their current order; clustered: after clustering.
+        repeats: share of rows equal to the previous row of their session (d in the RecD paper).
+        length: mean number of values per row.
+        now, clustered: deduplication factor of batches, with rows in the current order and after clustering.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Inspection:
 
     Args:
         rows, files, row_groups: totals of the whole log.
-        looked_at: number of leading rows on which all other figures are based.
-        batch: rows of a batch.
-        sessions: number of sessions among those rows; samples: S, rows per session.
-        samples_in_batch: rows of a session in a batch, in the current order.
-        split: number of sessions that are in more than one run of rows, or row group.
-        backwards: number of rows that come before the previous row of their session; None without a column of times.
+        looked_at: number of leading rows from which all following figures were computed.
+        batch: number of rows per batch.
+        sessions, samples: number of sessions in these rows, and mean rows per session (S in the RecD paper).
+        samples_in_batch: mean rows per session within a batch, with rows in the current order.
+        split: number of sessions whose rows are not adjacent, or are in several row groups.
+        backwards: number of rows with an earlier time than the previous row of their session; None without times.
     """
 
     rows: int
@@ -74,7 +74,7 @@ class Inspection:
 
     @property
     def clustered(self) -> bool:
-        """Return whether sessions are contiguous, and in order of time if that is known."""
+        """Return whether sessions are contiguous and, if times are known, in order of time."""
         return not self.split and not self.backwards
 
     def __str__(self) -> str:
@@ -96,12 +96,12 @@ class Inspection:
 
 
 def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2048, rows: int = 500_000) -> Inspection:
-    """Inspect the Parquet files of a log; the inspected rows are held in memory.
+    """Inspect the leading rows of a log in Parquet files. These rows must fit in memory.
 
     Args:
         paths: any fsspec URL, glob, directory, or a list of them.
-        session: the column that identifies sessions; sort: the column of times.
-        batch: rows of a batch, for the deduplication factor.
+        session, sort: the columns of session ids and of times.
+        batch: number of rows per batch, for the deduplication factor.
         rows: number of leading rows to inspect.
 
     Raises:
@@ -155,7 +155,7 @@ def _count_backwards(codes: Any, times: pa.Array) -> int:
 
 
 def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch: int) -> tuple[Feature, ...]:
-    """Measure every column in its current order, and as it would be after clustering."""
+    """Measure every column with rows in the current order, and in the order that clustering would produce."""
     keys = (codes,) if sort is None else (ordinals(column_of(table, sort, "inspect")), codes)
     order = np.lexsort(keys).astype(np.int64)
     session = pa.array(codes)
@@ -175,7 +175,7 @@ def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch:
 
 
 def _as_lists(column: pa.Array) -> pa.Array:
-    """Wrap each value in a list, so that all columns are measured the same way."""
+    """Wrap single values in lists, so that all columns are measured in the same way."""
     return pa.LargeListArray.from_arrays(pa.array(np.arange(len(column) + 1)), column)
 
 
@@ -183,9 +183,9 @@ def _as_lists(column: pa.Array) -> pa.Array:
 
 
 def check_clustered(paths: Any, *, session: str, sort: str | None = None) -> None:
-    """Reject a log whose sessions are split or not in order of time; reads these two columns of all rows.
+    """Raise if sessions are split or not in order of time. Reads the columns of sessions and times of all rows.
 
-    The rows of a session must be next to each other, and in one row group. Memory use is 8 bytes per session.
+    The rows of a session must be adjacent and in one row group. The check uses 8 bytes of memory per session.
 
     Raises:
         SourceError: the log is not clustered; the error names the first misplaced row.
@@ -235,13 +235,13 @@ def _not_clustered(source: ParquetSource, split: Split, row: int, why: str) -> S
 
 
 def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipeline:
-    """Read a clustered log: ``read_parquet``, after checking that sessions are whole.
+    """Read a clustered log with ``read_parquet``, after checking that no session is split.
 
-    Files that ``cluster`` wrote with the same columns are marked and need no check; for others, cedar reads the two
-    columns.
+    Files that ``cluster`` wrote are marked, and need no check if it used the same columns. For other files, cedar reads
+    the columns of sessions and times once.
 
     Raises:
-        SourceError: the log is not clustered; the error names a row.
+        SourceError: the log is not clustered; the error names the first misplaced row.
 
     Examples:
         >>> import pyarrow.parquet as pq
@@ -257,7 +257,7 @@ def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipe
 
 
 def _tables(source: ParquetSource, splits: Any, session: str, rows: int | None) -> Iterator[tuple[Split, Any]]:
-    """Yield a table for each row group, up to ``rows`` rows in total."""
+    """Yield row groups as tables, up to ``rows`` rows in total."""
     left = rows
     for split in splits:
         if left is not None and left <= 0:

@@ -1,4 +1,4 @@
-"""Read published logs as pipelines: Criteo, KuaiRand, MIND, OTTO and Yambda."""
+"""Reads published logs as pipelines: Criteo, KuaiRand, MIND, OTTO and Yambda."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
 
 
 def criteo(paths: Any, *, label: bool = True, counts: int = 13, categories: int = 26) -> Pipeline:
-    r"""Read files in Criteo's format (Kaggle 2014, the Terabyte log): a row is an impression, in order of time.
+    r"""Read files in Criteo's format (Kaggle 2014, the Terabyte log). Rows are impressions in order of time.
 
-    Columns: ``label`` (int8, 1: a click); ``I1`` to ``I13`` (int64, counts, may be null, some negative); ``C1`` to
-    ``C26`` (int64, the value of the eight hexadecimal digits, null if there are none). The log has neither users nor
-    sessions, so no rows repeat and ``dedup`` has no effect. Memory use does not depend on file size.
+    Columns: ``label`` (int8, 1 for a click); ``I1`` to ``I13`` (int64 counts, may be null or negative); ``C1`` to
+    ``C26`` (int64, parsed from eight hexadecimal digits; null if empty). The log has neither users nor sessions, so no
+    lists repeat and ``dedup`` has no effect. Memory use does not depend on file size.
 
     Args:
-        paths: any fsspec URL, glob, or a list of them; ``.gz`` and others are decompressed. Plain files are split into
-            byte ranges; a compressed file is one split, so give several, such as one per day, to use several workers.
-        label: whether the first field is the label; Kaggle's test files have none.
-        counts, categories: number of columns of each kind, for reduced files.
+        paths: any fsspec URL, glob, or a list of them. Plain files are split into byte ranges. A compressed file (such
+            as ``.gz``) is one split, so several files, such as one per day, are needed to keep several workers busy.
+        label: whether the first field is the label, which Kaggle's test files lack.
+        counts, categories: number of ``I`` and ``C`` columns, for files with fewer columns.
 
     Raises:
-        RowError: while reading, a line has another number of fields, or a field is not a number.
+        RowError: while reading, a line has an unexpected number of fields, or a field is not a number.
         SourceError: no file matches.
 
     Examples:
@@ -65,12 +65,12 @@ _NUMBERS = (
 
 
 def kuairand(paths: Any) -> Pipeline:
-    r"""Read KuaiRand's ``log_standard_*.csv`` and ``log_random_*.csv``: a row is a video that was shown.
+    r"""Read KuaiRand's ``log_standard_*.csv`` and ``log_random_*.csv``. A row is a video that was shown to a user.
 
-    Columns: ``user_id``, ``video_id``, ``date`` (20220408), ``hourmin`` (1230), ``time_ms`` (milliseconds),
+    Columns: ``user_id``, ``video_id``, ``date`` (as 20220408), ``hourmin`` (as 1230), ``time_ms`` (milliseconds),
     ``play_time_ms``, ``duration_ms``, ``profile_stay_time``, ``comment_stay_time`` and ``tab``, int64; ``is_click``,
     ``is_like``, ``is_follow``, ``is_comment``, ``is_forward``, ``is_hate``, ``long_view``, ``is_profile_enter`` and
-    ``is_rand``, int8 of 0 or 1. The header determines which columns exist, and their order. There are no sessions:
+    ``is_rand``, int8 of 0 or 1. The header determines which columns exist, and their order. The log has no sessions;
     ``cluster(..., session="user_id", sort="time_ms", unit="ms", gap=30)`` creates them.
 
     Raises:
@@ -94,22 +94,22 @@ _MIND = ["impression_id", "user_id", "time", "history", "impressions"]
 
 
 def mind(paths: Any, *, explode: bool = True, dedup: bool = True) -> Pipeline:
-    r"""Read MIND's ``behaviors.tsv``: a row is a news article that was shown.
+    r"""Read MIND's ``behaviors.tsv``. A row is a news article that was shown to a user.
 
-    Columns: ``impression_id`` (int64, the request), ``user_id`` (string), ``time`` (timestamp in microseconds),
-    ``history`` (list of int64: numbers of the articles read, N106403 is 106403; oldest first), ``news`` (int64),
-    ``label`` (int8, 1: a click; null in test files, which lack it).
+    Columns: ``impression_id`` (int64, id of the request), ``user_id`` (string), ``time`` (timestamp in microseconds),
+    ``history`` (list of int64, the articles read, oldest first; N106403 becomes 106403), ``news`` (int64), ``label``
+    (int8, 1 for a click, null in test files).
 
-    The history is the same in all rows of a request. cedar compares it once per request, before requests are exploded
-    into rows, and derives the index of a batch's unique histories from how often each is repeated.
+    The history is the same in all rows of a request. To deduplicate histories, cedar compares them once per request,
+    before requests are exploded into rows. It computes a batch's inverse index from the number of rows per request.
 
     Args:
         paths: any fsspec URL, glob, or a list of them.
-        explode: False: a row per request, whose ``news`` and ``label`` are lists.
-        dedup: mark ``history`` as a group (see ``Pipeline.dedup``).
+        explode: whether to create a row per article. If False, a row is a request, with lists ``news`` and ``label``.
+        dedup: whether ``history`` is a deduplicated group (see ``Pipeline.dedup``).
 
     Raises:
-        RowError: while reading, a line has another form.
+        RowError: while reading, a line has an unexpected format.
 
     Examples:
         >>> with open("behaviors.tsv", "w") as file:
@@ -134,12 +134,12 @@ def mind(paths: Any, *, explode: bool = True, dedup: bool = True) -> Pipeline:
     requests = requests.dedup([["history"]], session="impression_id")
     if not explode:
         return requests
-    # Repeat dedup after Explode: it compares nothing, but counts the rows of a request to predict the factor.
+    # Repeat dedup after Explode. It compares no values again, but predicts the factor from the rows per request.
     return requests.apply(Explode("news", "label")).dedup([["history"]], session="impression_id")
 
 
 def _split_words(text: Any) -> Any:
-    """Split strings into words; a null has none."""
+    """Split strings into words; a null becomes an empty list."""
     return text.fill_null("").str.split(" ").list.filter(pl.element() != "")
 
 
@@ -159,14 +159,14 @@ _EVENT = pa.struct([("aid", pa.int64()), ("ts", pa.int64()), ("type", pa.large_s
 
 
 def otto(paths: Any, *, explode: bool = True) -> Pipeline:
-    r"""Read OTTO's ``*.jsonl``: a row is an event; sessions are whole and in order of time.
+    r"""Read OTTO's ``*.jsonl``. A row is an event; the rows of a session are adjacent and in order of time.
 
-    Columns: ``session`` (int64), ``aid`` (int64, the article), ``ts`` (int64, milliseconds), ``type`` (string:
-    "clicks", "carts", "orders").
+    Columns: ``session`` (int64), ``aid`` (int64, article id), ``ts`` (int64, milliseconds), ``type`` (string: "clicks",
+    "carts" or "orders").
 
     Args:
         paths: any fsspec URL, glob, or a list of them.
-        explode: False: a row per session, whose column ``events`` is a list of {aid, ts, type}.
+        explode: whether to create a row per event. If False, a row is a session, with ``events``, a list of structs.
 
     Raises:
         RowError: while reading, a line is not a session.
@@ -185,16 +185,16 @@ def otto(paths: Any, *, explode: bool = True) -> Pipeline:
 
 
 def yambda(paths: Any, *, explode: bool = True) -> Pipeline:
-    """Read Yambda's files: a row is an event.
+    """Read Yambda's files. A row is an event.
 
     Columns: ``uid`` (user), ``timestamp`` (seconds, in steps of 5), ``item_id``, ``is_organic`` (0 or 1); for listens
     also ``played_ratio_pct`` and ``track_length_seconds``; for ``multi_event`` also ``event_type``. Types are those of
-    the files. Sequential files hold the same data as lists, with a row per user in order of time; these are exploded.
+    the files. Sequential files have a row per user, with lists in order of time, which cedar explodes into events.
     ``cluster(..., session="uid", sort="timestamp", gap=30)`` creates sessions from flat files.
 
     Args:
-        paths: any fsspec URL, glob, directory, or a list of them; all flat, or all sequential.
-        explode: False keeps the rows of sequential files as they are.
+        paths: any fsspec URL, glob, directory, or a list of them; either all flat or all sequential.
+        explode: whether to create a row per event from sequential files.
 
     Raises:
         SourceError: the files have no column ``uid``.

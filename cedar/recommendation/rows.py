@@ -1,4 +1,4 @@
-"""Helpers for clustering, sessions and histories: runs of equal values, and rows of tables by number."""
+"""Helpers for clustering, sessions and histories: runs of equal values, and selection of table rows by index."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def column_of(table: Any, name: str, caller: str) -> pa.Array:
 
 
 def take_rows(table: Any, index: Ints) -> Any:
-    """Return rows of a table; for lists of numbers several times faster than Arrow."""
+    """Return the table rows with these indices; for lists of numbers, several times faster than Arrow's ``take``."""
     columns = [take_lists(_as_one_array(column), index) for column in table.columns]
     return pa.table(dict(zip(table.column_names, columns, strict=True)))
 
@@ -44,12 +44,12 @@ def _as_one_array(column: Any) -> pa.Array:
 
 
 def codes_of(column: pa.Array) -> Ints:
-    """Return a number per row, equal for equal values, in order of first occurrence."""
+    """Return an integer code per row, equal for equal values, numbered in order of first occurrence."""
     return distinct([column])[0].astype(np.int64)
 
 
 def ordinals(column: pa.Array) -> npt.NDArray[Any]:
-    """Return numbers that sort like the column's values: numbers and times themselves, ranks for other types."""
+    """Return numbers that sort like the column's values: the values of numeric and time columns, else their ranks."""
     kind = column.type
     if pt.is_temporal(kind):
         column = column.cast(pa.int64()) if kind.bit_width == 64 else column.cast(pa.int32())
@@ -60,7 +60,7 @@ def ordinals(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def per_minute(column: pa.Array, unit: str, name: str) -> int:
-    """Return how many units of a time column are a minute; ``unit`` is that of plain numbers.
+    """Return how many units of a time column make a minute; ``unit`` is the unit of times that are plain numbers.
 
     Raises:
         PipelineError: the column holds neither numbers nor times.
@@ -76,12 +76,12 @@ def per_minute(column: pa.Array, unit: str, name: str) -> int:
 
 
 def starts_run(codes: npt.NDArray[Any]) -> Flags:
-    """Return whether each row is the first, or differs from the previous one."""
+    """Return a mask of the rows that begin a run: the first row, and rows that differ from the previous row."""
     first = np.ones(len(codes), dtype=bool)
     first[1:] = codes[1:] != codes[:-1]
     return first
 
 
 def run_start(first: Flags) -> Ints:
-    """Return for each row the row where its run begins."""
+    """Return, for each row, the index of the row that begins its run."""
     return np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))

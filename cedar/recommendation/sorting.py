@@ -1,4 +1,4 @@
-"""Run the second pass of clustering: sort each part into a Parquet file whose row groups hold whole sessions."""
+"""The second pass of clustering: sorts each part into a Parquet file whose row groups contain whole sessions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals
 from cedar.recommendation.spill import Job, parts_of, read_part
 from cedar.store.whole_files import temporary_name, write_whole
 
-MARK = b"cedar.clustered"  # key in a file's metadata for the columns by which it is clustered
+MARK = b"cedar.clustered"  # metadata key whose value names the columns by which a file is clustered
 LEVELS = {
     "auto": None,
     "zstd": 3,
     "lz4": 3,
-}  # compression levels; higher ones take longer to write and save little
-_PAGE = 1 << 20  # pages are compressed separately, so only repeats within a page are found
+}  # compression levels; higher levels take longer to write and save little
+_PAGE = 1 << 20  # bytes of a page; pages are compressed separately, so only repeats within a page are found
 
 
 def write_part(job: Job, part: int, files: int) -> int:
-    """Write one part and return its number of rows; a part without rows gets no file."""
+    """Write one part, unless it is empty, and return its number of rows."""
     path = job.part(part)
     writer = None
     rows = sessions = 0
@@ -52,7 +52,7 @@ def write_part(job: Job, part: int, files: int) -> int:
 
 
 def _load_in_portions(job: Job, part: int, files: int) -> Iterator[Any]:
-    """Yield the rows of a part; if they exceed memory, divide them by another hash into several passes."""
+    """Yield the rows of a part as tables. If they exceed memory, divide them by another hash into several passes."""
     tables: list[Any] = []
     size = 0
     for table in read_part(job, part, files):
@@ -77,13 +77,13 @@ def _load_in_portions(job: Job, part: int, files: int) -> Iterator[Any]:
 
 
 def sort_sessions(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags]:
-    """Return the rows in order with added columns, and which rows begin a session.
+    """Return the sorted rows with added columns, and a mask of the rows that begin a session.
 
-    Sessions are ordered by when they begin, their rows by time.
+    Sessions are sorted by their first time, and the rows of a session by time.
 
     Args:
-        part: the number of the part.
-        sessions: number of earlier sessions of this part.
+        part: index of the part.
+        sessions: number of sessions of this part that were sorted before.
     """
     keys, times = column_of(table, job.session, "cluster"), column_of(table, job.sort, "cluster")
     order = time_order(keys, times)
@@ -117,7 +117,7 @@ def _non_nullable(kind: Any) -> Any:
 
 
 def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
-    """Cut rows into groups of at least ``rows`` rows, except for the last; no cut splits a session.
+    """Divide rows into groups of at least ``rows`` rows (the last may have fewer) without splitting a session.
 
     Examples:
         >>> group_cuts(np.array([True, False, True, False, False, True]), 3)
@@ -128,7 +128,7 @@ def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
     while start < len(first):
         end = min(int(np.searchsorted(bounds, start + rows)), len(bounds) - 1)
         stop = int(bounds[end])
-        if len(first) - stop < rows // 2:  # a small rest joins the previous group
+        if len(first) - stop < rows // 2:  # add a small rest to the previous group
             stop = len(first)
         cuts.append((start, stop))
         start = stop
@@ -136,7 +136,7 @@ def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
 
 
 def read_mark(mark: bytes | None) -> tuple[str, str] | None:
-    """Return the (session, sort) columns by which a file is marked as clustered; None if it is not."""
+    """Return the (session, sort) columns by which a file is marked as clustered; None without a mark."""
     try:
         reported = json.loads(mark or b"")
         return str(reported["session"]), str(reported["sort"])
@@ -150,6 +150,6 @@ def _writer(job: Job, path: str, first: Any) -> Any:
     level = LEVELS[job.compression]
     if level is None:
         how = Layouts("small", "disk").options(first)
-    else:  # dictionary pages would hide long repeats
+    else:  # with a dictionary, the compressor would not find long repeats
         how = {"compression": job.compression, "compression_level": level, "use_dictionary": False}
     return pq.ParquetWriter(path, schema, data_page_size=_PAGE, write_page_checksum=True, **how)

@@ -1,4 +1,4 @@
-"""Run the first pass of clustering: divide each piece of the input by a hash of the session into a file."""
+"""The first pass of clustering: writes each piece of the input to a file, divided into parts by session."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _OPTIONS = {"compression": "lz4"}
 
 @dataclass(frozen=True)
 class Job:
-    """What to cluster, and how; the same in every task.
+    """The settings of a clustering run, which are the same in every task.
 
     Args:
-        folder: folder for intermediate files, accessible to every worker.
-        parts: number of groups of sessions; each becomes a file.
-        piece_bytes: decoded bytes that one task may hold.
-        nullable: columns with nulls, also inside lists; known after the first pass. Other columns are written as
+        folder: folder for intermediate files, which every worker can access.
+        parts: number of groups of sessions; each group becomes a file.
+        piece_bytes: maximum decoded bytes that a task processes at a time.
+        nullable: columns with nulls, also inside lists, as found by the first pass. Other columns are written as
             non-nullable, which decodes faster.
-        compression: compression of the result.
+        compression: compression of the result's files.
     """
 
     source: ParquetSource
@@ -63,7 +63,7 @@ class Job:
 
 
 def check_columns(job: Job) -> None:
-    """Reject columns that do not exist or cannot be sorted."""
+    """Raise if a column does not exist or cannot be sorted."""
     schema = job.source.schema()
     made = [history.into for history in job.histories] + ([job.session_into] if job.gap is not None else [])
     looked_at = [name for history in job.histories for name in (history.column, history.where) if name is not None]
@@ -79,7 +79,7 @@ def check_columns(job: Job) -> None:
 
 
 def pieces(splits: Sequence[Split], piece_bytes: int) -> list[list[Split]]:
-    """Return runs of splits that one task reads: as many as fit in memory, at least one."""
+    """Group consecutive splits into pieces, one per task: as many splits as fit in memory, at least one."""
     runs: list[list[Split]] = []
     size = 0
     for split in splits:
@@ -92,7 +92,7 @@ def pieces(splits: Sequence[Split], piece_bytes: int) -> list[list[Split]]:
 
 
 def spill(job: Job, number: int, splits: Sequence[Split]) -> int:
-    """Write one piece of the input with a record batch per part; return its rows. Repeating it is safe."""
+    """Write one piece of the input with a record batch per part, and return its number of rows. It is idempotent."""
     path = job.spilled(number)
     table = pa.concat_tables([t for split in splits for t in _tables(job, split)])
     part = parts_of(column_of(table, job.session, "cluster"), job.parts)
@@ -116,7 +116,7 @@ def _has_nulls(column: Any) -> bool:
         return True
     kind = column.type
     if pt.is_struct(kind) or pt.is_map(kind):
-        return True  # not checked
+        return True  # assume that there are nulls
     listed = pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
     return listed and any(_has_nulls(chunk.flatten()) for chunk in getattr(column, "chunks", [column]))
 
@@ -138,7 +138,7 @@ def _one_batch(table: Any, start: int, stop: int) -> Any:
 
 
 def read_part(job: Job, part: int, files: int) -> Iterator[Any]:
-    """Yield each input piece's rows of a part, in order."""
+    """Yield the rows of a part, piece by piece, in input order."""
     for number in range(files):
         with pa.memory_map(job.spilled(number)) as source:
             batch = pa.ipc.open_file(source).get_batch(part)

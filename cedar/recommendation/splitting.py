@@ -1,4 +1,4 @@
-"""Split training from evaluation data, by time or randomly, with no session in both."""
+"""Splits rows into training and evaluation data, by time or by a hash, so that no session is in both."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _DRAW_COLUMN = "__split"
 def split_by_time(
     pipeline: Pipeline, *, time: str, at: Any, session: str | None = None, executor: Any = "auto"
 ) -> tuple[Pipeline, Pipeline]:
-    """Return (rows before ``at``, rows from ``at`` on).
+    """Return two pipelines: rows before the time ``at``, and the other rows.
 
-    With ``session``, a session with rows on both sides goes to the second part as a whole. The training rows then end
-    before ``at`` and share no session with the second part. Finding such sessions reads the two columns once; memory
-    holds the keys of sessions.
+    If ``session`` is set, a session with rows on both sides goes to the second pipeline as a whole, so that no session
+    is in both. To find such sessions, cedar reads the columns of sessions and times once, and keeps the keys of
+    sessions in memory.
 
     Args:
-        pipeline: rows, not batches.
-        time: a column that is compared with ``at``. Rows with null times are in neither part; with ``session``, they
-            are an error.
-        at: a number, or a ``datetime``.
+        pipeline: a pipeline of rows, not batches.
+        time: the column that is compared with ``at``. Rows with null times are in neither pipeline; if ``session`` is
+            set, they are an error.
+        at: the first time of the second pipeline, a number or a ``datetime``.
         session: the column that identifies sessions.
-        executor: the executor for the pass over the two columns.
+        executor: executor for the pass that finds sessions on both sides.
 
     Raises:
-        PipelineError: a column does not exist, or has nulls with ``session``.
+        PipelineError: a column does not exist; or it has nulls, and ``session`` is set.
 
     Examples:
         >>> import cedar
@@ -58,7 +58,7 @@ def split_by_time(
 
 
 def _sessions_on_both_sides(pipeline: Pipeline, time: str, at: Any, session: str, executor: Any) -> pa.Array:
-    """Return the sessions with rows on both sides."""
+    """Return the keys of sessions that have rows on both sides."""
     sides: dict[bool, list[pl.Series]] = {True: [], False: []}
     rows = (
         pipeline.select(session, time)
@@ -89,18 +89,18 @@ def _refuse_nulls(batch: Any, session: str, time: str) -> None:
 def split_by_session(
     pipeline: Pipeline, *, session: str, evaluation: float = 0.1, seed: int = 0
 ) -> tuple[Pipeline, Pipeline]:
-    """Return (rows of most sessions, rows of a share ``evaluation`` of sessions), by a hash of the session key.
+    """Return two pipelines: training rows, and the rows of a share ``evaluation`` of all sessions, chosen by a hash.
 
-    The choice depends only on the key and the seed, not on order, files, epochs or other sessions.
+    The choice depends only on the session's key and the seed, not on order, files, epochs or other sessions.
 
     Args:
-        pipeline: rows, not batches.
+        pipeline: a pipeline of rows, not batches.
         session: a column of integers or strings, without nulls.
-        evaluation: 0 to 1.
-        seed: another seed chooses other sessions.
+        evaluation: share of the sessions for evaluation, from 0 to 1.
+        seed: a different seed chooses different sessions.
 
     Raises:
-        PipelineError: a column does not exist or has another type, or the share is out of range.
+        PipelineError: the column does not exist or has another type, or the share is out of range.
         RowError: while running, a session is null.
 
     Examples:
@@ -126,7 +126,7 @@ def split_by_session(
 
 @dataclass(frozen=True)
 class SessionDraw(Transform):
-    """Return a number below a million for each key, the same on every machine; a null key fails.
+    """Maps a key to a hash below a million, the same on every machine. A null key raises an error.
 
     Examples:
         >>> SessionDraw(0)("a") == SessionDraw(0)("a") != SessionDraw(1)("a")

@@ -1,4 +1,4 @@
-"""Keep the former name of ``cedar.fit`` for vocabularies."""
+"""``build_vocabularies``, the former name of ``cedar.fit`` for vocabularies."""
 
 from __future__ import annotations
 
