@@ -1,1 +1,1 @@
-"""What all trainers share."""
+"""Code that all trainers share."""

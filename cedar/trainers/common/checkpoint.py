@@ -35,7 +35,7 @@ class BackgroundWriter:
         self._error: Exception | None = None
 
     def begin(self, work: Callable[[], object], *, here: bool = False) -> None:
-        """Start ``work`` after the previous write has finished. ``here``: run it in this thread and wait for it."""
+        """Start ``work`` after the previous write has finished. ``here``: run ``work`` in the calling thread."""
         self.wait()
 
         def guarded() -> None:
@@ -66,7 +66,7 @@ class BackgroundWriter:
 
 INDEX, FORMAT = "index.json", "cedar checkpoint 1"
 NAME = re.compile(r"step-(\d{8,12})")
-_FORMER_FILES = (".metadata", "state.json")  # files of the earlier format, which held pickles
+_FORMER_FILES = (".metadata", "state.json")  # files of the earlier checkpoint format, which contained pickles
 _BAD_STATE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, RecursionError)
 
 
@@ -79,10 +79,10 @@ class CheckpointedTrainer(Protocol):
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Files to copy into each checkpoint: path within the checkpoint -> source path."""
+        """Files to copy into each checkpoint, as a dict from the path within the checkpoint to the source path."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the trainer's state without tensors, as JSON values. All ranks must call it."""
+        """Return the trainer's state without tensors, as JSON values. All ranks must call this method."""
 
     def parts(self) -> dict[str, Part]:
         """Return this rank's tensors by name; a tensor has the same name on every rank."""
@@ -94,7 +94,7 @@ class CheckpointedTrainer(Protocol):
         """Restore the result of ``state_dict``. The tensors are read after this call returns."""
 
     def loaded(self) -> None:
-        """Called after all tensors have been read."""
+        """Finish loading. Called after all tensors have been read."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Index:
 
 
 def steps(folder: str) -> list[int]:
-    """Return the steps of all checkpoints in a folder, including damaged ones, oldest first."""
+    """Return the step numbers of all checkpoints in a folder, including damaged ones, oldest first."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return sorted(int(match[1]) for match in map(NAME.fullmatch, names) if match)
 
@@ -121,7 +121,7 @@ def path_of(folder: str, step: int) -> str:
 
 
 def step_of(path: str) -> int:
-    """Return the number of training steps in a checkpoint's name; 0 if the path is not a checkpoint.
+    """Return the number of training steps in a checkpoint's name; 0 if the path does not name a checkpoint.
 
     Examples:
         >>> step_of("runs/checkpoints/step-00000040")
@@ -132,7 +132,7 @@ def step_of(path: str) -> int:
 
 
 def write_index(path: str, state: Mapping[str, Any], reported: Sequence[Any], name: str = INDEX) -> None:
-    """Write the index. ``reported`` holds the results of ``write_parts`` from all ranks."""
+    """Write the index. ``reported``: the results of ``write_parts`` from all ranks."""
     write_sealed(os.path.join(path, name), {"format": FORMAT, "state": dict(state), "tensors": list(reported)})
 
 
@@ -140,7 +140,7 @@ def read_index(path: str, name: str = INDEX) -> Index:
     """Read the index of a checkpoint.
 
     Raises:
-        Damaged: the index is missing, cut off or altered.
+        Damaged: the index is missing, truncated or altered.
         CedarError: the checkpoint has the format of earlier versions.
     """
     file = os.path.join(path, name)
@@ -158,7 +158,7 @@ def read_index(path: str, name: str = INDEX) -> Index:
 
 
 def newest(folder: str, *, thorough: bool = False) -> str:
-    """Return the path of the newest checkpoint with an intact index, or an empty string. Damaged ones are reported on
+    """Return the path of the newest checkpoint with an intact index, or an empty string. Report damaged checkpoints on
     stderr. ``thorough``: also read all tensors and compare their hashes.
     """
     for step in reversed(steps(folder)):
@@ -176,12 +176,12 @@ def newest(folder: str, *, thorough: bool = False) -> str:
 
 
 def say_damaged(error: CedarError) -> None:
-    """Print on stderr that a damaged checkpoint is skipped."""
+    """Report on stderr that a damaged checkpoint is skipped."""
     sys.stderr.write(f"{error}\nskipping it; an older checkpoint is used\n")
 
 
 def rename_whole(aside: str, path: str, keep: int) -> None:
-    """Give a completely written checkpoint its final name, and remove all but the newest ``keep`` checkpoints."""
+    """Rename a completely written checkpoint to its final name, and remove all but the newest ``keep`` checkpoints."""
     folder = os.path.dirname(path)
     shutil.rmtree(path, ignore_errors=True)
     os.rename(aside, path)
@@ -192,18 +192,18 @@ def rename_whole(aside: str, path: str, keep: int) -> None:
 
 class Checkpoints:
     """Saves and loads the checkpoints of a data-parallel trainer in a folder that all ranks share. ``keep``: the number
-    of checkpoints to keep; ``beside``: write a copy of the tensors in a thread while training continues.
+    of checkpoints to keep; ``beside``: copy the tensors and write the copy in a thread while training continues.
     """
 
     def __init__(self, folder: str, trainer: CheckpointedTrainer, *, keep: int = 2, beside: bool = False) -> None:
         self.folder, self.trainer, self.group = folder, trainer, trainer.group
         self.keep, self.beside = keep, beside
         os.makedirs(folder, exist_ok=True)
-        self.group.side  # noqa: B018 - all ranks create the writer thread's own process group here
+        self.group.side  # noqa: B018 - creates the writer thread's process group, on all ranks at the same point
         self._writing = BackgroundWriter(folder)
 
     def save(self) -> str:
-        """Start saving the trainer's current state and return the checkpoint's path. The path exists after ``wait``."""
+        """Start saving the trainer's current state, and return the checkpoint's path, which exists after ``wait``."""
         self.wait()
         path, state = path_of(self.folder, self.trainer.step), self.trainer.state_dict()
         mine = {
@@ -220,7 +220,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the current write. An error raised in the block takes precedence over a checkpoint's error."""
+        """Wait for the current write. If the block raised an error, suppress an error of the write."""
         with suppress(CedarError) if kind is not None else nullcontext():
             self.wait()
 
@@ -241,7 +241,7 @@ class Checkpoints:
 
     def _prepare(self, aside: str) -> None:
         for name in os.listdir(self.folder):
-            if name.endswith(".part") and NAME.fullmatch(name.removesuffix(".part")):  # left by a killed run
+            if name.endswith(".part") and NAME.fullmatch(name.removesuffix(".part")):  # from a killed run
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
         os.makedirs(aside)
         for name, source in self.trainer.files.items():
@@ -249,7 +249,7 @@ class Checkpoints:
             shutil.copyfile(source, os.path.join(aside, name))
 
     def _run_on_all_ranks(self, work: Callable[[], Any]) -> list[Any]:
-        """Run ``work`` and return all ranks' results, which must be JSON; if it fails on a rank, all ranks raise."""
+        """Run ``work`` on each rank, and return all ranks' results as JSON values. If a rank fails, all ranks raise."""
         value, error = None, None
         try:
             value = work()
@@ -264,7 +264,7 @@ class Checkpoints:
         return [value for _, value in reported]
 
     def resume(self) -> str:
-        """Load the newest intact checkpoint and return its path, or "" if there is none. The rank count may differ.
+        """Load the newest intact checkpoint, from any number of ranks. Return its path, or "" if there is none.
 
         Damaged checkpoints are reported on stderr and skipped.
         """
@@ -290,8 +290,8 @@ class Checkpoints:
         """Restore the trainer from a checkpoint, which may have been saved with a different number of ranks.
 
         Raises:
-            Damaged: a file is missing, cut off or altered; nothing was changed.
-            CedarError: it belongs to another model, other data or settings, or an earlier format; nothing was changed.
+            Damaged: a file is missing, truncated or altered; the trainer is unchanged.
+            CedarError: it has another model, other data or settings, or an earlier format; the trainer is unchanged.
         """
         problem: CedarError | None = None
         parts = self.trainer.parts()
@@ -319,7 +319,7 @@ class Checkpoints:
 
 
 def check_settings(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
-    """Raise if a checkpoint's settings differ from the current ones. Values are JSON; mappings are compared per key."""
+    """Raise if a checkpoint's settings, as JSON values, differ from the current ones. Mappings are compared by key."""
     odd = []
     for key, own in json.loads(json.dumps(here)).items():
         saved = saved_with.get(key)
@@ -336,7 +336,7 @@ def check_settings(saved_with: Mapping[str, Any], here: Mapping[str, Any], path:
 
 
 def checked_step_count(value: Any) -> int:
-    """Return a number of steps from a saved state, or raise ``ValueError`` if it is not valid."""
+    """Return the number of steps in a saved state, or raise ``ValueError`` if it is invalid."""
     if type(value) is not int or not 0 <= value < 1 << 40:
         raise ValueError(f"{value!r} is not a number of steps")
     return value

@@ -1,4 +1,4 @@
-"""Helpers that trainers compute with: device selection, keyed random numbers, AdamW and self-attention."""
+"""Helpers for computation: device selection, keyed random numbers, AdamW and self-attention."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cedar.core.errors import CedarError
 
 
 def ask_fork(ask: Callable[[], int]) -> int:
-    """Return the result of ``ask``, called in a forked process; 0 if it fails there.
+    """Call ``ask`` in a forked process, and return its result; 0 if it fails.
 
-    Any CUDA query, even the number of GPUs, initializes CUDA, and processes forked afterwards cannot use CUDA.
+    Any CUDA query, even for the number of GPUs, initializes CUDA. Processes forked after that cannot use CUDA.
 
     Examples:
         >>> ask_fork(lambda: 3)
@@ -40,15 +40,15 @@ def ask_fork(ask: Callable[[], int]) -> int:
 
 
 def count_gpus() -> int:
-    """Return how many GPUs torch sees, without initializing CUDA in this process."""
+    """Return the number of GPUs that torch finds, without initializing CUDA in this process."""
     if torch.cuda.is_initialized() or not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return torch.cuda.device_count()
     return ask_fork(torch.cuda.device_count)
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device that ``run.device`` names: ``auto`` selects a GPU if torch sees one, else the CPU. This does
-    not initialize CUDA in the process.
+    """Return the device for ``run.device``; ``auto`` selects a GPU if torch finds one, else the CPU. This does not
+    initialize CUDA in the process.
 
     Examples:
         >>> device_of("cpu")
@@ -70,7 +70,7 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-_DRAWING = threading.RLock()  # all threads share torch's default generator
+_DRAWING = threading.RLock()  # protects torch's default generator, which all threads share
 
 
 def digest(value: object) -> int:
@@ -84,7 +84,7 @@ def digest(value: object) -> int:
 
 
 def generator(device: torch.device | str, *key: object) -> torch.Generator:
-    """Return a random generator whose numbers depend only on the key.
+    """Return a torch.Generator whose numbers depend only on the key.
 
     Examples:
         >>> torch.equal(*(torch.rand(3, generator=generator("cpu", 0, "a")) for _ in range(2)))
@@ -95,7 +95,7 @@ def generator(device: torch.device | str, *key: object) -> torch.Generator:
 
 @contextmanager
 def keyed(device: torch.device | str, *key: object) -> Iterator[None]:
-    """Make torch's random numbers inside the block, such as dropout masks, depend only on the key.
+    """A context manager in which torch's random numbers, such as dropout masks, depend only on the key.
 
     Examples:
         >>> for _ in range(2):
@@ -118,7 +118,7 @@ def adamw(
     weights: torch.Tensor, first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor, *, rate: Factor,
     decay: Factor, betas: Sequence[float], eps: float, step: int,
 ) -> None:  # fmt: skip
-    """Apply AdamW's ``step``-th update, from 1, in place; tensors ``rate`` and ``decay`` broadcast to the weights."""
+    """Apply AdamW's update number ``step``, from 1, in place. ``rate`` and ``decay`` may be tensors that broadcast."""
     one, two = betas
     first.mul_(one).add_(gradient, alpha=1 - one)
     second.mul_(two).addcmul_(gradient, gradient, value=1 - two)
@@ -128,7 +128,7 @@ def adamw(
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over the tokens of a row.
+    """Multi-head self-attention between the tokens of a row.
 
     Args:
         heads: number of attention heads; must divide ``width``.
@@ -145,8 +145,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=bias[1])
 
     def forward(self, x: torch.Tensor, runs: Sequence[tuple[int, int]] = ()) -> torch.Tensor:
-        """Map ``[rows, length, width]`` to the same shape. With ``runs``, ``x`` is ``[tokens, width]`` with rows
-        concatenated, and each run is (number of rows, their length).
+        """Map ``[rows, length, width]`` to the same shape. If ``runs`` is given, ``x`` is ``[tokens, width]``, the
+        concatenation of rows of several lengths, and each run is (number of rows, their length).
         """
         runs, mixed = runs or [(x.shape[0], x.shape[1])], self.mixed(x).flatten(0, -2)
         parts = [

@@ -1,4 +1,4 @@
-"""Trainer configuration: frozen dataclasses read from a TOML file. Errors name the file and the key."""
+"""Trainer configuration: reads frozen dataclasses from a TOML file. Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cedar.core.errors import CedarError
 
 
 def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float = 0.0) -> float:
-    """Return a learning rate: linear warmup to ``peak``, a half cosine down to ``least`` at ``steps``, then constant.
+    """Return the rate at ``step``: linear warmup to ``peak``, half a cosine to ``least`` at ``steps``, then constant.
 
-    The curve is SGDR's (arXiv 1608.03983) without restarts.
+    This is the schedule of SGDR (arXiv 1608.03983) without restarts.
 
     Examples:
         >>> [round(cosine(step, peak=1.0, steps=6, warmup=2, least=0.1), 3) for step in range(8)]
@@ -33,7 +33,7 @@ def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float 
 
 
 def constant(step: int, *, peak: float, warmup: int = 0) -> float:
-    """Return a learning rate: linear warmup to ``peak`` over ``warmup`` steps, then constant.
+    """Return the learning rate at a step: linear warmup to ``peak`` over ``warmup`` steps, then constant.
 
     Examples:
         >>> [constant(step, peak=1.0, warmup=2) for step in range(4)]
@@ -47,7 +47,7 @@ class TransformerOptions:
     """Options of a GPT-style model."""
 
     layers: int = 2  # number of transformer blocks
-    width: int = 64  # size of a token's vector inside the model
+    width: int = 64  # size of a token's hidden vector
     heads: int = 4  # attention heads
     dropout: float = 0.0  # probability of dropping a value of a block's output in training
 
@@ -64,14 +64,14 @@ class AdamWOptions:
     """Options of AdamW.
 
     Args:
-        rate: the highest learning rate.
-        least: the learning rate at the end of the cosine schedule.
+        rate: maximum learning rate.
+        least: learning rate at the end of the cosine schedule.
         warmup: number of steps over which the learning rate grows linearly.
         schedule: ``cosine`` or ``constant``.
-        betas: decay rates of the two moments.
+        betas: decay rates of the first and second moment.
         eps: added to the square root of the second moment.
         decay: weight decay of parameters with two or more dimensions.
-        clip: the largest norm of all gradients together; 0 for no limit.
+        clip: maximum global norm of the gradients, to which they are clipped; 0 for no clipping.
     """
 
     rate: float = 1e-3
@@ -100,17 +100,17 @@ class RunOptions:
     """Options of a run.
 
     Args:
-        folder: where checkpoints and metrics are written.
+        folder: folder for checkpoints and metrics.
         steps: number of training steps.
         seed: seed of weights, data order and random numbers.
-        dtype: dtype of the computation; master weights are at least float32.
+        dtype: dtype of the computation; master weights have at least float32 precision.
         device: ``cpu``, ``cuda`` or ``auto``.
         save_every: steps between checkpoints; 0: save only at the end.
         keep: number of checkpoints to keep.
-        threads: torch threads per process; 0: the machine's cores divided by its ranks. Two runs are bitwise identical
-            only with the same number.
-        serve: host and port, such as ``127.0.0.1:0``, for ``loader(serve=)``; each rank prints its address. Only dlrm
-            and moe use it.
+        threads: torch threads per process; 0 means the machine's cores divided by its ranks. Two runs are bitwise
+            identical only if they use the same number.
+        serve: host and port for ``loader(serve=)``, such as ``127.0.0.1:0``; each rank prints its address. Only the
+            trainers dlrm and moe use this option.
     """
 
     folder: str
@@ -132,11 +132,11 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options of text data, which is read as bytes."""
+    """Options of text data. Tokens are bytes."""
 
     paths: str | tuple[str, ...]  # one or more paths, globs or URLs of text files
     length: int = 128  # training tokens per row
-    batch: int = 32  # rows per step, over all ranks or pipelines
+    batch: int = 32  # rows per step, in total over all ranks or pipelines
 
     def __post_init__(self) -> None:
         positive(self, "length", "batch")
@@ -152,7 +152,7 @@ def positive(options: object, *names: str) -> None:
 
 
 def not_negative(options: object, *names: str) -> None:
-    """Raise ``ValueError`` if a named option, a number or a tuple of numbers, is negative or not finite."""
+    """Raise ``ValueError`` if one of the named options has a number that is negative or not finite."""
     for name in names:
         value = getattr(options, name)
         if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):

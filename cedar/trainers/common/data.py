@@ -1,4 +1,4 @@
-"""An endless iterator over a loader, and byte-level token rows for language models."""
+"""An endless iterator over a loader, and rows of byte tokens for language models."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ VOCABULARY = 256
 
 
 class Endless:
-    """Iterates over a loader's batches, epoch after epoch. ``none``: the error to raise if an epoch has no batch.
+    """Iterates over a loader's batches without end. ``none``: the error to raise if an epoch has no batch.
 
-    ``waited`` is how many seconds the last call waited for its batch.
+    ``waited`` is the number of seconds that the last call waited for its batch.
     """
 
     def __init__(self, loader: cedar.Loader, none: CedarError) -> None:
@@ -36,7 +36,7 @@ class Endless:
             for batch in self._batches:
                 self.waited = time.perf_counter() - began
                 return batch
-            self._batches = None  # the epoch has ended, and the loader has advanced to the next one
+            self._batches = None  # the epoch has ended; a new iterator starts the loader's next epoch
         raise self.none
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Endless:
 
 
 def byte_tokens(text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return a line's bytes and a newline as int32 tokens.
+    """Return the bytes of a line, followed by a newline, as int32 tokens.
 
     Examples:
         >>> byte_tokens("hi").tolist()
@@ -65,9 +65,9 @@ def byte_tokens(text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def token_rows(paths: str | Sequence[str], length: int) -> cedar.Pipeline:
-    """Return rows of ``length`` tokens, cut from the concatenated lines of text files, in the column ``tokens``.
+    """Return a pipeline with a column ``tokens``: the concatenated lines of text files, divided into ``length`` tokens.
 
-    The last row is padded with zeros, which are trained on like other bytes.
+    The last row is padded with zeros, on which the model is trained as on other bytes.
     """
     lines = cedar.read_text(paths if isinstance(paths, str) else list(paths)).select("text")
     return lines.map(byte_tokens, "text", into="tokens").select("tokens").pack(length, "tokens").select("tokens")

@@ -1,4 +1,4 @@
-"""Conversion to and from torch.distributed.checkpoint, whose ``.metadata`` is a pickle: only read files you trust."""
+"""Converts to and from torch.distributed.checkpoint, whose ``.metadata`` is a pickle: read only files you trust."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STATE = "state.json"
 
 
 def export_dcp(checkpoint: str, folder: str) -> None:
-    """Convert a cedar checkpoint to torch.distributed.checkpoint. All hashes are verified.
+    """Verify all hashes of a cedar checkpoint, and convert it to torch.distributed.checkpoint.
 
     Readers of ``folder`` unpickle its files, so they must trust everyone who can write there.
 
     Args:
         checkpoint: a folder ``step-...``.
-        folder: output folder: all tensors, unsharded, under their names, and the trainer's state as ``state.json``.
+        folder: output folder, with all tensors, unsharded, by name, and the trainer's state as ``state.json``.
 
     Raises:
         CedarError: the checkpoint is damaged.
@@ -50,8 +50,8 @@ def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
 
     Args:
         folder: the torch.distributed.checkpoint; ``state.json`` in it, if present, becomes the trainer's state.
-        checkpoint: output folder ``step-...`` in a run's checkpoints folder.
-        trust: must be True, to confirm that only you could write into ``folder``.
+        checkpoint: output folder ``step-...`` in the checkpoints folder of a run.
+        trust: must be True, to confirm that only you can write to ``folder``.
 
     Raises:
         CedarError: ``trust`` is not True, ``checkpoint`` already exists, or ``folder`` cannot be read.

@@ -1,4 +1,4 @@
-"""Files of a run: atomic writes, JSON with a digest, metrics, and the check that a folder holds only one run."""
+"""Files of a run: atomic writes, JSON with a digest, metrics, and the check that a folder contains only one run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _SEALED = re.compile(rb'\{"sha256": "([0-9a-f]{64})", "content": (.*)\}\n?', re.DOTALL)
-_MAX_BYTES = 1 << 28  # largest size of a JSON file, in bytes
+_MAX_BYTES = 1 << 28  # maximum bytes of a JSON file
 
 
 class Damaged(CedarError):
-    """A file does not hold what was written to it."""
+    """The content of a file is not the content that was written to it."""
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """Return a line of JSON with the content and its SHA-256 digest.
+    """Return a line of JSON with the content and the content's SHA-256 digest.
 
     Examples:
         >>> unseal(seal({"step": 3}), "memory")
@@ -38,10 +38,10 @@ def seal(content: dict[str, Any]) -> bytes:
 
 
 def unseal(line: bytes, where: str) -> dict[str, Any]:
-    """Return the content of a sealed line. The digest is checked before the JSON is parsed.
+    """Return the content of a sealed line, after checking the digest.
 
     Raises:
-        Damaged: the digest does not match, or the content is not a JSON object; the message contains ``where``.
+        Damaged: the digest does not match, or the content is not a JSON object. The message names ``where``.
     """
     match = _SEALED.fullmatch(line)
     if match is None:
@@ -64,10 +64,10 @@ def write_sealed(path: str, content: dict[str, Any]) -> None:
 
 
 def read_sealed(path: str) -> dict[str, Any]:
-    """Return the content of a file of sealed JSON.
+    """Return the content of a file that ``write_sealed`` wrote.
 
     Raises:
-        Damaged: the file cannot be read, or it is not what was written.
+        Damaged: the file cannot be read, or its content has changed.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a named pipe must not block
@@ -83,8 +83,8 @@ def read_sealed(path: str) -> dict[str, Any]:
 
 @contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
-    """Open a temporary file that replaces ``path`` atomically, synced to disk, when the block succeeds. After an error
-    the temporary file is removed.
+    """Open a temporary file. If the block succeeds, sync it to disk and atomically replace ``path`` with it; after an
+    error, remove it.
     """
     aside = f"{path}.new"
     try:
@@ -122,12 +122,12 @@ _OURS = (CHECKPOINTS, "sparse", METRICS, RUN, "report.json")
 
 
 def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
-    """Create the folder if it does not exist, and raise if it holds files of another run.
+    """Create the folder if it does not exist, and raise if it contains files of another run.
 
     Args:
         folder: ``run.folder``.
-        trainer: the name of the trainer that will use it.
-        resume: whether existing files are from the run that continues; they must be from the same trainer.
+        trainer: the name of the trainer that will use the folder.
+        resume: whether this run continues the run in the folder, which must be from the same trainer.
     """
     try:
         os.makedirs(folder, exist_ok=True)
@@ -155,7 +155,7 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
 
 
 def claim_folder(folder: str, trainer: str) -> None:
-    """Record in the folder which trainer uses it."""
+    """Record the trainer's name in the folder."""
     with replacing(os.path.join(folder, RUN)) as file:
         file.write(json.dumps({"trainer": trainer}).encode() + b"\n")
 
@@ -164,12 +164,12 @@ OnMetrics = Callable[[Mapping[str, Any]], None]
 
 
 class MetricsFile:
-    """Writes step records as lines of JSON; numbers that are not finite become null.
+    """Writes a record per step as a line of JSON. Numbers that are not finite become null.
 
     Args:
-        path: path of the file; if empty, no file is written.
-        after: existing records of this step and later are dropped, because the run will write them again.
-        on_metrics: called with each record, as in the file.
+        path: path of the file; if empty, do not write a file.
+        after: drop existing records from this step on, because the run will write them again.
+        on_metrics: called with each record in the form in which it is written.
     """
 
     def __init__(self, path: str, after: int = 0, on_metrics: OnMetrics | None = None) -> None:
@@ -190,7 +190,7 @@ class MetricsFile:
 
 
 def finite(value: Any) -> Any:
-    """Return a JSON value with None in place of numbers that are not finite.
+    """Return a JSON value in which None replaces numbers that are not finite.
 
     Examples:
         >>> finite({"loss": math.nan, "rates": (0.5, math.inf)})
@@ -204,7 +204,7 @@ def finite(value: Any) -> Any:
 
 
 def read_lines(path: str) -> list[dict[str, Any]]:
-    """Parse a file of JSON lines, up to a truncated last line. Returns an empty list if the file does not exist."""
+    """Return the records of a file of JSON lines without a truncated last line; [] if the file does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -220,7 +220,7 @@ def read_lines(path: str) -> list[dict[str, Any]]:
 
 
 def figure(width: float, height: float) -> Any:
-    """Return an empty matplotlib figure; the size is in inches."""
+    """Return an empty matplotlib figure of a size in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The ranks that train together and their collectives, with bytes sent and seconds spent per phase.
+"""Groups of ranks that train together, and their collectives, which count bytes and seconds per phase.
 
-A process without torch.distributed is a group of one rank, whose collectives send nothing.
+Without torch.distributed, a process is a group of one rank, whose collectives send nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 def release_process_groups() -> None:
     """Drop all references to process groups, so that torch.distributed destroys them. A thread of a process group that
-    is still running while Python exits can crash the process.
+    still runs while Python exits can crash the process.
     """
     for group in list(_groups):
         group.ranks = group._side = None
@@ -33,7 +33,7 @@ def release_process_groups() -> None:
 
 @dataclass
 class Meter:
-    """Bytes that this rank sent to other ranks, and seconds, per phase, since the last ``take``."""
+    """Counts, per phase, bytes that this rank sent to other ranks and seconds, since the last ``take``."""
 
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -47,7 +47,7 @@ class Meter:
             self.seconds[phase] += time.perf_counter() - began
 
     def take(self) -> tuple[dict[str, int], dict[str, float]]:
-        """Return bytes and seconds by phase, and reset the counters."""
+        """Return bytes and seconds by phase, and reset both."""
         counted = dict(self.sent), dict(self.seconds)
         self.sent.clear()
         self.seconds.clear()
@@ -55,10 +55,9 @@ class Meter:
 
 
 class Group:
-    """This process's rank among those that train together. ``ranks``: a torch process group; None: all of
-    torch.distributed if initialized, else this process as a single rank. ``side``: a CPU process group of the same
-    ranks, for communication in threads; None: created on first use, which requires ``ranks`` to be all of
-    torch.distributed.
+    """The ranks that train together. ``ranks``: a torch process group; None means all of torch.distributed if
+    initialized, else this process as a single rank. ``side``: a CPU process group of the same ranks, for communication
+    in threads; if None, it is created on first use, for which ``ranks`` must be all of torch.distributed.
     """
 
     def __init__(self, ranks: Any = None, side: Any = None) -> None:
@@ -72,12 +71,12 @@ class Group:
         _groups.add(self)
 
     def __deepcopy__(self, memo: object) -> Group:
-        """Return this object: a copied model has the same ranks, and process groups cannot be copied."""
+        """Return this object, since a copied model has the same ranks, and process groups cannot be copied."""
         return self
 
     @property
     def side(self) -> Any:
-        """The process group for threads; None with one rank. All ranks must first access it at the same point."""
+        """The process group for threads; None for a single rank. All ranks must first access it at the same point."""
         if self.size == 1:
             return None
         if self._side is None:
@@ -95,7 +94,7 @@ class Group:
         return rows
 
     def tell(self, value: Any) -> list[Any]:
-        """Return the JSON values of all ranks, exchanged over the process group for threads."""
+        """Exchange JSON values over the process group for threads, and return those of all ranks."""
         if self.size == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -108,12 +107,12 @@ class Group:
         return [json.loads(bytes(text[: int(n)].numpy())) for text, n in zip(strings, lengths, strict=True)]
 
     def add(self, values: torch.Tensor, phase: str) -> torch.Tensor:
-        """Return the sum over ranks, bitwise identical on all of them.
+        """Return the sum over ranks, which is bitwise identical on all ranks.
 
-        Values are added in the order of ranks, starting at rank 0, in the dtype of ``values``, so runs on the same
-        number of ranks are reproducible. A ring all-reduce starts each part at another rank. Each rank sums one part
-        for all ranks and so sends 2 (N - 1) / N times the values. If there are fewer values than ranks, every rank
-        gathers them all.
+        Values are added in the order of ranks, from rank 0, in the dtype of ``values``, so runs on the same number of
+        ranks are reproducible. (A ring all-reduce would start each part at another rank.) Each rank sums one part for
+        all ranks, and so sends 2 (N - 1) / N times the bytes of ``values``. If there are fewer values than ranks, every
+        rank gathers all values.
         """
         if values.numel() < self.size:
             return _sum_in_rank_order(self.gather(values, phase))
@@ -127,8 +126,8 @@ class Group:
         """Raise unless all ranks have the same values.
 
         Args:
-            values: the same keys on all ranks; values are compared by a hash of their ``repr``.
-            fix: what the user should do if they differ.
+            values: the values by name, with the same names on all ranks; they are compared by a hash of ``repr``.
+            fix: advice for the user if values differ.
             device: device of the tensors that this group exchanges.
         """
         own = torch.tensor([digest(value) for value in values.values()], device=device)
@@ -146,7 +145,7 @@ class Group:
             rows: ``[sum(send), ...]``.
             send: number of rows for each rank.
             receive: number of rows from each rank.
-            phase: the phase to count the bytes under.
+            phase: the phase under which bytes are counted.
         """
         if self.size == 1:
             return rows
@@ -181,11 +180,11 @@ def exchange_rows(
     rows: torch.Tensor, group: Group, send: Sequence[int], receive: Sequence[int], phases: tuple[str, str], *,
     anchor: torch.Tensor | None = None, scale: float = 1.0,
 ) -> torch.Tensor:  # fmt: skip
-    """``group.exchange`` with autograd: the backward pass sends gradients back along the same routes.
+    """Call ``group.exchange`` with autograd: the backward pass sends each row's gradient back to the row's sender.
 
     Args:
-        phases: the phases to count the bytes of rows and of gradients under.
-        anchor: a tensor that requires a gradient, so that this rank joins the backward pass even if its rows need none.
+        phases: the phases under which bytes of rows and of gradients are counted.
+        anchor: a tensor that requires a gradient, so that this rank joins the backward pass even if its rows do not.
         scale: factor of the gradients.
     """
     received: torch.Tensor = _Exchange.apply(anchor, rows, group, send, receive, phases, scale)  # type: ignore[no-untyped-call]

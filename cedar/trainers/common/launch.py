@@ -16,19 +16,19 @@ from typing import Any
 from cedar.core.errors import CedarError
 from cedar.core.ranks import find_rank
 
-_LOCAL = {  # variable of the local rank, by the variables of rank and world size
+_LOCAL = {  # names of variables: from those for rank and world size to the one for the local rank
     "RANK and WORLD_SIZE": "LOCAL_RANK",
     "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_RANK",
     "PMI_RANK and PMI_SIZE": "MPI_LOCALRANKID",
     "SLURM_PROCID and SLURM_STEP_NUM_TASKS": "SLURM_LOCALID",
     "SLURM_PROCID and SLURM_NTASKS": "SLURM_LOCALID",
 }
-_POLL_SECONDS = 0.5  # seconds between two checks of the parent
+_POLL_SECONDS = 0.5  # seconds between checks that the parent is alive
 
 
 def end_with(parent: int, *, look: bool = True) -> None:
-    """Make sure that this process gets SIGKILL when its parent ends (on Linux: the thread that started it). ``parent``:
-    the expected parent process id; ``look``: start a thread that polls for it; False if the caller polls.
+    """Make sure that this process gets SIGKILL when its parent (on Linux, the parent's thread that started it) ends.
+    ``parent``: the parent's process id; ``look``: start a thread that polls for it; False if the caller polls.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -48,9 +48,9 @@ def _watch_parent(parent: int) -> None:
 def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
     """Initialize torch.distributed if a launcher started several ranks, as found by ``find_rank``.
 
-    When torchrun restarts ranks, each attempt uses its own key prefix in the store, so ranks do not read addresses of
-    dead ones. ``device``: ``cuda`` uses NCCL for GPU tensors and gloo for CPU tensors; ``timeout``: seconds that a rank
-    waits for the others.
+    If torchrun restarts ranks, each attempt uses its own key prefix in the store, so ranks do not read addresses of
+    dead ranks. ``device``: ``cuda`` uses NCCL for GPU tensors and gloo for CPU tensors; ``timeout``: seconds that a
+    rank waits for other ranks.
 
     Yields:
         The number of ranks on this machine.
@@ -120,7 +120,7 @@ def _required_variable(name: str) -> str:
 
 
 def _take_gpu(local: int) -> None:
-    """Select the GPU of the rank with this local rank number."""
+    """Select the GPU for a local rank."""
     import torch
 
     gpus = torch.cuda.device_count()

@@ -1,7 +1,7 @@
 """Authenticated connections between the processes of a run, which share a secret key.
 
-Both ends prove with an HMAC of the other's random number that they hold the key, before either accepts data. The data
-that follows is not encrypted.
+Before either end accepts data, both prove that they know the key, by an HMAC of a random number from the other end.
+Data is not encrypted.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from contextlib import suppress
 
 from cedar.core.errors import CedarError
 
-KEY = 32  # bytes
+KEY = 32  # bytes of a key
 _PROOF = 32
-_HANDSHAKE_SECONDS = 10.0  # seconds that an unauthenticated peer has to prove that it holds the key
-_MAX_FRAME_BYTES = 1 << 28  # largest frame, in bytes
+_HANDSHAKE_SECONDS = 10.0  # time limit for a peer to prove that it knows the key
+_MAX_FRAME_BYTES = 1 << 28  # maximum bytes of a frame
 
 
 class RefusedConnection(ConnectionError):
-    """The other end did not prove that it holds the key."""
+    """The other end did not prove that it knows the key."""
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Listen only at this address of this machine."""
+    """Return a socket that listens at this address only."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=128)
 
@@ -37,7 +37,7 @@ def admit(connection: socket.socket, key: bytes) -> socket.socket:
     """Authenticate an accepted connection and return it; close it on failure.
 
     Raises:
-        RefusedConnection: the other end does not hold the key.
+        RefusedConnection: the other end does not know the key.
         OSError: the other end closed the connection, or did not answer in time.
     """
     try:
@@ -57,10 +57,10 @@ def admit(connection: socket.socket, key: bytes) -> socket.socket:
 
 
 def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.socket:
-    """Connect to a listening process and authenticate both ends.
+    """Connect to a listening process, and authenticate both ends.
 
     Raises:
-        RefusedConnection: the two ends do not hold the same key.
+        RefusedConnection: the two ends have different keys.
         OSError: the connection cannot be established.
     """
     connection = socket.create_connection((host, port), timeout=seconds)
@@ -87,7 +87,7 @@ def send_frame(connection: socket.socket, content: bytes) -> None:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Receive the bytes of one ``send_frame`` call."""
+    """Receive the bytes that one ``send_frame`` call sent."""
     (length,) = struct.unpack("<I", receive_exactly(connection, 4))
     if length > _MAX_FRAME_BYTES:
         raise ConnectionError(f"a message of {length} bytes exceeds the limit of {_MAX_FRAME_BYTES} bytes")
@@ -111,7 +111,7 @@ def receive_into(connection: socket.socket, buffer: memoryview) -> None:
 
 
 def shut(connection: socket.socket) -> None:
-    """Shut down and close a connection, which ends blocked reads and writes."""
+    """Shut down and close a connection, so that blocked reads and writes end."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -16,12 +16,12 @@ from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import CHECKPOINTS, METRICS, MetricsFile, OnMetrics, check_folder, claim_folder
 from cedar.trainers.common.group import Group
 
-_PROGRESS_LINES = 20  # progress lines of a run if stderr is not a terminal
+_PROGRESS_LINES = 20  # number of progress lines in a run if stderr is not a terminal
 
 
 @contextmanager
 def progress(title: str, steps: int, done: int = 0, *, quiet: bool = False) -> Iterator[Callable[[int, str], None]]:
-    """Yield a function to call after each step with the number of completed steps and a short status text."""
+    """Show progress. Yields a function that takes the number of completed steps and a short status text."""
     if quiet:
         yield lambda _done, _text: None
     elif sys.stderr.isatty():
@@ -47,15 +47,15 @@ def progress(title: str, steps: int, done: int = 0, *, quiet: bool = False) -> I
 
 
 def print_lines(lines: list[str]) -> None:
-    """Print one line for each choice or event."""
+    """Print each string on its own line."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
 class Trainer:
-    """Base class of one rank's trainer, which owns a model, its optimizers and its data.
+    """Base class for the trainer of a rank, which has a model, its optimizers and its data.
 
-    ``step`` is the number of completed steps; ``notes`` lists what the trainer chose, with reasons.
+    ``step`` is the number of completed steps; ``notes`` lists the trainer's automatic choices, with reasons.
     """
 
     name = ""
@@ -76,10 +76,10 @@ class Trainer:
         raise NotImplementedError
 
     def evaluate(self) -> Any:
-        """Return scores of the held-out data, or None if there is none. All ranks must call it."""
+        """Return scores of the held-out data, or None without such data. All ranks must call this method."""
 
     def loaded(self) -> None:
-        """Called after a checkpoint's tensors have been read."""
+        """Finish loading. Called after a checkpoint's tensors have been read."""
 
     def close(self) -> None:
         """Close the data source."""
@@ -89,7 +89,7 @@ class Trainer:
     # -----------------------------------------------------------------------------
 
     def begin(self, stack: ExitStack) -> None:
-        """Open resources; ``stack`` closes them at the end of the run."""
+        """Open resources, and register them with ``stack``, which closes them at the end of the run."""
 
     def steps(self) -> int:
         """Return the number of steps of the run."""
@@ -103,34 +103,34 @@ class Trainer:
         """Called before every step."""
 
     def describe(self, record: Any, *, last: bool) -> str:
-        """Return a short text about a step for the progress display. All ranks must call it."""
+        """Return a short text about a step for the progress display. All ranks must call this method."""
         return ""
 
     def drawn(self, path: str) -> None:
-        """Plot the metrics at ``path``; called on rank 0."""
+        """Plot the metrics file at ``path``. Called on rank 0."""
 
 
 def run(
     kind: type[Trainer], options: Any, group: Group | None = None, *, resume: bool = False, quiet: bool = False,
     on_metrics: OnMetrics | None = None,
 ) -> str:  # fmt: skip
-    """Train with the given options. Every rank must call it.
+    """Train with the given options. Every rank must call this function.
 
-    ``run.folder`` gets run.json, metrics.jsonl (one line per step, written immediately) and checkpoints.
+    The run writes run.json, metrics.jsonl (one line immediately after each step) and checkpoints to ``run.folder``.
 
     Args:
         kind: the trainer class, such as ``cedar.trainers.dlrm.trainer.Trainer``.
-        options: the trainer's options, with a table ``run``.
-        group: the ranks; None for all of torch.distributed, or this process as a single rank.
-        resume: continue from the newest checkpoint in the folder; start from the beginning if there is none.
-        quiet: show no progress and print no choices.
-        on_metrics: called on rank 0 with each line of the metrics.
+        options: the trainer's options, which include ``RunOptions`` as ``run``.
+        group: the ranks; None means all of torch.distributed, or this process as a single rank.
+        resume: continue from the newest checkpoint in the folder, or start from the beginning if there is none.
+        quiet: do not show progress or print choices.
+        on_metrics: called on rank 0 with each record of metrics.
 
     Returns:
         The path of the metrics file.
 
     Raises:
-        CedarError: the folder holds another run's files, or the trainer failed.
+        CedarError: the folder contains another run's files, or the trainer failed.
     """
     group, chosen = group or Group(), options.run
     folder, first = chosen.folder, group.rank == 0
@@ -171,7 +171,7 @@ def run(
 
 
 def choices(trainer: Trainer) -> list[str]:
-    """Return one line for each choice that all trainers make, with its reason."""
+    """Return a line, with the reason, for each automatic choice that all trainers make."""
     run = trainer.options.run
     why = "as asked" if run.device != "auto" else f"auto: torch sees {torch.cuda.device_count()} GPUs"
     each = "as asked" if run.threads else "the machine's cores divided by its ranks"

@@ -1,6 +1,6 @@
-"""Raw tensors in files, each with a hash. Ranks write parts of tensors; any number of ranks can read other parts.
+"""Raw tensors in files, with hashes. Ranks write parts of tensors, and any number of ranks can read different parts.
 
-The files have the safetensors format. Only that library parses them; nothing is unpickled.
+The files have the safetensors format. Only the safetensors library parses them; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Part:
     """A rank's part of a tensor."""
 
     tensor: torch.Tensor  # the values; reading a checkpoint overwrites them
-    whole: tuple[int, ...] | None = None  # shape of the whole tensor; None: the part is the whole tensor
-    start: tuple[int, ...] | None = None  # where the part begins, in each dimension
-    alike: bool = False  # whether all ranks hold the same values, so that one rank writes them
+    whole: tuple[int, ...] | None = None  # shape of the whole tensor; None if the part is the whole tensor
+    start: tuple[int, ...] | None = None  # index of the part's first value, in each dimension
+    alike: bool = False  # whether all ranks have the same values, so that one rank writes them
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,20 +60,20 @@ class Box:
         return math.prod(self.shape)
 
     def meet(self, other: Box) -> Box:
-        """Return the intersection with another box; its size is 0 if they do not overlap."""
+        """Return the intersection with another box, with size 0 if the boxes do not overlap."""
         low = tuple(map(max, self.start, other.start))
         ends = (min(a + n, b + m) for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True))
         return Box(low, tuple(max(0, end - at) for at, end in zip(low, ends, strict=True)))
 
     def of(self, outer: Box) -> tuple[slice, ...]:
-        """Return the slices of this box in an array that holds ``outer``."""
+        """Return slices that select this box in an array whose values are those of the box ``outer``."""
         first = (a - b for a, b in zip(self.start, outer.start, strict=True))
         return tuple(slice(at, at + n) for at, n in zip(first, self.shape, strict=True))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A written part: its file, its region of the whole tensor, and its hash."""
+    """A part that was written: its file, its region of the whole tensor, and its hash."""
 
     file: str
     box: Box
@@ -90,7 +90,7 @@ class Entry:
 
 
 def write_parts(folder: str, name: str, parts: Mapping[str, Part]) -> list[dict[str, Any]]:
-    """Write parts into the file ``name``, synced to disk, and return their index entries as JSON values."""
+    """Write parts to the file ``name``, sync it to disk, and return the parts' index entries as JSON values."""
     values = {key: _plain(part.tensor) for key, part in parts.items() if part.tensor.numel()}
     path = os.path.join(folder, name)
     save_file(values, f"{path}.new")
@@ -109,7 +109,7 @@ def write_parts(folder: str, name: str, parts: Mapping[str, Part]) -> list[dict[
 
 
 def entries_of(reported: Any, where: str) -> dict[str, Entry]:
-    """Parse index entries, which are the ``write_parts`` results of all ranks.
+    """Parse the index entries that ``write_parts`` returned on all ranks.
 
     Raises:
         Damaged: the entries are invalid or contradict each other.
@@ -145,11 +145,11 @@ class Reader(ExitStack):
         self._open: dict[str, Any] = {}
 
     def check(self, parts: Mapping[str, Part]) -> None:
-        """Check that the index has the tensors of ``parts`` with matching shapes, and intact pieces for them.
+        """Check that the checkpoint has the tensors of ``parts``, with equal dtypes and shapes, and intact pieces.
 
         Raises:
-            CedarError: a tensor is missing, or has another dtype or shape.
-            Damaged: a file is not what was written; the message names the file and the tensor.
+            CedarError: a tensor is missing, or has a different dtype or shape.
+            Damaged: the content of a file has changed; the message names the file and the tensor.
         """
         odd = []
         for name, part in parts.items():
@@ -171,7 +171,7 @@ class Reader(ExitStack):
                 raise self._damaged("the index", name, f"has {size} of {part.box.size} values")
 
     def verify_all(self) -> None:
-        """Read everything in the index, and check that the pieces of each tensor are complete.
+        """Check every piece in the index, and check that the pieces of each tensor are complete.
 
         Raises:
             Damaged: see ``check``.
@@ -192,7 +192,7 @@ class Reader(ExitStack):
                 self._values(name, piece)
 
     def read(self, parts: Mapping[str, Part]) -> None:
-        """Copy the checkpoint's values into the parts' tensors. Call ``check`` first.
+        """Copy the checkpoint's values to the tensors of ``parts``. Call ``check`` first.
 
         Raises:
             Damaged: see ``check``.
@@ -203,7 +203,7 @@ class Reader(ExitStack):
                     part.tensor[common.of(part.box)].copy_(value[common.of(box)])
 
     def _pieces(self, name: str, part: Part) -> Iterator[tuple[torch.Tensor, Box, Box]]:
-        """Yield (values, overlap, piece's box) for each piece that overlaps a part."""
+        """Yield (values, overlap, the piece's box) for each piece that overlaps with a part."""
         for piece in self.entries[name].pieces:
             common = piece.box.meet(part.box)
             if common.size:

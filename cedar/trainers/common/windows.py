@@ -1,4 +1,4 @@
-"""Windows of sparse checkpoints (MoEvement, arXiv 2412.15411): which operators each step saves. Imports no torch."""
+"""Windows of sparse checkpoints (MoEvement, arXiv 2412.15411): which operators each step saves. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 
 def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: int = 2) -> list[range]:
-    """Split operators, in the given order, into one range per step so that the largest step is as small as possible.
+    """Divide operators, in the given order, into one range per step, to minimize the bytes of the largest step.
 
     A step saves the full state of its own operators, only the weights of operators of later steps, and nothing of
     operators of earlier steps (MoEvement, arXiv 2412.15411).
 
     Args:
-        sizes: number of values of each operator; experts first, starting with the least popular.
-        steps: steps of the window; at most the number of operators.
-        state: bytes per value of its master weight and moments.
-        weights: bytes per value of the weight that the model computes with.
+        sizes: number of values of each operator, experts first, from the least popular on.
+        steps: number of steps in the window; at most the number of operators.
+        state: bytes per value for master weight and moments together.
+        weights: bytes per value for the weight with which the model computes.
 
     Returns:
-        The positions of each step's operators.
+        For each step, the range of its operators' positions in ``sizes``.
 
     Examples:
         >>> plan_window([10] * 6, 3)
@@ -40,19 +40,19 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
 
 
 def choose_window(sizes: Sequence[int], most: int, *, state: int = 12, weights: int = 2) -> int:
-    """Return the smallest number of steps with which no step saves more than ``most`` bytes; if none is enough, the
-    number of operators. See ``plan_window`` for the other arguments.
+    """Return the smallest number of steps at which no step saves more than ``most`` bytes, or the number of operators
+    if there is none. See ``plan_window`` for the other arguments.
 
     Examples:
         >>> choose_window([10] * 6, 320)
         3
     """
-    steps = range(1, max(len(sizes), 1))  # the largest step never grows with the number of steps
+    steps = range(1, max(len(sizes), 1))  # bisection works, as more steps never enlarge the largest step
     return 1 + bisect_left(steps, 1, key=lambda n: int(_cut(sizes, n, most, state, weights) is not None))
 
 
 def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state: int = 12, weights: int = 2) -> int:
-    """Return the bytes that step ``at`` of a window saves: state * own + weights * later.
+    """Return the bytes that step ``at`` of a window saves: full state of its operators, and weights of later ones.
 
     Examples:
         >>> [step_bytes([10] * 6, plan_window([10] * 6, 3), at) for at in range(3)]
@@ -64,7 +64,7 @@ def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state:
 
 
 def _cut(sizes: Sequence[int], steps: int, most: int, state: int, weights: int) -> list[range] | None:
-    """Return ranges of at most ``most`` bytes per step, None if impossible; every step has an operator or more."""
+    """Return a range of at least one operator and at most ``most`` bytes per step, or None if that is impossible."""
     later, start, runs = sum(sizes), 0, []
     for left in range(steps, 0, -1):
         stop, own = start, 0
