@@ -1,1 +1,1 @@
-"""A deep learning recommendation model (DLRM, arXiv 1906.00091) whose repeated rows are looked up and computed once."""
+"""A deep learning recommendation model (DLRM, arXiv 1906.00091) that looks up and computes repeated rows only once."""

@@ -25,7 +25,7 @@ from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, Options
 
 
 def files_of(data: DataOptions) -> list[str]:
-    """Return the files that ``data.vocabularies`` names. A folder stands for its Parquet files."""
+    """Return the files that ``data.vocabularies`` names; for a folder, its Parquet files."""
     files = []
     for path in data.vocabularies:
         if not os.path.isdir(path):
@@ -39,7 +39,7 @@ def files_of(data: DataOptions) -> list[str]:
 
 
 def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
-    """Return the vocabularies that features name, by the column they were counted in; reads only what is needed."""
+    """Read only the vocabularies that features use, and return them by the column that was counted."""
     wanted = {feature.vocabulary for feature in options.features if feature.vocabulary}
     if not wanted:
         return {}
@@ -82,7 +82,7 @@ def _sized(feature: FeatureOptions, words: Vocabulary | None) -> FeatureOptions:
 
 
 def mapped(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
-    """Map values to vocabulary ids, for features that name a vocabulary."""
+    """Map values to vocabulary ids in the columns of features that have a vocabulary."""
     words = vocabularies_of(options)
     for feature in options.features:
         if not feature.vocabulary:
@@ -95,8 +95,8 @@ def mapped(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
 
 
 class Batches(Endless):
-    """Endless training batches; each rank gets its slice of every batch. ``rows``: a pipeline that replaces
-    ``data.paths``; ``held_out``: a pipeline of rows only for evaluation, which replaces ``data.held_out``.
+    """Endless training batches; each rank gets a slice of every batch. ``rows``: a pipeline that replaces
+    ``data.paths``; ``held_out``: a pipeline of evaluation rows, which replaces ``data.held_out``.
 
     The attribute ``pipeline`` is the pipeline of batches.
     """
@@ -152,7 +152,7 @@ class Batches(Endless):
         )  # fmt: skip
 
     def epoch(self) -> int:
-        """Return the number of steps of an epoch."""
+        """Return the number of steps in an epoch."""
         try:
             steps = len(self.loader)
         except TypeError as error:
@@ -162,7 +162,7 @@ class Batches(Endless):
         return steps
 
     def sample(self, count: int) -> Iterator[dict[str, Any]]:
-        """Yield the first ``count`` global batches, for inspection and not for training."""
+        """Yield the first ``count`` global batches, to compute statistics from them."""
         batch = None
         with self._loader(self.pipeline, 0, 1, plain=True) as loader:
             for batch in islice(loader, count):
@@ -181,7 +181,7 @@ class Batches(Endless):
             yield from loader
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Continue from the states that all ranks saved."""
+        """Continue from the positions that all ranks saved."""
         super().load_state_dict(states[self.group.rank] if len(states) == self.group.size else states)
 
 

@@ -1,4 +1,4 @@
-"""``DedupEmbeddings``: embedding tables for any model, which look up repeated rows of a batch only once."""
+"""``DedupEmbeddings``: embedding tables for any model. They look up repeated rows of a batch only once."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ class DedupEmbeddings(nn.Module):
     """Embeds features of batches with or without deduplicated groups: ``[rows, features, width]``, or ``[rows, sum of
     widths]`` if the tables' widths differ.
 
-    The tables are sharded over the ranks of a group. Deduplicated rows are looked up and sent once, and expanded last.
-    ``state_dict`` holds this rank's tables, with optimizer state if the optimizer is fused. Tables are parameters, so
-    DistributedDataParallel, ``to``, copies, weight averages and torch.compile handle them. Tables with a fused rule
-    never have a ``grad``: do not give them to ``torch.optim.Adagrad``, which would allocate state for them.
+    The tables are sharded over the ranks of a group. Deduplicated rows are looked up and sent once, and then expanded.
+    ``state_dict`` has this rank's tables, with optimizer state if the optimizer is fused. Tables are parameters, so
+    DistributedDataParallel, ``to``, copies, weight averages and torch.compile work. Tables with a fused rule never have
+    a ``grad``: do not pass them to ``torch.optim.Adagrad``, which would allocate state for them.
 
     Args:
-        features: columns, their tables, and their pooling, ``sum`` or ``mean``; see ``rows`` for custom poolings.
-        width: embedding width of tables whose features do not set one.
+        features: the columns with their tables and pooling, ``sum`` or ``mean``; for other poolings see ``rows``.
+        width: embedding width of tables whose features do not set a width.
         group: the ranks; None for all of torch.distributed, or this process as a single rank.
-        rule: the fused optimizer: ``step`` updates rows and no table gradients are allocated. None: tables are ordinary
-            parameters for any torch optimizer.
+        rule: the fused optimizer, with which ``step`` updates rows without allocating gradients of tables. None means
+            that tables are ordinary parameters for any torch optimizer.
         rate: the learning rate of the fused optimizer.
-        eps: added to square roots.
+        eps: number added to square roots by the fused optimizer.
         dtype: dtype of the tables.
-        backend: of fused tables: ``torch``, ``fbgemm``, or ``auto``, which uses fbgemm if it loads and supports the
-            request. Without a rule: ``torch``, or ``torchrec`` for its collections.
-        sharding: per table or for all: ``tables``, unsharded on one rank; ``rows`` or ``columns``, split over all
-            ranks; ``hot``, by rows, but frequent rows of tables that only sequences use are on every rank if that sends
-            less; ``auto``, ``hot`` for tables that cost more than a rank's share or fit on no rank.
-        costs: cost of a step, by table; None: the number of values.
-        frequencies: row frequencies by table, for ``hot`` and ``fast``; see ``frequencies``. Without them, low ids
-            count as more frequent.
-        planner: how unsharded tables are assigned to ranks: ``greedy``, or ``milp``, the optimum found by OR-tools.
-        memory: bytes of tables that a rank may hold; 0 for no limit.
-        fast: bytes of table data in memory or on the device, for the most frequent rows; other rows are in a file. 0:
-            keep all in memory. Results are bitwise the same. Needs a fused rule of torch.
-        slow: the folder of that file.
-        slow_cost: cost of a row in the file relative to one in memory, for the assignment of tables to ranks.
-        mean: divide table gradients by the number of ranks, as DistributedDataParallel does; for losses that are means
-            over a rank's rows.
+        backend: for fused tables ``torch``, ``fbgemm``, or ``auto``, which uses fbgemm if it loads and supports the
+            settings. Without a rule: ``torch``, or ``torchrec`` for torchrec's collections.
+        sharding: the sharding of all tables, or a dict by table. ``tables``: each table is on one rank. ``rows``,
+            ``columns``: split over all ranks. ``hot``: split by rows, but frequent rows of tables that only sequences
+            use are on every rank if ranks then send less. ``auto``: ``hot`` for tables that cost more than a rank's
+            share or do not fit on a rank, else ``tables``.
+        costs: cost of a training step, by table; None means the number of values.
+        frequencies: row frequencies by table, for ``hot`` and ``fast``. Without them, low ids count as more frequent.
+        planner: how to assign unsplit tables to ranks: ``greedy``, or ``milp`` for the optimum, which OR-tools finds.
+        memory: maximum bytes of tables on a rank; 0 for no limit.
+        fast: bytes of table data in memory or on the device, for the most frequent rows; other rows are in a file. 0
+            keeps all rows in memory. Results are bitwise the same. Needs a fused rule and the backend ``torch``.
+        slow: folder for the file.
+        slow_cost: cost of a row in the file relative to a row in memory, for the assignment of tables to ranks.
+        mean: whether to divide gradients of tables by the number of ranks, as DistributedDataParallel does, for losses
+            that are means over a rank's rows.
         seed: seed of the initial weights, which do not depend on the sharding.
         device: device of the tables.
 
-    ``waiting`` is True if fused gradients have arrived that no ``step`` has applied; ``left_behind`` is True if a torch
-    optimizer has made a step since.
+    ``waiting`` is True after a backward pass until ``step`` applies the fused gradients. ``left_behind`` is True if a
+    torch optimizer made a step in that time.
 
     Raises:
-        CedarError: tables do not fit; fbgemm or torchrec is requested but unusable; ``rowwise_adagrad`` by columns.
+        CedarError: tables do not fit, fbgemm or torchrec cannot be used, or ``rowwise_adagrad`` is split by columns.
 
     Examples:
         >>> made = DedupEmbeddings([FeatureOptions("item", 9), FeatureOptions("shop", 4)], 8, rule=None)
@@ -134,7 +134,7 @@ class DedupEmbeddings(nn.Module):
         watch(self)
 
     def _uses_fbgemm(self, backend: str, width: int) -> bool:
-        """Return whether fbgemm holds tables of this width; raise if ``backend`` is fbgemm and it cannot be loaded."""
+        """Return whether to use fbgemm for tables of this width. Raise if it is requested but cannot be loaded."""
         if backend == "torch":
             self.notes.append("tables: torch, as asked")
             return False
@@ -154,7 +154,7 @@ class DedupEmbeddings(nn.Module):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         """Return the sums, ``[bags, width]`` for each of ``bags``, which must be in the order of features."""
-        again = torch._C._current_graph_task_id() != -1  # in the backward pass: activation checkpointing recomputes it
+        again = torch._C._current_graph_task_id() != -1  # whether activation checkpointing recomputes the lookup
         learns = self.rule is not None and self.training and torch.is_grad_enabled()
         if learns and not again:
             self._check_taken()
@@ -181,8 +181,8 @@ class DedupEmbeddings(nn.Module):
         """Return the input of custom poolings, per feature: the sum of each list, ``[lists, width]``; for a sequence
         (``pooling="attention"``) the rows of all ids, concatenated, ``[ids, width]``.
 
-        For features in a deduplicated group, these are unique rows: ``batch[column].inverse_lookup`` is the unique row
-        of each row, and ``batch[column][column].offsets`` is where each list starts.
+        For features in a deduplicated group, the lists are those of unique rows. ``batch[column].inverse_lookup`` maps
+        each row to its unique row, and ``batch[column][column].offsets`` has the starts of the lists.
 
         Examples:
             >>> from cedar import JaggedTensor
@@ -198,8 +198,8 @@ class DedupEmbeddings(nn.Module):
         """Return the embeddings of a batch from a loader with ``format="torch"``.
 
         Raises:
-            CedarError: an id is not in its table; a list is longer than promised; a feature is a sequence; an optimizer
-                has made a step since the last backward pass without a call of ``step``.
+            CedarError: an id is not in its table, a list is longer than ``longest``, a feature is a sequence, or an
+                optimizer made a step since the last backward pass but ``step`` was not called.
         """
         if odd := [feature.column for feature in self.features if feature.sequence]:
             raise CedarError(
@@ -216,15 +216,15 @@ class DedupEmbeddings(nn.Module):
         return torch.cat([part if one is None else expand(part, one) for part, one in zip(parts, by, strict=True)], 1)
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Apply the fused optimizer, if any, after the backward passes of a step. All ranks must call it.
+        """Run the fused optimizer, if any, after the backward passes of a step. All ranks must call this method.
 
         Args:
-            scaler: the GradScaler that scaled the loss; call ``step`` before its ``update``. Gradients are divided by
-                its scale. If they are not finite on some rank, all ranks skip the update.
+            scaler: the GradScaler that scaled the loss; call ``step`` before ``scaler.update()``. ``step`` divides the
+                gradients by the scale. If they are not finite on some rank, all ranks skip the update.
 
         Raises:
-            CedarError: the loss was computed in float16 without a scaler; fbgemm has already updated the rows with
-                scaled gradients; another module uses a fused table as its weight.
+            CedarError: float16 autocast was used without a scaler, fbgemm has already updated the rows with scaled
+                gradients, or another module uses a fused table as its weight.
         """
         if self._saw_float16 and scaler is None:
             raise CedarError(
@@ -271,7 +271,7 @@ class DedupEmbeddings(nn.Module):
         )  # fmt: skip
 
     def _unscaled(self, scaler: torch.amp.GradScaler) -> bool:
-        """Divide the gradients by the scale, and return whether they are finite on all ranks."""
+        """Divide the gradients by the scaler's scale, and return whether they are finite on all ranks."""
         if self._fbgemm and scaler.is_enabled():
             raise CedarError(
                 "fbgemm has updated the rows in the backward pass with scaled gradients",
@@ -297,7 +297,7 @@ class DedupEmbeddings(nn.Module):
         return self.dtype if self.rule is None else torch.promote_types(self.dtype, torch.float32)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> DedupEmbeddings:
-        """Called by ``to``, ``cuda``, ``half`` and similar methods."""
+        """Convert or move the tables. ``to``, ``cuda``, ``half`` and similar methods call this."""
         like = fn(torch.zeros(0, dtype=self.dtype, device=self.device))
         for store in self._each():
             store.check(like.dtype)
@@ -315,7 +315,7 @@ class DedupEmbeddings(nn.Module):
         watch(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DedupEmbeddings:
-        """Copy without pending gradients, as copies of parameters are."""
+        """Copy the tables without pending gradients, as torch copies parameters without their gradients."""
         made = memo[id(self)] = type(self).__new__(type(self))
         made.__setstate__(copy.deepcopy(self.__dict__, memo))
         made._forget()
@@ -324,15 +324,15 @@ class DedupEmbeddings(nn.Module):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return this rank's weights and fused optimizer state as ``table.kind``, in row order. Changes to these
-        tensors before the next lookup take effect.
+        """Return this rank's weights and fused optimizer state, in row order, under names ``table.kind``. Changes to
+        these tensors before the next lookup change the tables.
         """
         for store in self.replicas.values():
             store.keep()
         return {name: value for store in self.stores.values() for name, value in store.state().items()}
 
     def saved(self) -> dict[str, Part]:
-        """Return the same as parts of whole tables for checkpoints, which any number of ranks can load."""
+        """Return ``state`` as parts of whole tables, for checkpoints that any number of ranks can load."""
         parts, state = {}, self.state()
         for one in self._own_pieces:
             piece = one.table

@@ -1,7 +1,7 @@
-"""fbgemm's table-batched embeddings, if the installed version loads with the installed torch.
+"""Uses fbgemm's table-batched embeddings, if the installed version loads with the installed torch.
 
-The wheels do not declare which torch they were built for, and loading fails with another one, so versions are compared
-first. fbgemm updates table rows in the backward pass.
+The wheels of fbgemm do not declare the torch version for which they were built, and fail to load with other versions.
+cedar therefore compares versions first. fbgemm updates table rows in the backward pass.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def mismatch(torch_version: str, fbgemm_version: str | None) -> str | None:
 
 @functools.cache
 def module_or_reason() -> tuple[Any, str | None]:
-    """Return (fbgemm's embedding module, None), or (None, the reason why it cannot be used)."""
+    """Return (fbgemm's embedding module, None), or (None, why it cannot be used)."""
     why = mismatch(torch.__version__, _installed())
     if why is not None:
         return None, why
@@ -95,16 +95,16 @@ RULES = {"rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "sgd": "EXACT_SGD"}
 
 
 class FbgemmTables(Tables):
-    """Float32 tables of one width; see ``TorchTables``. Each step may look up only once.
+    """Float32 tables of one width; see ``TorchTables``. A step may call ``lookup`` only once.
 
-    fbgemm sees them as a single table and all bags as bags of a single feature, so that features may have different
-    numbers of bags. Its own variable-batch support costs more on a CPU than the lookups.
+    For fbgemm, these are a single table, and all bags are bags of a single feature, so that features may have different
+    numbers of bags. fbgemm's own support for that costs more on a CPU than the lookups.
 
     Args:
         tables: at least one table, with unique names.
         width: values per row; must be a multiple of 4.
-        rule: ``rowwise_adagrad`` or ``sgd``; on the CPU fbgemm has no other suitable rule.
-        held: registers the weights, whose memory fbgemm updates; None: a new ``TableParameters``.
+        rule: ``rowwise_adagrad`` or ``sgd``; fbgemm has no other suitable rule on the CPU.
+        held: the module that registers the weights, whose memory fbgemm updates; None creates a ``TableParameters``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Row lookup frequencies, and which rows they place in memory (RecShard, arXiv 2201.10095) or on every rank (FlexShard,
+"""Row frequencies, and the choice of rows to keep in memory (RecShard, arXiv 2201.10095) or on every rank (FlexShard,
 arXiv 2301.02959).
 """
 
@@ -16,7 +16,7 @@ from cedar.trainers.common.group import cut
 from cedar.trainers.dlrm.inputs import Inputs, read_batch, rows_of
 from cedar.trainers.dlrm.options import FeatureOptions
 
-STEPS = 100  # points on a frequency curve that the solver may choose from, as in RecShard
+STEPS = 100  # number of points on a frequency curve from which the solver may choose, as in RecShard
 
 
 _ROWS = torch.zeros(0, dtype=torch.int64)
@@ -26,16 +26,16 @@ _ROWS = torch.zeros(0, dtype=torch.int64)
 class Frequency:
     """How often sampled batches look up each row of a table, most frequent first.
 
-    Rows that no sampled batch contains rank last, by ascending id, because vocabularies assign low ids to frequent
-    values. The chance that another step touches a row is estimated by leaving out each batch in turn (as in Good-Turing
-    estimation), from the number of other batches that contain the row.
+    Rows that no sampled batch contains come last, by ascending id, because vocabularies assign low ids to frequent
+    values. To estimate the probability that another step touches a row, each batch is left out in turn (as in
+    Good-Turing estimation), and the number of other batches that contain the row is used.
     """
 
     ids: torch.Tensor  # int64 ``[n]``
     touched: torch.Tensor  # float64 ``[n]``: probability that another step touches the row
     asking: torch.Tensor  # float64 ``[n]``: mean number of ranks per step that look the row up
     lookups: torch.Tensor  # float64 ``[n]``: mean number of lookups per step, over all ranks
-    unseen: float = 0.0  # expected number of other rows that a step touches
+    unseen: float = 0.0  # expected number of rows in no sampled batch that a step touches
     copied: torch.Tensor = _ROWS  # int64: rows that are replicated on every rank
 
     @classmethod
@@ -74,7 +74,7 @@ class Frequency:
         return cls(rows[order], touched, asking, lookups, float(numbers[1]) / count * (count > 1))
 
     def where(self, kept: torch.Tensor, first: int = 0, share: float = 1.0) -> Frequency:
-        """Restrict to the rows of a mask, renumbered from ``first``, and to a share of the unseen rows."""
+        """Keep only the rows of a mask, with ids relative to ``first``, and a share of the unseen rows."""
         ids, unseen = self.ids[kept] - first, self.unseen * share
         return Frequency(ids, self.touched[kept], self.asking[kept], self.lookups[kept], unseen, self.copied - first)
 
@@ -85,7 +85,7 @@ class Frequency:
         return float(self.touched[count:].sum()) + self.unseen * share
 
     def others(self, rows: int) -> int:
-        """Return the number of a table's rows that no batch contains."""
+        """Return how many of a table's rows no batch contains, not counting replicated rows."""
         return rows - len(self.ids) - int(((self.copied >= 0) & (self.copied < rows)).sum())
 
     def hottest(self, count: int, rows: int) -> torch.Tensor:
@@ -99,7 +99,7 @@ class Frequency:
 
 
 def counted(step: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the rows of a step in ascending order, their lookup counts, and how many ranks look each up."""
+    """Return the rows of a step in ascending order, with each row's number of lookups and of ranks that look it up."""
     rows, lookups = torch.unique(torch.cat(list(step)).cpu(), return_counts=True)
     return rows, lookups, torch.unique(torch.cat([torch.unique(ids) for ids in step]).cpu(), return_counts=True)[1]
 
@@ -110,8 +110,8 @@ NONE = Frequency(_ROWS, _ROWS.double(), _ROWS.double(), _ROWS.double())
 def frequencies(
     batches: Iterable[Mapping[str, Any] | Inputs], features: Sequence[FeatureOptions], ranks: int = 1
 ) -> dict[str, Frequency]:
-    """Compute row frequencies of each table from global batches of a loader with ``format="torch"``. Some dozens of
-    batches estimate to within a few percent which rows other batches touch.
+    """Compute row frequencies of each table from global batches of a loader with ``format="torch"``. With a few dozen
+    batches, estimates of which rows other batches touch are accurate to within a few percent.
 
     Args:
         ranks: number of ranks that share each batch.
@@ -132,12 +132,12 @@ def frequencies(
 
 
 def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: int) -> dict[str, int]:
-    """Return how many rows of each table fit, taking rows with the most value per byte first, and none without value.
+    """Return how many rows of each table fit in ``room``, if rows with the highest value per byte are chosen first.
 
-    The result is optimal except for the first row that no longer fits.
+    Rows without value are not chosen. The result is optimal except for the first row that does not fit.
 
     Args:
-        worth: value per byte of each table's rows, in descending order: float64 ``[n]``.
+        worth: for each table, value per byte of its rows in descending order, float64 ``[n]``.
         sizes: bytes of a row, by table.
         room: available bytes.
 
@@ -158,7 +158,7 @@ def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: in
 def in_memory(
     frequency: Mapping[str, Frequency], rows: Mapping[str, int], sizes: Mapping[str, int], room: int
 ) -> dict[str, torch.Tensor]:
-    """Return the rows of each table or piece that are kept in memory, int64.
+    """Return the rows of each table or piece to keep in memory, int64.
 
     Args:
         frequency: lookup frequencies by table.
@@ -177,7 +177,7 @@ def in_memory(
 
 
 def choices(one: Frequency, rows: int, cost: float, size: int, slow: float) -> list[tuple[float, int]]:
-    """Return options (cost, bytes in memory) for a table, at points that split its row touches into equal shares."""
+    """Return options (cost, bytes in memory) for a table, at points that divide its row touches into equal shares."""
     total = one.touched.cumsum(0)
     marks = torch.linspace(0, float(total[-1]) if len(total) else 0.0, STEPS + 1, dtype=torch.float64)
     counts = sorted({0, rows, *torch.searchsorted(total, marks).clamp(max=len(total)).tolist(), len(total)})
@@ -187,12 +187,12 @@ def choices(one: Frequency, rows: int, cost: float, size: int, slow: float) -> l
 def best_load(
     ways: Mapping[str, Sequence[tuple[float, int]]], room: float, cut: Mapping[str, int]
 ) -> Callable[[frozenset[str]], float]:
-    """Return a function that computes a rank's cost for a set of tables if the best of their rows are in memory.
+    """Return a function that maps a set of tables to the cost on one rank, with the best of their rows in memory.
 
     Args:
         ways: the ``choices`` of all tables.
         room: bytes of memory.
-        cut: tables that are split over ranks, and over how many; every rank holds a part of them.
+        cut: for tables that are split over ranks, the number of ranks; every rank has a part of these tables.
 
     Examples:
         >>> best_load({"a": [(9.0, 0), (3.0, 2), (2.0, 4)]}, 3, {})(frozenset("a"))
@@ -234,18 +234,18 @@ class Exchange:
     id: int = 4
 
     def by_rows(self, one: Frequency) -> torch.Tensor:
-        """Return the bytes if each row is on one rank: its id, the row and its gradient for each remote lookup."""
+        """Return the bytes if each row is on one rank. Each remote lookup sends the id, the row and its gradient."""
         return one.lookups * (self.id + 2 * self.row) * (self.ranks - 1) / self.ranks
 
     def by_copies(self, one: Frequency) -> torch.Tensor:
-        """Return the bytes if all ranks hold each row: gradients to the rank that sums them, and the sums to all."""
+        """Return the bytes if rows are on all ranks. Gradients are sent to the rank that sums them, and sums to all."""
         return (one.asking * (self.ranks - 1) / self.ranks + one.touched * (self.ranks - 1)) * (self.id + self.row)
 
 
 def rows_to_replicate(
     frequency: Mapping[str, Frequency], prices: Mapping[str, Exchange], sizes: Mapping[str, int], room: int
 ) -> dict[str, torch.Tensor]:
-    """Return the rows of each table to replicate: those whose replication sends less, most savings per byte first."""
+    """Return the rows of each table to replicate, in order of bytes saved per byte of memory, as many as fit."""
     saved = {name: prices[name].by_rows(one) - prices[name].by_copies(one) for name, one in frequency.items()}
     order = {name: torch.argsort(each, descending=True, stable=True) for name, each in saved.items()}
     counts = filled({name: saved[name][order[name]] / sizes[name] for name in frequency}, sizes, room)

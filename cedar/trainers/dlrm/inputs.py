@@ -1,4 +1,4 @@
-"""Converts a batch to the model's inputs: ids of unique rows, and the unique row of each row. Also checks ids."""
+"""Converts a batch to the model's inputs: ids of unique rows, and for each row its unique row. Also checks ids."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import Expansion, Windows, windows_of
 
-_MAX_FILES = 64  # largest number of files whose footers are read
+_MAX_FILES = 64  # maximum number of files whose footers are read
 
 
 @dataclass(frozen=True, eq=False)
 class Feature:
     """One feature of a batch."""
 
-    # its lists: of unique rows if it is in a deduplicated group, else of all rows; with ``windows``, one bag for each
-    # value that the lists share
+    # the feature's lists, of unique rows if it is in a deduplicated group, else of all rows; with ``windows``, one bag
+    # for each value that lists share
     bags: Bags
-    # the unique row of each row, one object for all features of a group; None without deduplication
+    # maps rows to unique rows, one object for all features of a group; None without deduplication
     by: Expansion | None
     windows: Windows | None = None  # for sliding lists: the values of each list
 
@@ -38,7 +38,7 @@ class Feature:
 
     @property
     def lists(self) -> int:
-        """The number of unique rows if the feature is in a group, else of all rows."""
+        """The number of lists: that of unique rows if the feature is in a group, else that of all rows."""
         return len(self.bags) if self.windows is None else len(self.windows)
 
     @property
@@ -148,7 +148,7 @@ def _not_in_one_group(option: FeatureOptions) -> CedarError:
 
 
 def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> None:
-    """Raise if an id is outside its table or a list is longer than promised. Synchronizes with the device only once."""
+    """Raise if an id is not in its table or a list is longer than ``longest``. Synchronizes with the device once."""
     limits = []
     for option, ids, offsets in seen:
         low, high = torch.aminmax(ids) if len(ids) else (offsets[0], offsets[0])  # 0, which every table has
@@ -180,8 +180,8 @@ def invalid_id(option: FeatureOptions, value: int, where: str = "") -> CedarErro
 
 
 def rows_of(inputs: Inputs, rows: range) -> Inputs:
-    """Return consecutive rows of a batch. If the expansion index is ascending, unique rows that are no longer needed
-    are dropped.
+    """Return consecutive rows of a batch. If the expansion index is ascending, drop unique rows that these rows do not
+    use.
     """
     known: dict[int, tuple[int, int, Expansion]] = {}
     features = []
@@ -215,8 +215,8 @@ def _bags_of(bags: Bags, start: int, stop: int) -> Bags:
 
 
 def check_footers(paths: str | Sequence[str], features: Iterable[FeatureOptions]) -> None:
-    """Compare the id ranges in Parquet footers with the tables. Files without statistics are skipped. ``features``:
-    only those with unmapped ids are checked.
+    """Raise if a Parquet footer shows ids outside the tables. Skip files without statistics. ``features``: only those
+    without a vocabulary are checked.
     """
     wanted = {f.column: f for f in features if f.ids == "asis" and not f.vocabulary}
     for path in [paths] if isinstance(paths, str) else paths:

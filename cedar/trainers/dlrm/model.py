@@ -22,8 +22,8 @@ from cedar.trainers.dlrm.unique import Expansion, on_lists, ranges, side_by_side
 
 
 class SequencePooling(nn.Module):
-    """Pools each list of vectors into one vector by attention; an empty list gives zeros. ``heads``: attention heads of
-    the transformer layer; 0 omits the layer.
+    """Pools each list of vectors into one vector by attention, and an empty list into zeros. ``heads``: attention heads
+    of the transformer layer; 0 omits the layer.
     """
 
     def __init__(self, width: int, heads: int = 0, dropout: float = 0.0) -> None:
@@ -70,7 +70,7 @@ class TransformerLayer(nn.Module):
 
 class Dot(nn.Module):
     """Map ``[rows, n, width]`` to the dot products of all pairs of the n vectors. ``first``: also output the first
-    vector, which is that of the dense features.
+    vector, which comes from the dense features.
     """
 
     def __init__(self, n: int, width: int, *, first: bool) -> None:
@@ -78,7 +78,7 @@ class Dot(nn.Module):
         self.first = first
         self.size = n * (n - 1) // 2 + (width if first else 0)
         pairs = torch.tril_indices(n, n, -1)
-        places = torch.full((n, n), pairs.shape[1])  # default: the zero that is padded after the last pair
+        places = torch.full((n, n), pairs.shape[1])  # by default, index of the zero that follows the last pair
         places[pairs[0], pairs[1]] = places[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
         self.register_buffer("pairs", pairs[0] * n + pairs[1], persistent=False)
         self.register_buffer("places", places.flatten(), persistent=False)
@@ -91,7 +91,7 @@ class Dot(nn.Module):
 
 
 class _Products(torch.autograd.Function):
-    """Pairwise products, whose symmetry lets one multiplication compute the gradient; autograd would need two."""
+    """Pairwise products. As they are symmetric, one multiplication computes the gradient; autograd would use two."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, pairs: torch.Tensor, places: torch.Tensor, first: bool) -> torch.Tensor:
@@ -198,14 +198,14 @@ class Model(nn.Module):
         return (self.fit[f"at {at}"](rows) if f"at {at}" in self.fit else rows), by
 
 
-SAMPLE = 4  # number of batches that statistics are computed from
-COUNTED = 32  # batches for row frequencies: 32 estimate the touched rows to within 2%, 4 to within 10%
+SAMPLE = 4  # number of batches from which statistics are computed
+COUNTED = 32  # batches for row frequencies; the estimate of touched rows is within 2% (10% with only 4 batches)
 
 
 def looked_at(
     options: Options, group: Group, sample: Callable[[int], Iterator[Inputs]]
 ) -> tuple[list[FeatureStatistics], dict[str, Frequency]]:
-    """Compute statistics of the first global batches for sharding tables; none if one rank holds all in memory."""
+    """Compute statistics of the first global batches, for sharding; none if a single rank has all rows in memory."""
     if group.size == 1 and not options.tables.fast:
         return [], {}
     batches = sample(COUNTED if options.tables.fast or options.tables.sharding in ("hot", "auto") else SAMPLE)
@@ -218,7 +218,7 @@ def tables_of(
     options: Options, group: Group, statistics: Sequence[FeatureStatistics],
     counted: Mapping[str, Frequency], device: torch.device,
 ) -> tuple[DedupEmbeddings, list[str]]:  # fmt: skip
-    """Return the tables and notes on what was chosen. All ranks have the same statistics and compute the same plan."""
+    """Return the tables, and notes about choices. All ranks have the same statistics and compute the same plan."""
     chosen, costs = options.tables, {feature.home: 0.0 for feature in options.features}
     widths = widths_of(options.features, options.model.width)
     for feature in statistics:
@@ -242,7 +242,7 @@ def tables_of(
 
 
 def dense_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
-    """Return the optimizer of all parameters except tables. Its state exists from the start, so it can be loaded."""
+    """Return the optimizer of all parameters except tables, with its state allocated, so that it can be loaded."""
     parameters = list(model.parameters())
     if options.rule == "sgd":
         return torch.optim.SGD(parameters, lr=options.rate)

@@ -21,12 +21,12 @@ class FeatureOptions:
     Args:
         column: the column in the data.
         rows: number of rows of its table: ids are 0 to rows - 1. Optional with a vocabulary.
-        table: name of its table, by default the column's; features with the same name share a table.
+        table: name of the feature's table, by default the column's name; features with the same name share a table.
         pooling: how a list becomes one vector: ``sum``, ``mean``, ``attention`` with a learned query, or
             ``transformer``, a transformer layer followed by attention.
-        longest: promised maximum length of a list; a longer list raises an error. 0: no promise.
+        longest: maximum length of a list; a longer list raises an error. 0 means no limit.
         weights: a column of lists of floats, one weight per id; needs ``sum``.
-        ids: ``asis``, or ``modulo``: use the non-negative remainder of ids divided by ``rows``.
+        ids: ``asis`` uses ids unchanged; ``modulo`` uses the non-negative remainder of division by ``rows``.
         missing: ``error`` rejects nulls; ``empty`` treats a null list as empty; ``oov``, with a vocabulary, treats a
             null value (not a null list) as out of vocabulary.
         vocabulary: the column whose vocabulary (in ``data.vocabularies``) maps values or strings to ids.
@@ -88,7 +88,7 @@ class DataOptions:
     label: str = "label"  # the column to predict: 0 or 1
     dense: tuple[str, ...] = ()  # numeric columns; nulls count as 0
     log: tuple[str, ...] = ()  # dense columns of counts: transformed by log(1 + max(x, 0))
-    batch: int = 2048  # rows per step over all ranks; must be a multiple of their number
+    batch: int = 2048  # rows per step over all ranks; must be a multiple of the number of ranks
     session: str = ""  # the column of session ids; shuffling keeps a session's rows together
     shuffle: bool = True  # shuffle sessions, or rows without a session column
     interleave: int = 1  # number of sessions that are interleaved

@@ -1,7 +1,7 @@
 """Rows that are replicated on every rank and looked up locally, as in FlexShard (arXiv 2301.02959).
 
-After the backward pass each rank sends its gradients of these rows to the one rank responsible for each row. That rank
-adds them up in the order of ranks and sends the sums to all ranks, so that all make bitwise the same update.
+For each row one rank is responsible. After the backward pass, all ranks send the row's gradients to this rank, which
+adds them in the order of ranks and sends the sum to all ranks, so that updates are bitwise the same on all ranks.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, 
 
 
 class Replicas(TorchTables):
-    """Tables of the replicated rows, in the order of ``ids``; see ``TorchTables``.
+    """This rank's copies of the replicated rows, in the order of ``ids``; see ``TorchTables``.
 
-    The table pieces reserve space for these rows, too. Rows are written back there when the state is requested, and
-    read again before the next lookup.
+    The pieces of the tables also have space for these rows. When the state is requested, the rows are written to the
+    pieces, and they are read again before the next lookup.
 
     Args:
         ids: the replicated rows of each table, int64 without duplicates.
         places: the pieces of each table, which must be split by rows.
-        store: this rank's pieces of this width; None: this rank has none.
+        store: this rank's pieces of this width; None if it has none.
         scale: factor of gradients.
     """
 
@@ -37,7 +37,7 @@ class Replicas(TorchTables):
     ) -> None:  # fmt: skip
         super().__init__([Table(name, len(rows)) for name, rows in ids.items()], width, **settings)
         self.store, self.group, self.scale = store, group, scale
-        self.fresh = False  # whether these rows are at least as recent as those in the pieces
+        self.fresh = False  # whether these copies are at least as recent as the rows in the pieces
         self.slots: dict[str, torch.Tensor] = {}
         # For each table: its pieces, the rows of this block that each piece holds, and their positions in the piece.
         self._homes: dict[str, list[tuple[TablePiece, torch.Tensor, torch.Tensor]]] = {}
@@ -100,7 +100,7 @@ class Replicas(TorchTables):
         self.fresh = True
 
     def _own_pieces(self) -> list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Return, for this rank's pieces: kind, values, the rows of this block in the piece, and their positions."""
+        """Return for each of this rank's pieces: kind, values, indices of its rows in this block and in the piece."""
         state = self.store.state() if self.store else {}
         return [
             (kind, state[f"{place.table.name}.{kind}"], own, rows)
@@ -111,7 +111,7 @@ class Replicas(TorchTables):
         ]
 
     def _to_all(self, rows: torch.Tensor, counts: Sequence[int], phase: str) -> torch.Tensor:
-        """Gather the rows of all ranks; ``counts`` is how many each rank has."""
+        """Gather the rows of all ranks. ``counts``: the number of rows of each rank."""
         size = self.group.size
         return self.group.exchange(torch.cat([rows] * size), [len(rows)] * size, counts, phase)
 

@@ -1,9 +1,9 @@
 """Sharding of tables over ranks: assigning tables or pieces to ranks, and exchanging ids and summed rows (RecD's O5).
 
-The most expensive table goes to the least loaded rank; moves and swaps follow while they lower the highest load.
-Alternatively a mixed-integer program is solved, as in RecShard (arXiv 2201.10095). A piece is a range of a table's
-rows, a range of its columns, or all of it. A rank requests only ids that a piece holds. Sums of row pieces are added in
-order; column pieces are concatenated.
+The greedy planner assigns the most expensive table to the least loaded rank, then moves and swaps tables while that
+lowers the highest load. The other planner solves a mixed-integer program, as in RecShard (arXiv 2201.10095). A piece is
+a range of a table's rows, a range of its columns, or the whole table. Ranks request only ids that are in a piece. Sums
+of row pieces are added in order; column pieces are concatenated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Load: TypeAlias = Callable[[frozenset[str]], float]
 
-_ID_COST = 7.0  # processing an id takes as long as this many values of touched rows
+_ID_COST = 7.0  # processing an id takes as long as processing this many values of touched rows
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def place(
 def _improved(
     sets: list[frozenset[str]], costs: Mapping[str, float], sizes: Mapping[str, int], memory: int, load: Load | None
 ) -> bool:
-    """Move a table from the most loaded rank, or swap one with it, if that lowers the higher of both loads."""
+    """Move a table away from the most loaded rank, or swap it for another, if that lowers the higher of both loads."""
     weigh = load or (lambda names: sum(costs[name] for name in sorted(names)))
     loads, used = [weigh(names) for names in sets], [sum(sizes[name] for name in names) for names in sets]
     top = max(range(len(sets)), key=lambda rank: (loads[rank], -rank))
@@ -136,7 +136,7 @@ def _improved(
     return False
 
 
-_COST_SCALE = 1_000_000  # the solver needs integers: costs are in millionths of the largest cost
+_COST_SCALE = 1_000_000  # costs are in millionths of the largest cost, since the solver needs integers
 
 
 def place_exactly(
@@ -206,13 +206,13 @@ class TablePiece:
 
 
 class ShardedTables:
-    """Looks up tables whose pieces are each held by one rank; every rank looks up all of them.
+    """Looks up tables whose pieces are on different ranks. Every rank looks up ids in all tables.
 
     Args:
         stores: this rank's pieces, by width.
         places: all pieces by table, in the order of rows or columns.
         features: options in the order of the bags.
-        dtype: dtype of rows when sent.
+        dtype: dtype in which rows are sent.
         scale: factor of the gradients that ranks send.
         replicas: replicated rows by width, looked up locally; only for features whose ids are looked up one by one.
     """
@@ -281,7 +281,7 @@ class ShardedTables:
         return whole
 
     def _send(self, asked: Sequence[Bags], table: Any, firsts: Sequence[int]) -> tuple[list[Any], list[Any]]:
-        """Exchange requests, and return those to this rank, by rank: (lengths, ids) of each piece, and weights."""
+        """Exchange requests. Return those to this rank, by sender: (lengths, ids) of each piece, and weights."""
         group, me = self.group, self.group.rank
         ranges = [range(a, b) for a, b in pairwise(firsts)]
         mine = ranges[me]
@@ -330,7 +330,7 @@ class ShardedTables:
 
 
 def _bags_of_piece(bags: Bags, piece: Table, *, single: bool) -> tuple[Bags, torch.Tensor | None]:
-    """Return the part of the bags that a piece holds; for bags of one id also the positions of the remaining ids."""
+    """Return the bags' ids that are in a piece. For bags of one id, also return the positions of these ids."""
     if not piece.of or piece.rows == piece.whole[0]:
         return Bags(piece.name, bags.ids, bags.offsets, bags.weights), None
     first = piece.start[0]

@@ -34,10 +34,10 @@ class Spread:
     Attributes:
         places: the pieces of each table.
         shared: the replicated rows, by table.
-        near: the rows of this rank's pieces that are in memory, by piece; None: all.
-        sent: bytes that ranks send per step for tables with replicated rows.
-        far: for each rank, the expected number of rows in its file that a step touches, from the sampled batches.
-        notes: what was chosen, with reasons.
+        near: the rows of this rank's pieces that are in memory, by piece; None if all are.
+        sent: bytes that all ranks send per step for tables with replicated rows.
+        far: for each rank, the expected number of rows in its file that a step touches, estimated from sampled batches.
+        notes: the choices, with reasons.
 
     Raises:
         CedarError: tables do not fit, or the rule does not support the plan.
@@ -113,8 +113,8 @@ class Spread:
     def _assign_tables(
         self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
     ) -> dict[str, int]:
-        """Return the rank of each table. A table's cost depends on which of its rows are in memory, and so on the other
-        tables of its rank. The initial costs assume that all ranks share one memory.
+        """Return the rank of each table. A table's cost depends on which of its rows are in memory, and so on which
+        other tables its rank has. The initial costs assume that all ranks share one memory.
         """
         ways, load = None, None
         if fast:

@@ -1,4 +1,4 @@
-"""Embedding tables in torch: all in one memory block, looked up together; an update touches only a batch's rows.
+"""Embedding tables in torch, all in one block of memory. A lookup reads all tables; an update touches a batch's rows.
 
 The full gradient of a table is never allocated. A batch's ids are sorted; a row's gradient is the sum of the gradients
 of the bags that contain it, computed as an embedding bag over those gradients. Rounding to float16 is stochastic but
@@ -114,8 +114,8 @@ class TableParameters(nn.Module):
     """Named parameters, whose names may contain dots, that FSDP must not shard.
 
     Args:
-        fused: the enclosing module saves their state, under other names.
-        alone: there is a single rank; parameters that are not fused may then be sharded.
+        fused: whether the enclosing module saves the tables' state, under other names.
+        alone: whether there is a single rank, so that FSDP may shard parameters that are not fused.
     """
 
     def __init__(self, *, fused: bool = True, alone: bool = True) -> None:
@@ -165,8 +165,8 @@ def sharding_error(what: str) -> CedarError:
 
 
 class Tables:
-    """Interface of all table implementations. Their weights are parameters in ``held``, which the enclosing module
-    registers. Every lookup reads them from there, because other code may replace them.
+    """Interface of all table implementations. The weights are parameters in ``held``, which the enclosing module
+    registers. Every lookup gets the parameters from ``held``, because other code may replace them.
     """
 
     tables: tuple[Table, ...]
@@ -196,7 +196,7 @@ class Tables:
         """Move the remaining state after the weights in ``held`` have changed device or dtype."""
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return weights and optimizer state as ``table.kind``. Writing to these tensors changes the tables."""
+        """Return weights and optimizer state, named ``table.kind``. Writing to these tensors changes the tables."""
         raise NotImplementedError
 
 
@@ -403,7 +403,7 @@ def copy_error(what: str) -> CedarError:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
-    """Return zeros. Large CPU tensors use huge pages if the system has them: rows are read at random, and a page-table
+    """Return zeros. Large CPU tensors use huge pages if available, because rows are read at random, and a page-table
     lookup takes as long as the read itself.
     """
     size = math.prod(shape) * dtype.itemsize
@@ -481,7 +481,7 @@ class _Lookup(torch.autograd.Function):
 
 
 def merged(pending: list[tuple[Bags, torch.Tensor]]) -> list[Any]:
-    """Merge the pending gradients of several lookups, so that a row in more than one lookup is updated once."""
+    """Merge the pending gradients of several lookups, so that a row in several lookups is updated only once."""
     if not pending:
         return []
     bags, gradients = zip(*pending, strict=True)

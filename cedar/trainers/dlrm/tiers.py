@@ -22,12 +22,12 @@ from cedar.trainers.dlrm.tables import Table, TorchTables, copy_error
 
 
 class TieredTables(TorchTables):
-    """Two-tier tables; see ``TorchTables``. The file has space for all rows. When the state is requested, rows in
-    memory are written to the file and read again later, so the state is in row order and may be modified.
+    """Tables in two tiers; see ``TorchTables``. The file has space for all rows. When the state is requested, rows in
+    memory are written to the file, and read again later, so that the state is in row order and can be modified.
 
     Args:
         hot: for each table, the rows that are in memory, int64 without duplicates.
-        folder: folder of the file, which has no name and disappears with the process.
+        folder: folder of the file, which has no name and is deleted when the process ends.
 
     Raises:
         CedarError: the disk has too little space.
@@ -126,7 +126,7 @@ class TieredTables(TorchTables):
 
 
 def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Tensor:
-    """Return zeros backed by an unnamed file whose disk space is allocated up front.
+    """Return zeros in an unnamed memory-mapped file whose disk space is allocated immediately.
 
     Raises:
         CedarError: the disk has too little space, or the folder cannot be created.
@@ -137,7 +137,7 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Ten
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk raises here; later it is SIGBUS
+            os.posix_fallocate(file.fileno(), 0, size)  # raises if the disk is full, which later would be SIGBUS
             memory = mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise CedarError(

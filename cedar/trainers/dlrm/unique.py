@@ -111,7 +111,7 @@ class _SideBySide(torch.autograd.Function):
 
 
 def tells_apart(module: nn.Module) -> str:
-    """Return why a module in training may treat equal rows differently or depend on how often a row occurs.
+    """Return why a module in training may treat equal rows differently, or depend on how often a row occurs.
 
     Calls of torch.nn.functional inside a module are not detected.
 
@@ -144,10 +144,10 @@ def on_lists(
     Args:
         module: maps lists, ``[total, width]`` with ``offsets`` ``[lists + 1]``, to ``[lists, ...]``.
         by: the unique list of each row; None if there is one list per row.
-        anyway: always use unique lists: equal rows then share a dropout mask, and statistics count each once.
+        anyway: always use unique lists, so that equal rows share a dropout mask, and statistics count them once.
 
     Returns:
-        The results, and the expansion that is still to be applied; None if there is one result per row.
+        The results, and the expansion to apply to them, which is None if there is already one result per row.
 
     Examples:
         >>> mean = lambda rows, offsets: torch.stack([part.mean(0) for part in rows.split(offsets.diff().tolist())])
@@ -195,12 +195,12 @@ class Windows:
 
     @cached_property
     def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(values of each list, offsets of lists), in the form of an embedding bag."""
+        """Indices of the values of all lists, and the lists' offsets, as an embedding bag takes them."""
         return ranges(self.starts, self.lengths)
 
     @cached_property
     def around(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(lists that contain each value, offsets of values); they are consecutive because starts and ends ascend."""
+        """Indices of the lists that contain each value (consecutive, as starts and ends ascend), and their offsets."""
         values = torch.arange(self.total, device=self.starts.device)
         first = torch.searchsorted(self.ends, values, right=True)
         return ranges(first, torch.searchsorted(self.starts, values, right=True) - first)

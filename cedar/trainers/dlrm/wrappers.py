@@ -1,4 +1,4 @@
-"""Handles torch wrappers around a model with sharded tables: excludes the tables from DDP, and rejects other wrappers.
+"""Handles torch wrappers around a model with sharded tables: excludes the tables from DDP, rejects other wrappers.
 
 DistributedDataParallel and FSDP assume that parameters with the same name are copies on all ranks. Sharded tables hold
 different rows on each rank under one name, and cedar already exchanges their gradients.
@@ -54,7 +54,7 @@ def _tables_of(optimizer: torch.optim.Optimizer) -> list[DedupEmbeddings]:
 
 
 def _stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Note that an optimizer made a step. One that has tables is of their model; another may be of any model."""
+    """Record that an optimizer made a step. Without any tables, the optimizer may belong to any of the models."""
     waiting = [each for each in _alive if each.waiting]
     if waiting:
         own = _tables_of(optimizer)
@@ -63,7 +63,7 @@ def _stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _wrapped(parent: nn.Module, name: str, module: nn.Module | None) -> None:
-    """Called whenever a module is registered in another. DDP does that before it broadcasts rank 0's parameters."""
+    """Detect wrappers. Called when a module is registered in another; DDP does so before it broadcasts parameters."""
     if name not in ("module", "_fsdp_wrapped_module") or module is None:
         return
     if isinstance(parent, DistributedDataParallel):
