@@ -138,7 +138,8 @@ def report(pipeline: cedar.Pipeline, executor: str, train: float = 0.0) -> Any:
         assert f"RUN    {found.summary}" in re.sub(r"\n +", " ", loader.explain()), "one rate"
     assert found.summary.startswith(f"{found.rows / found.seconds:,.0f} rows/s")
     workers = 1 if executor == "inline" else 2
-    assert sum(line.seconds for line in found.workers_time) == pytest.approx(workers * found.seconds, rel=NEAR)
+    # A task that waits for a core at the end of the run adds to its worker's time what no delivery counts.
+    assert sum(line.seconds for line in found.workers_time) == pytest.approx(workers * found.seconds, rel=4 * NEAR)
     assert sum(found.loader_time.values()) == pytest.approx(found.seconds, rel=NEAR)
     return found
 
