@@ -1,1 +1,1 @@
-"""A trainer for mixtures of experts: replicas follow popularity at every step, optimizer state never moves."""
+"""A trainer for mixtures of experts. Replicas follow popularity at every step, and optimizer state never moves."""

@@ -15,15 +15,15 @@ from cedar.trainers.moe.options import DataOptions
 class Batches(Endless):
     """Endless global batches, int64 ``[batch, length + 1]``.
 
-    Every rank reads all of them and trains on its slice. Row counts are unknown until the text is packed, so each rank
-    would have to read everything anyway. The batch size need not be a multiple of the ranks, and one state is valid for
-    any number of ranks.
+    Every rank reads all batches and trains on its slice of each. Row counts are unknown until the text is packed, so
+    each rank would have to read everything anyway. The batch size need not be a multiple of the number of ranks, and a
+    saved state is valid for any number of ranks.
 
     Args:
         options: the text and how to cut it into rows.
         seed: seed of the run.
         device: device of the batches; the loader copies them to a GPU ahead of time.
-        serve: address to serve the loader's status at; "" for none.
+        serve: address at which to serve the loader's status; "" for none.
     """
 
     def __init__(self, options: DataOptions, seed: int, device: torch.device | None = None, serve: str = "") -> None:

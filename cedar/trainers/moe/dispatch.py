@@ -1,7 +1,7 @@
-"""Plans which replica each token goes to, which tokens are dropped, and how many rows each rank sends to each other.
+"""Plans the replica that computes each token, which tokens are dropped, and how many rows ranks send to each other.
 
-Everything is computed from one table that every rank has, the number of tokens per expert and rank, so ranks need not
-exchange sizes. Rows are gathered by index, and so are their gradients: without scatter, sums have a fixed order.
+Every rank computes the plan from the number of tokens per expert and rank, which all ranks have, so ranks need not
+exchange sizes. Rows and their gradients are gathered by index, not scattered, so that sums have a fixed order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cedar.trainers.moe.placement import Placement
 
 
 def take_rows(rows: torch.Tensor, index: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
-    """Return ``rows[index]``; ``back`` lists the results that came from each row.
+    """Return ``rows[index]``. The backward pass uses ``back``, the positions in the result that hold each row.
 
     Args:
         rows: ``[n, width]``.
         index: int64 ``[m]``; the value ``n`` selects a row of zeros.
-        back: int64 ``[n, k]``: the positions in ``index`` that hold each row; ``m`` means none. The gradient of a row
-            is the sum over k, in that order.
+        back: int64 ``[n, k]``: the positions in ``index`` of each row; ``m`` means none. The gradient of a row is the
+            sum over k, in that order.
 
     Returns:
         ``[m, width]``.
@@ -61,13 +61,13 @@ Drop = Literal["position", "probability"]
 
 @dataclass(frozen=True)
 class Dispatch:
-    """The plan to send this rank's copies of tokens (one per selected expert) to their experts and back."""
+    """The plan for sending this rank's copies of tokens (one per selected expert) to their experts and back."""
 
     copies: torch.Tensor  # int64 ``[sent]``: the kept copies, in the order of sending
     places: torch.Tensor  # int64 ``[tokens, k]``: each copy's position in that order; ``sent`` if it was dropped
     send: list[int]
     receive: list[int]
-    order: torch.Tensor  # int64 ``[received]``: permutes received rows from rank-major to expert-major order
+    order: torch.Tensor  # int64 ``[received]``: permutes received rows, ordered by rank, to the order of experts
     undo: torch.Tensor  # int64 ``[received]``: the inverse of ``order``
     rows: list[int]  # number of rows of each of this rank's experts
     kept: torch.Tensor  # int64 ``[ranks, experts]``: number of kept copies of each rank
@@ -93,7 +93,7 @@ def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -
 
 
 def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.Tensor:
-    """Return how many copies of each rank an expert keeps if there are more than its limit.
+    """Return how many copies of each rank each expert keeps, if there are more copies than its limit.
 
     ``position``: keep the copies of the lowest ranks first (Switch Transformers, arXiv 2101.03961). ``probability``:
     each rank keeps its share, rounded by largest remainders (Hamilton's method; ties go to the lowest rank); the rank
@@ -127,12 +127,12 @@ def plan_dispatch(
 ) -> Dispatch:  # fmt: skip
     """Plan the route of every copy of a token.
 
-    The kept copies of an expert are numbered across ranks, and copy g goes to replica g mod r. The loads of replicas
-    therefore differ by at most one.
+    The kept copies of an expert are numbered across ranks, and copy g goes to replica g mod r (of r replicas), so the
+    loads of replicas differ by at most one.
 
     Args:
         experts: int64 ``[tokens, k]``: the experts of this rank's tokens.
-        gates: ``[tokens, k]``: gate values, which ``drop="probability"`` ranks copies by.
+        gates: ``[tokens, k]``: gate values, by which ``drop="probability"`` ranks copies.
         counts: int64 ``[ranks, experts]`` on the CPU: number of copies per rank and expert.
         capacity: limit of a slot relative to an even share; None: drop nothing.
     """
@@ -168,7 +168,7 @@ def _sizes(
     kept: torch.Tensor, before: torch.Tensor, replicas: torch.Tensor, first: torch.Tensor, placement: Placement,
     rank: int,
 ) -> tuple[list[int], torch.Tensor, list[int]]:  # fmt: skip
-    """Return the rows sent to each rank, the rows by sender and own expert, and the rows of each own expert."""
+    """Return row counts: sent to each rank; received by sender and local expert; and of each local expert."""
     of = torch.tensor(placement.experts)
     replica = torch.arange(len(of)) - first[of]
     begin, end, r = before[:, of], (before + kept)[:, of], replicas[of]
@@ -187,7 +187,7 @@ def _ceil_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _regroup(own: torch.Tensor) -> torch.Tensor:
-    """Return the indices that read blocks, stored row by row in a table, column by column."""
+    """Return the indices that reorder blocks, stored row by row in a table, to column by column."""
     lengths = own.flatten()
     starts = (lengths.cumsum(0) - lengths).view(own.shape).T.flatten()
     return spans(starts, own.T.flatten())

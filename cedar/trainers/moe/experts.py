@@ -137,8 +137,8 @@ def grouped_products(device: torch.device, dtype: torch.dtype, *widths: int) -> 
 
 
 class Experts:
-    """Computes experts from rows of weights. ``make``: builds an expert from its number; all have one class and the
-    same parameter shapes, and no buffers. A method ``grouped`` computes many at once, where the device supports it.
+    """Computes experts whose weights are rows of a tensor. ``make``: builds an expert from its number; all experts have
+    one class, equal parameter shapes, and no buffers. A method ``grouped`` computes many experts in one operation.
     """
 
     def __init__(self, make: Callable[[int], nn.Module]) -> None:
@@ -156,7 +156,7 @@ class Experts:
         self.size = sum(parameter.numel() for parameter in named.values())
 
     def __getattr__(self, name: str) -> nn.Module:
-        """Return the module for "3" in "experts.3.up": torch.distributed.checkpoint reads it as an attribute."""
+        """Return the module for "3" in "experts.3.up", because torch.distributed.checkpoint gets it as an attribute."""
         if not name.isdecimal():
             raise AttributeError(name)
         return self.module
@@ -184,8 +184,8 @@ class Experts:
             tokens: ``[sum(rows), width]``, grouped by expert.
             rows: number of tokens of each expert; may be 0.
             weights: ``[experts, size]``.
-            still: experts whose weights need no gradient; the loop does not compute it.
-            grouped: whether to compute many at once; None: if that is faster.
+            still: experts whose weights need no gradient, which the loop then does not compute.
+            grouped: whether to compute all experts in one operation; None: if that is faster.
 
         Examples:
             >>> experts = Experts(lambda number: FeedForward(3, 4))

@@ -1,7 +1,7 @@
-"""Sends rows from the ranks that hold them to the slices of the optimizer, and to the ranks that hold them next.
+"""Sends experts' gradients and weights (rows) from the ranks that have them to optimizer slices and to other ranks.
 
-Each rank that holds a row sends every rank its slice of the row's gradient, and the receiver sums them. SYMI (arXiv
-2504.19925) first all-reduces over the ranks that hold a row, which never sends less.
+Each rank that has a row sends a slice of the row's gradient to every rank, and the receivers sum the slices. SYMI
+(arXiv 2504.19925) first all-reduces over the ranks that have a row, which never sends fewer bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Hosts = Sequence[Sequence[int]]
 
 
 def slices(sums: torch.Tensor, hosts: Hosts, group: Group, phase: str) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
-    """Return this rank's slices of the rows of all ranks.
+    """Return this rank's slices of the rows that all ranks have.
 
     Args:
-        sums: ``[held, ranks * width]``: the rows that this rank holds, in the order of ``hosts``.
-        hosts: the rows that each rank holds.
-        phase: the phase to count bytes and seconds under.
+        sums: ``[held, ranks * width]``: the rows that this rank has, in the order of ``hosts``.
+        hosts: for each rank, the rows that it has.
+        phase: the phase under which bytes and seconds are counted.
 
     Returns:
         (rows, their slices ``[rows, width]``) from each rank, in the order of ranks.
@@ -32,7 +32,7 @@ def slices(sums: torch.Tensor, hosts: Hosts, group: Group, phase: str) -> Iterat
 def slices_from_one(
     values: torch.Tensor, hosts: Hosts, rows: Collection[int], group: Group, phase: str
 ) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
-    """Return this rank's slices of the requested rows, each from one of the ranks that hold it; see ``slices``."""
+    """Return this rank's slices of the requested rows, each from one of the ranks that have the row; see ``slices``."""
     holders, ranks = _holders(hosts), range(group.size)
     sent = [
         [[row for row in hosted if row in rows and source_of(holders[row], to) == rank] for to in ranks]
@@ -42,7 +42,7 @@ def slices_from_one(
 
 
 def moved_rows(values: torch.Tensor, before: Hosts, after: Hosts, group: Group, phase: str) -> torch.Tensor:
-    """Return the rows that this rank holds ``after``, ``[held, size]``, from the ``values`` it held ``before``."""
+    """Return the rows that this rank has under ``after``, ``[held, size]``. ``values``: its rows under ``before``."""
     holders, place = _holders(before), {row: at for at, row in enumerate(before[group.rank])}
 
     def sent(source: int, to: int) -> list[int]:
@@ -57,7 +57,7 @@ def moved_rows(values: torch.Tensor, before: Hosts, after: Hosts, group: Group, 
 
 
 def _holders(hosts: Hosts) -> dict[int, list[int]]:
-    """Return the ranks that hold each row, in ascending order."""
+    """Return the ranks that have each row, in ascending order."""
     holders: dict[int, list[int]] = {}
     for rank, rows in enumerate(hosts):
         for row in rows:
@@ -79,7 +79,7 @@ def _exchanged(
 
 
 def source_of(holders: Sequence[int], rank: int) -> int:
-    """Return which of the ranks that hold a row, ascending, sends ``rank`` its slice (SYMI's Algorithm 2).
+    """Return which of the ranks that have a row, ascending, sends ``rank`` its slice (SYMI's Algorithm 2).
 
     Examples:
         >>> [source_of([1, 2], rank) for rank in range(4)]

@@ -47,12 +47,12 @@ class SymiMoE(nn.Module):
         aux_loss: weight of the balancing loss; see ``auxiliary_loss``.
         z_loss: weight of the loss on large logits.
         bias_rate: change of the router's ``bias`` per step in loss-free balancing.
-        rates: factor on the learning rate of each expert; empty for 1.
-        decays: factor on the weight decay of each expert; empty for 1.
-        name: name to count bytes and seconds under.
+        rates: for each expert, a factor on the learning rate; empty for 1.
+        decays: for each expert, a factor on the weight decay; empty for 1.
+        name: name under which bytes and seconds are counted.
 
     Raises:
-        CedarError: there are fewer slots than experts; the policy ``oracle`` on several ranks.
+        CedarError: there are fewer slots than experts, or the policy is ``oracle`` on several ranks.
 
     Examples:
         >>> from cedar.trainers.moe.experts import Router
@@ -90,7 +90,7 @@ class SymiMoE(nn.Module):
         self.basis: Basis = self.policy.start(self.count)
         self.placement = self.place()
         self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in self.local_experts]))
-        self.awaited: Basis | None = None  # the basis to apply at the next call
+        self.awaited: Basis | None = None  # a loaded basis, which the next call applies
         self.still: frozenset[int] = frozenset()  # indices of this rank's experts that need no gradient
         self.clear()
 
@@ -104,13 +104,13 @@ class SymiMoE(nn.Module):
         return place(self.basis, self.group.size, self.slots, self.rule)
 
     def follow(self, step: int) -> None:
-        """Update bias and placement from the counted tokens. Afterwards, call ``hold`` with this rank's weights."""
+        """Update the router's bias and the placement from token counts. Then call ``hold`` with the new weights."""
         if self.bias_rate:
             self.router.balance(self.counts, self.bias_rate)
         self.place_by(self.policy.follow(self.basis, self.counts.tolist(), step))
 
     def place_by(self, basis: Basis) -> None:
-        """Apply a basis to this layer, and move its copies. Afterwards, call ``hold`` with this rank's weights."""
+        """Apply a basis to this layer and to its copies. Then call ``hold`` with the new weights of this rank."""
         self.basis, self.awaited = basis, None
         self.placement = self.place()
         for follower in followers(self):
@@ -131,7 +131,7 @@ class SymiMoE(nn.Module):
         if old.shape == weights.shape and old.dtype == weights.dtype:
             with torch.no_grad():
                 old.copy_(weights)
-        else:  # a new shape needs a new parameter: graphs of earlier steps may use the old one
+        else:  # a new shape needs a new parameter, as graphs of earlier steps may use the old one
             self.weights = nn.Parameter(weights.clone(), requires_grad=old.requires_grad)
             if (reported := _listeners.get(self)) is not None and (tell := reported()) is not None:
                 tell()
@@ -150,8 +150,8 @@ class SymiMoE(nn.Module):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Map tokens ``[..., width]`` to outputs of the same shape. A token that all its experts dropped gets zeros
-        plus the shared experts' output.
+        """Map tokens ``[..., width]`` to outputs of the same shape. If all experts of a token drop it, its output is
+        that of the shared experts, or zeros.
 
         In training, copies are counted in ``counts`` and ``kept``, and this rank's part of the router loss is appended
         to ``losses``. Both happen after the computation, so a failed call changes nothing.
@@ -191,7 +191,7 @@ class SymiMoE(nn.Module):
         return self.router(flat)  # type: ignore[no-any-return]
 
     def _count(self, routing: Routing) -> torch.Tensor:
-        """Return the copies per rank and expert. The same exchange compares the placements of all ranks."""
+        """Return the number of copies per rank and expert. The same exchange compares the placements of all ranks."""
         own = torch.bincount(routing.experts.flatten(), minlength=self.count)
         same = torch.tensor([self.placement.digest], device=own.device)
         table = self.group.gather(torch.cat([own, same]), f"counts {self.name}").cpu()
@@ -206,7 +206,7 @@ class SymiMoE(nn.Module):
     def _account(
         self, out: torch.Tensor, routing: Routing, counts: torch.Tensor, way: Dispatch
     ) -> torch.Tensor:  # fmt: skip
-        """Count the copies and record the router's loss, but not when activation checkpointing recomputes a call."""
+        """Count copies and record the router's loss, unless activation checkpointing recomputes a call."""
         loss = out.new_zeros((), dtype=routing.logits.dtype)
         if self.aux_loss:
             loss = loss + self.aux_loss * auxiliary_loss(routing, counts)
@@ -224,7 +224,7 @@ class SymiMoE(nn.Module):
         return out
 
     def _recomputed(self, out: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        """Attach the gradient of the first call's loss. Backward passes start with the last call."""
+        """Attach the gradient of the original call's loss. The backward pass recomputes the last call first."""
         ready = [at for at, first in enumerate(self.unused) if first.grad is not None]
         if not ready or not torch.is_grad_enabled():
             return out
@@ -240,7 +240,7 @@ class SymiMoE(nn.Module):
         with self.group.meter.timing(f"experts {self.name}"):
             answers = self.experts.outputs(ordered, way.rows, self.weights, self.still)
         answers = take_rows(answers, way.undo, way.order[:, None])
-        anchor = self.weights if self.weights.requires_grad else None  # identical on all ranks, unlike answers
+        anchor = self.weights if self.weights.requires_grad else None  # the same choice on all ranks
         home = exchange_rows(answers, self.group, way.receive, way.send, phases, anchor=anchor)
         own = take_rows(home, way.places.flatten(), way.copies[:, None]).view(len(flat), k, width)
         gates = routing.gates.to(flat.dtype)
@@ -298,7 +298,7 @@ class SymiMoE(nn.Module):
 
 
 class _Attach(torch.autograd.Function):
-    """Identity whose backward pass also gives a loss its gradient."""
+    """Identity function whose backward pass also passes a gradient to a loss."""
 
     @staticmethod
     def forward(ctx: Any, out: torch.Tensor, _loss: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -320,7 +320,7 @@ def followers(layer: SymiMoE) -> list[SymiMoE]:
 
 
 def lead(layer: SymiMoE, tell: Callable[[], None]) -> None:
-    """Detach a layer from its original, since it is trained. ``tell``: method to call for a new parameter."""
+    """Mark a layer as trained, so that it follows no original. ``tell``: called if its parameter is replaced."""
     _originals.pop(layer, None)
     _listeners[layer] = WeakMethod(tell)
 

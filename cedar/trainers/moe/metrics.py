@@ -30,9 +30,9 @@ class LayerRecord:
     entropy: float  # normalized entropy of popularity: 1 if all are equal, 0 if one gets all
     peak: float  # largest popularity divided by the mean
     replicas: tuple[int, ...]  # number of replicas of each expert
-    moved: int  # replicas that the next step assigns to other experts
+    moved: int  # number of replicas that the next step assigns to other experts
     sent: dict[str, int] = field(default_factory=dict)  # bytes sent by all ranks, by phase
-    # seconds on rank 0, by phase; on a GPU the time to launch the work
+    # seconds on rank 0, by phase; on a GPU, the time for launching kernels
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -81,7 +81,7 @@ def popularity(counts: Sequence[int]) -> tuple[float, float]:
 
 
 def by_phase(values: Mapping[str, Any], name: str, phases: Sequence[str]) -> dict[str, Any]:
-    """Select one layer's values, whose keys are "phase name"."""
+    """Return one layer's values by phase, from a dict with keys "phase name"."""
     return {phase: values[f"{phase} {name}"] for phase in phases if f"{phase} {name}" in values}
 
 
@@ -89,7 +89,7 @@ _SENT = ("tokens", "gradients", "weights")
 
 
 def layer_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return table columns per layer, as means over the steps of a metrics file; ``dense`` is the replicated part.
+    """Return a table column per layer, of means over the steps of a metrics file; ``dense``: replicated parameters.
 
     Rows: survival, lowest survival, entropy and peak of popularity, range of replica counts in the last step, replicas
     moved per step, kilobytes over all ranks by phase, milliseconds on rank 0.

@@ -37,7 +37,7 @@ class Dropout(nn.Module):
 
 
 def mixture(width: int, options: ExpertOptions, group: Group, name: str = "experts", seed: int = 0) -> SymiMoE:
-    """Build the layer of a configuration. An expert's initial weights depend only on seed, name and number."""
+    """Build the layer that the options describe. An expert's initial weights depend only on seed, name and number."""
 
     def expert(number: int) -> FeedForward:
         return FeedForward(width, options.hidden, generator("cpu", seed, name, number))
@@ -101,7 +101,7 @@ class Model(nn.Module):
         return logits
 
     def at(self, seed: int, step: int, rows: range) -> None:
-        """Select the dropout masks of these rows of this step."""
+        """Set the step and the rows whose dropout masks to use."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.seed, module.step, module.rows = seed, step, rows

@@ -38,7 +38,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ReplayRecord:
-    """What ranks that do not compute all gradients need to replay a step bit for bit."""
+    """The data with which ranks replay a step bit for bit, without computing all of its gradients."""
 
     step: int  # counted from 0
     counts: tuple[tuple[int, ...], ...]
@@ -67,14 +67,14 @@ class SymiOptimizer(Optimizer):
             of all ``SymiMoE``. None: all parameters that require a gradient.
         optimizer_class: a torch optimizer that updates each value independently, such as SGD, Adam and RMSprop;
             ``defaults`` are its arguments.
-        mean: divide gradients by the number of ranks, as DistributedDataParallel does; for losses that are means over a
-            rank's rows. False: sum them.
+        mean: True divides gradients by the number of ranks, as DistributedDataParallel does, for losses that are means
+            over a rank's rows. False sums them.
         dtype: dtype of the weights that the model computes with; None: unchanged. Master weights are at least float32.
         defaults: arguments of the optimizer, such as ``lr``.
 
     Raises:
-        CedarError: there is no such layer, or two have the same name; the model is wrapped in DDP or FSDP; parameters
-            are complex; ``optimizer_class`` works on whole tensors; ``params`` omits experts.
+        CedarError: there is no ``SymiMoE`` layer, or two have the same name; the model is wrapped in DDP or FSDP;
+            parameters are complex; ``optimizer_class`` works on whole tensors; ``params`` omits experts.
 
     Examples:
         >>> from cedar.nn import Router, SymiMoE
@@ -85,7 +85,7 @@ class SymiOptimizer(Optimizer):
         False
     """
 
-    _step_supports_amp_scaling = True  # ``step`` skips instead of GradScaler, on all ranks or on none
+    _step_supports_amp_scaling = True  # ``step``, not GradScaler, decides on a skip, and all ranks skip together
 
     def __init__(
         self, model: nn.Module, options: OptimizerOptions | None = None, *,
@@ -176,7 +176,7 @@ class SymiOptimizer(Optimizer):
         self.state = {p: {} for group in self.param_groups for p in group["params"]}  # type: ignore[assignment]
 
     def _refresh(self) -> None:
-        """Account for parameters that were moved, converted or replaced since the last step."""
+        """Detect parameters that were moved, converted or replaced since the last step."""
         _check_plain(self._model)
         named = dict(self._model.named_parameters())
         for part in self.parts:
@@ -247,7 +247,7 @@ class SymiOptimizer(Optimizer):
         """Update the slices with the gradients, then clear the gradients.
 
         Args:
-            logged: the outcome of this step in an earlier run, for a replay; it is not computed again.
+            logged: for a replay, the outcome of this step in the earlier run, which is used instead of computing it.
 
         Raises:
             CedarError: see ``step``.

@@ -1,9 +1,9 @@
-"""Computes how many replicas each expert gets, and where, in exact integers, so that all ranks get the same result.
+"""Computes the number and ranks of each expert's replicas, in exact integers, so that all ranks get the same result.
 
-A policy turns the token counts of a step into the *basis*, the popularity that the next placement is based on. The
-basis is the policy's whole state; a placement is a function of it and is never saved. The rule ``paper`` is Algorithm 1
-of SYMI (arXiv 2504.19925). ``minmax`` gives the next slot to the expert with the most tokens per replica (Adams' method
-of apportionment), which minimizes the largest load per replica.
+A policy turns the token counts of a step into the *basis*, the popularity from which the next placement is computed.
+The basis is the policy's whole state; placements are not saved. The rule ``paper`` is Algorithm 1 of SYMI (arXiv
+2504.19925). The rule ``minmax`` assigns each slot to the expert with the most tokens per replica (Adams' method of
+apportionment), which minimizes the largest load per replica.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Policy:
 
     Args:
         kind: ``symi`` (counts of the last step, arXiv 2504.19925), ``static`` (always equal), ``periodic`` (counts of
-            every ``every``-th step), ``ema`` (a moving average), ``oracle`` (counts of the current step: an upper bound
-            that only works on a single rank, where no weights have to be sent).
+            every ``every``-th step), ``ema`` (a moving average), ``oracle`` (counts of the current step, as an upper
+            bound; only for a single rank, where no weights have to be sent).
         every: steps between changes with ``periodic``.
         decay: weight of the past in each step of ``ema``.
 
@@ -74,9 +74,9 @@ class Policy:
 def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
     """Return replica counts proportional to popularity, at least one each; ties go to the lowest index.
 
-    The published loop also lowers the surplus of experts with one replica, only to skip them. This version leaves them
-    out, with the same result in at most as many iterations as there are experts. ``popularity``: tokens of each expert,
-    not negative; all zeros count as equal; ``slots``: total over all ranks.
+    The published loop also considers experts with one replica, only to skip them. This version omits them; the result
+    is the same, in at most as many iterations as there are experts. ``popularity``: tokens of each expert, not
+    negative; all zeros count as equal; ``slots``: total over all ranks.
 
     Examples:
         >>> paper([6, 1, 1], 8)
@@ -122,7 +122,7 @@ def minmax(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
     total = sum(wanted)
     counts = [max(1, -(-count * slots // total)) for count in wanted]
     last = [(Fraction(count, counts[e] - 1), -e) for e, count in enumerate(wanted) if counts[e] > 1]
-    heapq.heapify(last)  # the load per replica if an expert had one replica less
+    heapq.heapify(last)  # for each expert, the load per replica if it had one replica less
     for _ in range(sum(counts) - slots):
         _, e = heapq.heappop(last)
         counts[-e] -= 1
@@ -148,7 +148,7 @@ def _checked(popularity: Sequence[int], slots: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which expert each slot holds. The replicas of an expert are consecutive, and slots fill one rank after the other.
+    """The expert in each slot. An expert's replicas are in consecutive slots, and the slots of a rank are consecutive.
 
     Examples:
         >>> Placement((3, 1, 2), ranks=2, slots=3).hosts
@@ -173,7 +173,7 @@ class Placement:
 
     @cached_property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
-        """The distinct experts that each rank holds, ascending."""
+        """For each rank, the distinct experts on it, ascending."""
         cut = (self.experts[rank * self.slots : (rank + 1) * self.slots] for rank in range(self.ranks))
         return tuple(tuple(sorted(set(slots))) for slots in cut)
 

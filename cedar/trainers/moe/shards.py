@@ -1,8 +1,8 @@
 """Static optimizer shards: every rank permanently holds an equal slice of every row (SYMI, arXiv 2504.19925).
 
-A row is an expert, or the concatenation of all replicated parameters. Gradients arrive at the slices in one exchange,
-and new weights leave in another, so optimizer state never moves with the experts. The model's parameters are
-authoritative: before a step, a slice adopts values that were loaded or changed since the last one.
+A row is an expert, or the concatenation of all replicated parameters. One exchange sends gradients to the slices, and
+another sends new weights back, so optimizer state never moves with the experts. The model's parameters are
+authoritative: before a step, slices adopt values that were loaded or changed since the last step.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cedar.trainers.moe.options import OptimizerOptions
 
 
 class Shards:
-    """Master weights, ``[rows, width]`` on every rank.
+    """Master weights, of which every rank has ``[rows, width]``.
 
     Args:
-        name: name to count bytes and seconds under.
+        name: name under which bytes and seconds are counted.
         size: values of a row, split into slices of ``width = ceil(size / ranks)``; the last one is padded with zeros.
         weights: dtype of the weights that the model computes with.
         options: gradient dtype (see ``OptimizerOptions``), and whether state stays in host memory.
         device: device of gradients and weights.
-        widths: widths of the parts of a slice that the optimizer treats as parameters; None: one per row's slice.
+        widths: widths of the parts of a slice that the optimizer treats as parameters; None: a row's slice is one.
 
     ``slices`` are these parts, views of ``master``, for a torch optimizer. ``frozen`` maps slice indices to weights
     that replace the master's.
@@ -65,7 +65,7 @@ class Shards:
         of this rank's rows, in the order of ``hosts``; ``hosts``: the rows that each rank holds.
 
         Returns:
-            ``[rows, width]``; zeros for rows that no rank holds.
+            ``[rows, width]``; zeros for rows that are on no rank.
         """
         total = torch.zeros(self.master.shape, dtype=self.master.dtype, device=sums.device)
         for rows, part in slices(self._padded(sums.to(self.wire)), hosts, self.group, f"gradients {self.name}"):
@@ -73,7 +73,7 @@ class Shards:
         return total.to(self.master.device)
 
     def adopt(self, values: torch.Tensor, hosts: Hosts, rows: Collection[int]) -> None:
-        """Adopt rows from the ranks that hold them. Values that equal the rounded masters keep the masters' precision.
+        """Adopt rows from the ranks that have them. If a value equals the rounded master, keep the master's precision.
         ``values``: ``[held, size]``.
         """
         for taken, part in slices_from_one(self._padded(values), hosts, rows, self.group, f"weights {self.name}"):
@@ -98,7 +98,7 @@ class Shards:
 
 
 def changed(master: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the masters, with weights in place of those masters that do not round to them.
+    """Return the masters, but where a master does not round to the weight, return the weight.
 
     Examples:
         >>> master = torch.tensor([1.001953125, 2.0])  # the first one is 1 in bfloat16
@@ -115,7 +115,7 @@ def widest(parameters: Sequence[nn.Parameter]) -> torch.dtype:
 
 
 class ExpertPart:
-    """The experts of one layer, whose ranks depend on its placement."""
+    """The experts of a layer. Their ranks depend on the layer's placement."""
 
     def __init__(self, layer: SymiMoE, options: OptimizerOptions, dtype: torch.dtype | None) -> None:
         self.layer, self.dtype = layer, dtype
@@ -143,7 +143,7 @@ class ExpertPart:
         yield self.layer.weights, names, self.shards.size
 
     def trained(self) -> Sequence[bool]:
-        """Return whether this rank has a gradient; frozen experts in a replay count if the layer got any token."""
+        """Return whether this rank has a gradient. In a replay, frozen experts count if the layer got any token."""
         weights = self.layer.weights
         replays = bool(self.shards.frozen) and weights.requires_grad and bool(self.layer.counts.sum())
         return [weights.grad is not None or replays]
@@ -154,7 +154,7 @@ class ExpertPart:
         return torch.zeros_like(weights) if weights.grad is None else weights.grad
 
     def odd(self) -> Sequence[bool]:
-        """Return, for each row, whether other code changed it on this rank."""
+        """Return, for each row, whether other code than the optimizer changed it on this rank."""
         weights, held = self.layer.weights.detach(), self.hosts[self.shards.group.rank]
         flags = [False] * self.shards.rows
         same = self.sent is not None and self.sent.shape == weights.shape and self.sent.dtype == weights.dtype
@@ -164,7 +164,7 @@ class ExpertPart:
         return flags
 
     def adopt(self, rows: Collection[int]) -> None:
-        """Adopt rows that other code changed."""
+        """Adopt rows that other code than the optimizer changed."""
         if rows:
             self.shards.adopt(self.layer.weights.detach(), self.hosts, rows)
 
@@ -236,7 +236,7 @@ class DensePart:
         return ()
 
     def adopt(self, rows: Collection[int]) -> None:
-        """Adopt all changes; each rank already has its slice of every parameter."""
+        """Adopt all changes, without communication, since each rank has its slice of every parameter."""
         rank = self.shards.group.rank
         for p, part in zip(self.parameters, self.shards.slices, strict=True):
             own = p.detach().flatten()[rank * len(part) : (rank + 1) * len(part)]

@@ -1,8 +1,8 @@
-"""Sparse checkpoints: each step of a window saves a part of the model, so that no step saves all of it.
+"""Sparse checkpoints: each step of a window saves a part of the model, so that no step saves the whole model.
 
-A window alone is not the state of any step. Recovery replays its steps: operators whose state has been loaded are
-trained, and the others compute with their saved weights. Frozen experts get no gradients, so the norm of all gradients
-cannot be computed. Clip factors, skips, rates, counts and biases therefore come from a log of all steps.
+A window does not contain the complete state of any single step. Recovery replays the window's steps: operators whose
+state has been loaded are trained, and the others compute with saved weights. Frozen experts get no gradients, so the
+global gradient norm is unknown. Clip factors, skips, rates, counts and biases therefore come from a log of all steps.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SparseCheckpoints:
             "plan": self._plan[at:], "counts": [float(self._moments(op)["step"]) for op in own],
             "trainer": self.trainer.state_dict() if at == 0 else None,
         }  # fmt: skip
-        wait(self._writing[: 1 - self.window or None])  # a slow disk delays training, not fills memory
+        wait(self._writing[: 1 - self.window or None])  # so that a slow disk delays training, not fills memory
         self._writing.append(
             self._thread.submit(self._write, self._path(self._start, at, self.group.rank), about, saved)
         )
@@ -117,8 +117,8 @@ class SparseCheckpoints:
         write_index(folder, about, reported, f"{name}.json")
 
     def _keep_record(self, done: ReplayRecord) -> None:
-        """Log a step only when the next one begins. Until then its metrics and evaluation are not reported, and a
-        resumed run must repeat it.
+        """Remember a step, to log it when the next step begins. Only then have the step's metrics been reported; if the
+        run stops before, a resumed run repeats the step.
         """
         self._last_record = done
 
@@ -150,13 +150,13 @@ class SparseCheckpoints:
                 ) from error
 
     def _remove_old_windows(self) -> None:
-        """Remove windows that newer complete ones have replaced, and the log before the oldest remaining one."""
+        """Remove windows that newer complete windows replace, and the log before the oldest remaining window."""
         whole = list(self._complete_windows()) if self.group.rank == 0 else []
         if len(whole) > self.keep:
             self._remove_other_steps(range(whole[-self.keep], sys.maxsize))
 
     def _discard_later_steps(self) -> None:
-        """Remove what an earlier run saved for later steps, because this run may diverge from it."""
+        """Remove data that an earlier run saved for later steps, because this run may diverge from that run."""
         if self.group.rank == 0:
             self._remove_other_steps(range(self.trainer.step))
         self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # barrier: no rank writes earlier
@@ -243,7 +243,7 @@ class SparseCheckpoints:
         self.trainer.optimizer.publish()
 
     def _load(self, start: int, at: int) -> None:
-        """Load the state of this step's operators; operators of later steps stay frozen with the weights saved here."""
+        """Load the state of this step's operators. Operators of later steps stay frozen, with weights saved here."""
         folder, name = os.path.split(self._path(start, at, self.group.rank))
         index = read_index(folder, f"{name}.json")
         with torn(folder), Reader(folder, index.entries) as reader:

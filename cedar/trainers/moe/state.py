@@ -22,8 +22,8 @@ def share_of(size: int, width: int, rank: int) -> range:
 
 
 def begin_adam(inner: Optimizer, slices: Sequence[nn.Parameter], kinds: Mapping[str, torch.Tensor]) -> None:
-    """Create Adam's state, which is initially zero, before the first step, so that a checkpoint can be loaded into it.
-    Other optimizers may start differently.
+    """Create Adam's state (zeros) before the first step, so that a checkpoint can be loaded into it. Do nothing for
+    other optimizers, whose initial state may differ.
     """
     if isinstance(inner, torch.optim.Adam):
         for s in slices:
@@ -105,7 +105,7 @@ def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> 
     Also tests that the optimizer updates values independently: pieces of a matrix must change like the whole matrix.
 
     Raises:
-        CedarError: they do not, or the optimizer cannot be called this way.
+        CedarError: the optimizer does not update values independently, or cannot be constructed for this test.
     """
     draws = torch.Generator().manual_seed(0)
     first, *gradients = torch.randn(4, 4, 6, generator=draws, dtype=torch.float64, device="cpu")

@@ -101,7 +101,7 @@ class Trainer(common.Trainer):
         return record
 
     def _accumulate(self, batch: torch.Tensor) -> torch.Tensor:
-        """Run forward and backward on this rank's part of each micro-batch; return the float64 sum of token losses."""
+        """Run forward and backward passes on this rank's micro-batches. Return the float64 sum of token losses."""
         self.model.train()
         tokens = batch[:, 1:].numel()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -116,7 +116,7 @@ class Trainer(common.Trainer):
         return total
 
     def _loss(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the token losses of some rows."""
+        """Return the sum of token losses of some rows."""
         logits = self.model(rows[:, :-1])
         wide = torch.promote_types(logits.dtype, torch.float32)
         return functional.cross_entropy(logits.flatten(0, 1).to(wide), rows[:, 1:].flatten(), reduction="sum")
@@ -165,7 +165,7 @@ class Trainer(common.Trainer):
             self.sparse = stack.enter_context(SparseCheckpoints(folder, self, chosen.sparse_window))
 
     def resume(self, files: Checkpoints) -> None:
-        """Continue from the newest checkpoint, or from the sparse one if it reaches further with as many ranks."""
+        """Continue from the newest checkpoint, or from a sparse one that reaches a later step with as many ranks."""
         dense = max(steps(files.folder), default=-1)
         reached = None if self.sparse is None else self.sparse.end()
         ends = {"the newest checkpoint": dense, "the end of the sparse checkpoint": reached}
@@ -244,5 +244,5 @@ class Trainer(common.Trainer):
                 )
 
     def loaded(self) -> None:
-        """The shards have been read: send every rank its weights."""
+        """Send every rank its weights, after the shards have been read."""
         self.optimizer.publish()
