@@ -110,7 +110,7 @@ class RowMethods:
         size: int | None = None,
         on_error: Skip | None = None,
     ) -> Pipeline:
-        """Call ``fn`` on many rows at once, in the given format. ``fn`` must return as many rows as it got.
+        """Call ``fn`` on groups of rows, in the given format. ``fn`` must return as many rows as it got.
 
         Without ``size``, cedar chooses how many rows a call gets, so each row's result must not depend on other rows;
         cedar checks this on samples. With ``size``, each call gets exactly that many rows, and the last one the rest.

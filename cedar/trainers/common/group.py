@@ -94,7 +94,7 @@ class Group:
         return rows
 
     def tell(self, value: Any) -> list[Any]:
-        """Exchange JSON values over the process group for threads, and return those of all ranks."""
+        """Exchange a JSON value over the process group for threads, and return the values of all ranks."""
         if self.size == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)

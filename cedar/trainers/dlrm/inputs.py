@@ -38,7 +38,7 @@ class Feature:
 
     @property
     def lists(self) -> int:
-        """The number of lists: that of unique rows if the feature is in a group, else that of all rows."""
+        """The number of lists: one per unique row if the feature is in a group, else one per row."""
         return len(self.bags) if self.windows is None else len(self.windows)
 
     @property

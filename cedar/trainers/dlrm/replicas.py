@@ -39,7 +39,7 @@ class Replicas(TorchTables):
         self.store, self.group, self.scale = store, group, scale
         self.fresh = False  # whether these copies are at least as recent as the rows in the pieces
         self.slots: dict[str, torch.Tensor] = {}
-        # For each table: its pieces, the rows of this block that each piece holds, and their positions in the piece.
+        # For each table: its pieces, indices in this block of the rows in each piece, and their indices in the piece.
         self._homes: dict[str, list[tuple[TablePiece, torch.Tensor, torch.Tensor]]] = {}
         for name, rows in ids.items():
             whole = places[name][0].table.whole[0] or places[name][0].table.rows

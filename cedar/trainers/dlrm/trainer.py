@@ -193,7 +193,7 @@ class Trainer(common.Trainer):
             self._rows, self._seconds, self._waited = 0, 0.0, 0.0
         return self._said
 
-    # ---- checkpoints: the rank that holds a table or piece saves it under the table's name ---------------------------
+    # ---- checkpoints: the rank that has a table or piece saves it under the table's name -----------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state without tensors, as JSON values. All ranks must call it."""

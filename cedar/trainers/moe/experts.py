@@ -119,7 +119,7 @@ class FeedForward(nn.Module):
 
     @staticmethod
     def grouped(tokens: torch.Tensor, rows: Sequence[int], weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Compute many experts at once: one grouped product replaces many small ones."""
+        """Compute many experts in one operation: a grouped matrix product replaces many small products."""
         ends = torch.tensor(rows, device=tokens.device).cumsum(0).to(torch.int32)
         inner = functional.gelu(functional.grouped_mm(tokens, weights["up"], offs=ends))
         return functional.grouped_mm(inner, weights["down"], offs=ends)

@@ -19,7 +19,7 @@ class ExpertOptions:
     hidden: int = 256  # units between the two products of an expert
     top_k: int = 1  # experts per token
     score: Literal["softmax", "sigmoid"] = "softmax"  # score function of the router
-    renormalize_gates: bool = False  # divide the gates of a token by their sum
+    renormalize_gates: bool = False  # whether to divide a token's gates by their sum
     shared: int = 0  # number of experts that process every token; they are not placed
     capacity: float = 1.0  # limit of a slot relative to an even share of a step's copies; 0 for no limit
     # which copies a full expert drops: by ``position``, the last; by ``probability``, the least probable
@@ -28,11 +28,11 @@ class ExpertOptions:
     z_loss: float = 0.0  # weight of the loss on large logits
     bias_rate: float = 0.0  # change of a router's bias per step in loss-free balancing; 0 disables it
     policy: Kind = "symi"  # when replicas follow popularity
-    every: int = 10  # steps between changes with the policy ``periodic``
-    decay: float = 0.9  # decay of the policy ``ema``
+    every: int = 10  # steps between changes of the placement with the policy ``periodic``
+    decay: float = 0.9  # weight of the past in each step with the policy ``ema``
     rule: Literal["paper", "minmax"] = "paper"  # how popularity becomes replica counts
-    rates: tuple[float, ...] = ()  # factor on the learning rate of each expert; empty for 1
-    decays: tuple[float, ...] = ()  # factor on the weight decay of each expert; empty for 1
+    rates: tuple[float, ...] = ()  # for each expert, a factor on the learning rate; empty for 1
+    decays: tuple[float, ...] = ()  # for each expert, a factor on the weight decay; empty for 1
 
     def __post_init__(self) -> None:
         positive(self, "experts", "slots", "hidden", "top_k")

@@ -214,8 +214,8 @@ class Trainer(common.Trainer):
         return self.optimizer.saved()
 
     def check(self, state: Mapping[str, Any], path: str, free: Collection[str] | None = None) -> None:
-        """Raise if saved settings differ from these. ``free``: settings that may differ; None: all except those of
-        shapes, data and random numbers.
+        """Raise if saved settings differ from this trainer's. ``free``: settings that may differ; None: all but those
+        that determine shapes, data and random numbers.
         """
         own = settings(self.options)
         names = _SHAPE if free is None else [name for name in own if name not in free]
