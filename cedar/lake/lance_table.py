@@ -34,9 +34,7 @@ def check_place(url: str, options: StorageOptions | None = None) -> None:
         )
     if exists(url, dict(options or {}) or None):
         raise PipelineError(
-            f"{url!r} is a Lance data set already",
-            done="nothing was written",
-            fix="write to a new location, or remove it",
+            f"{url!r} is a Lance data set already", done="nothing was written", fix="use a new location, or remove it"
         )
 
 
