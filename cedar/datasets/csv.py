@@ -387,7 +387,7 @@ def read_csv(
         raise PipelineError(
             f"read_csv(quoting={quoting!r}): True or False is expected, not a constant of the csv module",
             site=user_site(),
-            fix="quoting=False for csv.QUOTE_NONE; leave it out for the others",
+            fix="use quoting=False instead of csv.QUOTE_NONE, and omit quoting= for other modes",
         )
     nulls = ("",) if null_values is None else (null_values,) if isinstance(null_values, str) else tuple(null_values)
     names = None if column_names is None else tuple(column_names)

@@ -167,7 +167,7 @@ def _check_turns(binding: Binding, options: Options) -> None:
         raise PipelineError(
             f"{label} moves rows between batches, but with split_batches=True ranks have slices of one batch",
             site=node.site,
-            fix="leave split_batches out, and give batch() the rows of one rank",
+            fix="omit split_batches, and set the size of batch() to the rows of one rank",
         )
     if options.steps is not None and last_mode(binding.root) == "keep":
         raise PipelineError(

@@ -121,7 +121,7 @@ def _name_shared(shared: list[dict[int, str]], prefix: str) -> Sharing:
         )
         raise CedarError(
             f"different stages share different parameters: {reported}", done=_UNCHANGED,
-            fix="cut the model so that all shared parameters are in the same stages",
+            fix="split the model so that the same stages share every shared parameter",
         )  # fmt: skip
     if not groups:
         return Sharing()
