@@ -275,7 +275,7 @@ class DedupEmbeddings(nn.Module):
         if self._fbgemm and scaler.is_enabled():
             raise CedarError(
                 "fbgemm has updated the rows in the backward pass with scaled gradients",
-                done="the rows of the table are wrong from now on", fix="load the last checkpoint, and set backend='torch'",
+                done="the rows of the table are wrong now", fix="load the last checkpoint, and set backend='torch'",
             )  # fmt: skip
         finite = all(store.unscale(1 / scaler.get_scale()) for store in self._each())
         return not float(self.group.add(torch.tensor([float(not finite)], device=self.device), GRADIENTS))
