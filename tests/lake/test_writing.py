@@ -328,6 +328,7 @@ def counted(call: Any, left: list[int]) -> Any:
     return made
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_jobs_that_are_killed_lose_and_repeat_nothing(tmp_path: Path):
     met, jobs, bad = written_kills.kill(tmp_path, 4, seed=3, rows=6000, only=["flat_map", "ranks"])

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 
+import pytest
 import torch
 
 from cedar.core.errors import CedarError
@@ -58,6 +59,7 @@ def trained(group, options, folder, victim=-1, at=-1, steps=STEPS):
     return first, losses, seen, None
 
 
+@pytest.mark.heavy
 def test_fewer_ranks_go_on_after_a_rank_was_killed_and_every_token_is_trained_on_once(tmp_path):
     text = write_text(tmp_path / "text.txt", lines=60)
     at = random.Random(os.urandom(4)).randint(3, STEPS - 2)
