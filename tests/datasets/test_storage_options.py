@@ -70,7 +70,10 @@ def test_each_store_gives_its_own_rows(place: Path, reader: str):
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_options_reach_workers_and_secrets_are_hidden_there(place: Path, executor: Any):
+def test_options_reach_workers_and_secrets_are_hidden_there(
+    place: Path, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CEDAR_STORAGE_ATTEMPTS", "2")  # pauses between more of them take half a minute
     p = cedar.read_parquet("vault://d/a.parquet", storage_options=options(place, KEYS[1])).map(abs, "x")
     with p.batch(5).loader(executor=executor, workers=1) as loader:
         assert [batch["x"].tolist() for batch in loader] == [[2] * 5] * 2
