@@ -377,8 +377,10 @@ class Compiler:
         """Whether units report which splits were started: true for one source if all operators above it report them."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
-        tells = stage.kind == "task" or (stage.kind == "stream" and getattr(operator, "reports_splits_started", False))
-        return stage.kind == "read" or (tells and self._reports_begun(*stage.inputs))
+        reports = stage.kind == "task" or (
+            stage.kind == "stream" and getattr(operator, "reports_splits_started", False)
+        )
+        return stage.kind == "read" or (reports and self._reports_begun(*stage.inputs))
 
     def unshared(self, world: int) -> str:
         """Return why ``world`` ranks cannot have a lane each; "" if they can. Only for the pipeline as written."""

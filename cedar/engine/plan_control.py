@@ -220,36 +220,33 @@ class Plans:
 
     def _observe(self) -> None:
         """Take a step of the controller if ``settings.poll`` seconds have passed since the previous one."""
-        now, _ = self._metrics.time.so_far(time.perf_counter())
-        if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.poll:
+        now, waited = self._metrics.time.so_far(time.perf_counter())
+        if self._settled or self._broken or now - self._polled < self.settings.poll:
             return
         self._polled = now
         try:
-            self._step(now)
+            self._step(now, waited)
         except Exception:  # noqa: BLE001 - a planning error must not stop the run
             self._give_up()
 
-    def _step(self, now: float) -> None:
-        seen = self._observation(now)
+    def _step(self, now: float, waited: float) -> None:
+        seen = self._observation(now, waited)
         self._state, actions = step(self._state, seen, self.settings)
         self._candidates = None if seen.candidates is not None else self._candidates
         for action in actions:
             self._carry_out(action)
         self._start_next_job()
 
-    def _observation(self, now: float) -> Observation:
+    def _observation(self, now: float, waited: float) -> Observation:
         seen, progress, figures = self._figures.seen, self._figures.progress, self._figures
         ready, unfit = self._warming.settled()
         self._ready, self._unfit = self._ready | ready, self._unfit | unfit
         return Observation(
-            now, self._key, self._since, figures.finished - self._rows_before, self._waited() - self._waited_before,
+            now, self._key, self._since, figures.finished - self._rows_before, waited - self._waited_before,
             progress.rows, seen.elapsed, seen.waited, progress.tasks, figures.workers, figures.rest(),
             self._measured_enough(), self._planning_seconds, self._candidates, frozenset(self._ready),
             frozenset(self._unfit), figures.opening,
         )  # fmt: skip
-
-    def _waited(self) -> float:
-        return self._metrics.time.so_far(time.perf_counter())[1]
 
     def _measured_enough(self) -> bool:
         """Whether each operator was measured often enough; operators that no row reaches are ignored after a while."""

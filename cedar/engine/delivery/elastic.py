@@ -103,14 +103,14 @@ class Elastic:
     # ---- a change ----------------------------------------------------------------------------------------------------
 
     def change(
-        self, state: State | None, epoch: int, tells: bool, rank: int, world: int, site: Site | None
+        self, state: State | None, epoch: int, publishes: bool, rank: int, world: int, site: Site | None
     ) -> State | None:
         """Return the merged state of all ranks; None if no rank had begun.
 
         Args:
             state: this rank's state; None if it has not begun.
             epoch: this rank's current epoch.
-            tells: the result of ``must_publish``.
+            publishes: the result of ``must_publish``.
             rank, world: this rank's number and the number of ranks after the change.
 
         Raises:
@@ -129,7 +129,7 @@ class Elastic:
                     "before reshard()",
                 )
             return None if state is None else merge([validated(state, site)], self._chunk(), site)
-        said = {"state": state, "epoch": epoch, "tells": tells, "deals": self._changes, "meeting": self.meeting}
+        said = {"state": state, "epoch": epoch, "publishes": publishes, "deals": self._changes, "meeting": self.meeting}
 
         def make(messages: list[State], keep_alive: Callable[[], None]) -> State:
             try:
@@ -162,8 +162,8 @@ class Elastic:
         gone = sorted({*range(world)} - {state["rank"] for state in states})
         front = [state for state in states if state["epoch"] == min(each["epoch"] for each in states)]
         _common_value("steps", [state["step"] for state in front])
-        tells = any(each["tells"] for each in stood)
-        states += [self._lost_state(words, meeting, front[0], rank, tells, keep_alive, site) for rank in gone]
+        publishes = any(each["publishes"] for each in stood)
+        states += [self._lost_state(words, meeting, front[0], rank, publishes, keep_alive, site) for rank in gone]
         state = merge(states, self._chunk(), site)
         with talk(site):  # all ranks of the last change have met again, so what they published for it can be deleted
             for rank in range(world):
@@ -173,15 +173,15 @@ class Elastic:
         return {"state": state, "deals": deals + 1}
 
     def _lost_state(
-        self, words: KeyValueStore, meeting: str, other: State, rank: int, tells: bool, keep_alive: Callable[[], None],
-        site: Site | None,
+        self, words: KeyValueStore, meeting: str, other: State, rank: int, publishes: bool,
+        keep_alive: Callable[[], None], site: Site | None,
     ) -> State:  # fmt: skip
         """Return the state of a lost rank after the same number of steps as another rank's state, ``other``."""
         lanes = any(entry["lanes"] is not None for entry in other["open"].values())
         if not lanes and not self._drifts:  # the position in the state is valid for all ranks
             return other | {"rank": rank}
         with talk(site):
-            begun = self._lost_beginning(words, meeting, other, rank, tells)
+            begun = self._lost_beginning(words, meeting, other, rank, publishes)
             left = words.get(self._key("left", rank, meeting))
         if left is not None:
             state = validated(left, site)
@@ -190,14 +190,14 @@ class Elastic:
         state = other | begun | {"rank": rank, "begun": begun, "skipped": {}, "seen": 0}
         return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), keep_alive)
 
-    def _lost_beginning(self, words: KeyValueStore, meeting: str, other: State, rank: int, tells: bool) -> State:
+    def _lost_beginning(self, words: KeyValueStore, meeting: str, other: State, rank: int, publishes: bool) -> State:
         """Return the position at which a lost rank began this epoch."""
         shared = words.get(f"{self._name}/{meeting}/outcome") if meeting else None
         state = None if shared is None else json.loads(shared)["state"]
         if state is not None and (state["epoch"], state["step"]) == (other["epoch"], other["begun"]["step"]):
             part = part_of(state, rank, other["world"])
             return {name: part[name] for name in ("step", "data", "open")}
-        if not tells:
+        if not publishes:
             return {"step": 0, "data": other["epoch"], "open": {}}
         reported = words.get(self._key("begun", rank, meeting))
         entry = None if reported is None else json.loads(reported)
