@@ -62,11 +62,16 @@ def preload() -> None:
 
 
 def check_fork(device: torch.device) -> None:
-    """Check that workers forked by this process can use the device.
+    """Check that workers forked by this process can train on the device.
 
     Raises:
-        CedarError: this process has already used CUDA.
+        CedarError: this process has already used CUDA, or torch refuses backward passes in forked processes.
     """
+    if not ask_fork(_differentiate):
+        raise CedarError(
+            "torch refuses backward passes in the workers that this process forks, maybe because it used torch.compile",
+            done="nothing was started", fix="call train() or join() in a new process",
+        )  # fmt: skip
     if device.type == "cpu":
         return
     if torch.cuda.is_initialized() or ask_fork(torch.cuda._is_in_bad_fork):  # type: ignore[no-untyped-call]
@@ -74,6 +79,11 @@ def check_fork(device: torch.device) -> None:
             "this process has used CUDA, so the workers that it forks cannot", done="nothing was started",
             fix="before train() or join(), call neither torch.cuda nor an optimizer of torch; leave stages on the CPU",
         )  # fmt: skip
+
+
+def _differentiate() -> int:
+    x = torch.ones(1, requires_grad=True)
+    return len(torch.autograd.grad(x.sum(), x))
 
 
 def local_gpu(device: torch.device, number: int, gpus: int) -> torch.device:
