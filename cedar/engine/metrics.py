@@ -72,6 +72,13 @@ class SkippedFile(NamedTuple):
         return f"{'an unknown number of' if self.rows is None else f'{self.rows:,}'} row(s): {self.error}"
 
 
+class TaskResult(NamedTuple):
+    """Bytes of a task's result, and the number of rows that the next task of its stage should have."""
+
+    size: int
+    rows: int
+
+
 @dataclass(slots=True)
 class StageWork:
     """Totals over the tasks of one stage: number of tasks, input rows, wall seconds, and output rows.
@@ -111,7 +118,7 @@ class Metrics:
     audited: int = 0  # delivered pieces that an audit computed again as written
     differences: list[str] = field(default_factory=list)  # differences that audits found
     deaths: Deaths = field(default_factory=Deaths)  # workers that died
-    results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of each stage's latest result, by label
+    results: dict[str, TaskResult] = field(default_factory=dict, repr=False)  # of each stage's latest task, by label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # (delivered, stored) rows by group
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
     bound: MemoryBound | None = None  # the memory limit, if the plan has one

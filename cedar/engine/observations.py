@@ -24,7 +24,6 @@ from cedar.profile import Machine, Profile
 from cedar.profile.queueing import lock_share
 from cedar.tasks import clocks
 
-_AHEAD = 2  # estimated number of splits that each worker reads ahead of later stages
 _GATHERS = (-1,)  # key of the stage that gathers batches and runs no operator
 _BUSY = 0.8  # if threads keep more than this fraction of the cores busy, the GIL is not the bottleneck
 
@@ -90,22 +89,20 @@ class RunMeasurements:
     def start(self, runner: Runner) -> None:
         """Begin an iteration under the current plan; the time until its first tasks finish is not measured."""
         self._kept, self._work, self._begun = self.seen, self.progress, None
+        self._earlier = self.finished
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
         self._mark_stages()
-        self._earlier = self.finished
         self._started = self._elapsed()
 
     def _mark_stages(self) -> None:
         self._stages = {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
         self._tasks = self._metrics.tasks
 
-    def renew(self, again: bool) -> None:
-        """Restart measuring for another plan or thread count; ``again``: rows read ahead will be read a second time."""
+    def renew(self) -> None:
+        """Restart measuring for another plan or thread count."""
         self._kept, self._work, self._begun = Counters(), Progress(), None
         self._mark_stages()
-        if again and self._rows is not None:
-            self._earlier += self.finished - self._earlier - self._done()
 
     def note_task(self) -> None:
         """Record a finished task. Measurement of a plan starts once a stage has finished as many tasks as workers."""
@@ -129,9 +126,14 @@ class RunMeasurements:
         return self._begun is not None
 
     @property
-    def finished(self) -> float:
-        """The number of source rows that tasks have finished in this run."""
+    def read(self) -> float:
+        """The number of source rows that readers have finished in this run."""
         return sum(done.rows for stage, done in self._metrics.stages.items() if stage[0] >= 0)
+
+    @property
+    def finished(self) -> float:
+        """The number of source rows that the tasks of all stages have finished in this run, see ``progress``."""
+        return self._progress_since({}).rows
 
     @property
     def progress(self) -> Progress:
@@ -141,10 +143,13 @@ class RunMeasurements:
         converted to source rows: the total seconds of all stages are divided by the seconds that one source row takes
         in all stages together. Only the rows that readers output reach the later stages.
         """
-        done = {} if self._begun is None else _since(self._stages, self._metrics.stages)
-        done = {stage: work for stage, work in done.items() if work.rows and work.wall}
+        since = Progress() if self._begun is None else self._progress_since(self._stages)
+        return Progress(self._work.rows + since.rows, self._work.tasks + since.tasks)
+
+    def _progress_since(self, before: Mapping[tuple[int, ...], StageWork]) -> Progress:
+        done = {stage: work for stage, work in _since(before, self._metrics.stages).items() if work.rows and work.wall}
         if not done:
-            return self._work
+            return Progress()
         read = sum(work.rows for stage, work in done.items() if stage[0] >= 0)
         readers = [work for stage, work in self._metrics.stages.items() if stage[0] >= 0]
         left = sum(work.left for work in readers) / max(sum(work.rows for work in readers), 1.0)
@@ -153,7 +158,7 @@ class RunMeasurements:
         rows = sum(work.wall for work in done.values()) / row if row else read
         tasks = [work.tasks for stage, work in done.items() if stage[0] < 0]
         tasks += [sum(work.tasks for stage, work in done.items() if stage[0] >= 0)] if read else []
-        return Progress(self._work.rows + rows, self._work.tasks + min(tasks))
+        return Progress(rows, min(tasks))
 
     @property
     def seen(self) -> Counters:
@@ -188,18 +193,12 @@ class RunMeasurements:
         total = self._rows
         if total is None:
             return None
-        return max(0.0, total * self.share - self._done()) if total else math.inf
+        return max(0.0, total * self.share - (self.finished - self._earlier)) if total else math.inf
 
     def rest(self) -> float | None:
         """Estimate the source rows still to be read, assuming that as many rows follow this epoch as came before it."""
         remaining = self.remaining()
         return None if remaining is None else self._earlier + remaining
-
-    def _done(self) -> float:
-        """Estimate the rows processed in this epoch, counting half of the rows that were read ahead."""
-        read, splits = self.finished - self._earlier, sum(map(len, self._splits))
-        ahead = _AHEAD * self.workers * (self._rows or 0) / max(splits, 1)
-        return read - min(read, ahead) / 2
 
     @cached_property
     def _machine(self) -> Machine:

@@ -156,7 +156,7 @@ class Plans:
 
     def _switch_to(self, plan: Plan) -> None:
         self.current, self._next = plan, None
-        self._restart_measuring(again=True)
+        self._restart_measuring()
         self._renew()
 
     def _renew(self) -> None:
@@ -164,11 +164,11 @@ class Plans:
         self._metrics.renew()
         self._renewed = self._metrics.tasks
 
-    def _restart_measuring(self, again: bool) -> None:
+    def _restart_measuring(self) -> None:
         self._key = self._key_of(self.current)
         self._since, self._waited_before = self._metrics.time.so_far(time.perf_counter())
         self._rows_before = self._figures.finished
-        self._figures.renew(again)
+        self._figures.renew()
 
     def _resize(self) -> None:
         """Apply the plan's number of concurrent tasks. Must be called by the thread that submits tasks."""
@@ -284,7 +284,7 @@ class Plans:
                 with self._lock:
                     self.current = replace(self.current, workers=plan.workers)
                 self._resize()
-                self._restart_measuring(again=False)
+                self._restart_measuring()
                 self.history.append(action.why)
             else:
                 self._schedule_switch(plan, action.why)
@@ -337,7 +337,7 @@ class Plans:
         if running.prediction is not None:
             plans.append((runs, running))
         # Fraction of source rows that are decoded, over the whole run: readers skip rows that cannot pass the filters.
-        entered = self._metrics.rows_entered / max(self._figures.finished, 1) * self._figures.crowded
+        entered = self._metrics.rows_entered / max(self._figures.read, 1) * self._figures.crowded
         self._candidates = tuple(self._candidate(key, plan, running, profile, entered) for key, plan in plans)
 
     def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile, entered: float) -> Candidate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from cedar.core.stream import (
     is_count,
     is_list,
 )
+from cedar.engine.metrics import TaskResult
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env
 from cedar.plan.physical import TASK_SECONDS
@@ -226,10 +228,10 @@ class StageFlow(Flow):
         metrics, ordinals = stream.tasks.metrics, stream.program.ordinals
         metrics.add(result.timing, None, not self._runner.local, len(kept.rows.row), ordinals)
         block = result.blocks[0]
-        metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
+        metrics.results[stream.program.label] = TaskResult(_size(block), self._rows)
         slots = len(block.keys.row)
         # A filter on batches may have removed the whole batch.
         batch = task.batch and (slots > 0 or not block.aligned)
@@ -245,10 +247,13 @@ class StageFlow(Flow):
 
     def _top_up(self, wait: bool) -> None:
         stream = self._stream
-        ahead = self._runner.ahead_of(stream.tasks.metrics.results.get(stream.program.label, 0))
+        latest = stream.tasks.metrics.results.get(stream.program.label)
+        ahead = self._runner.ahead_of(latest.size if latest is not None else 0)
         if not self._begun:  # this is the first use of the program, which binds its kernels
             self._begun = True
             self._rows = min(self._rows, max(1, _TARGET_BYTES // max(self._stream.program.row_bytes, 1)))
+            if latest is not None and stream.per_row:  # an earlier plan or epoch has measured the size of tasks
+                self._rows, self._opened = latest.rows, -math.inf
         self._short = False
         while len(self._tasks) < ahead and not self._ended:
             try:
