@@ -52,7 +52,10 @@ def machine(measure: bool = True) -> Machine:
 
 
 def _measured(key: str) -> dict[str, float]:
-    """Measure and store the figures. If processes cannot be measured, return only the speed, and store nothing."""
+    """Measure the figures, and store them unless other programs use the machine, because they could not be corrected.
+
+    If processes cannot be measured, return only the speed, and store nothing.
+    """
     figures = {"speed": _speed()}
     try:
         ship_seconds, ship_bytes, start_seconds = ship_costs()
@@ -60,7 +63,8 @@ def _measured(key: str) -> dict[str, float]:
         _log.info("the cost of worker processes cannot be measured here (%s); using defaults", error)
         return figures
     figures |= {"ship_seconds": ship_seconds, "ship_bytes": ship_bytes, "start_seconds": start_seconds}
-    save(user_place(), name_of("machine", key), lambda _: figures)
+    if os.getloadavg()[0] < cores():
+        save(user_place(), name_of("machine", key), lambda _: figures)
     return figures
 
 

@@ -234,7 +234,7 @@ class RunMeasurements:
             measured = replace(measured, own=own, around=seen.around / seen.entered)
         if not local or self.executor != "threads":
             return measured
-        busy = (seen.own + seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0
+        busy = (seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0
         return with_gil(measured, self._binding.nodes, self._metrics.time, busy, self.workers)
 
 

@@ -79,7 +79,7 @@ class Machine:
     memory: int
     ship_seconds: float = 5e-4
     ship_bytes: float = 5e8
-    start_seconds: float = 1.0
+    start_seconds: float = 0.5
     speed: float = 0.0
 
 

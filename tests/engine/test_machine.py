@@ -22,6 +22,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "_known", {})
     monkeypatch.setattr(module, "_speed", lambda: 100.0)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     calls = []
     monkeypatch.setattr(module, "ship_costs", lambda: calls.append(1) or COSTS)
     return tmp_path / "cache" / "cedar", calls
@@ -41,6 +42,17 @@ def test_it_is_measured_once_and_kept_for_other_processes(home, monkeypatch):
     assert first.speed == 100.0
     assert len(calls) == 1
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_figures_of_a_busy_machine_are_used_but_not_stored(home, monkeypatch):
+    _, calls = home
+    monkeypatch.setattr(os, "getloadavg", lambda: (available_cpus(), 0.0, 0.0))
+    assert machine().ship_seconds == COSTS[0]
+    assert machine(measure=False).ship_seconds == COSTS[0]
+    forget(monkeypatch)
+    assert machine(measure=False).ship_seconds == 5e-4
+    machine()
+    assert len(calls) == 2
 
 
 def test_without_measuring_it_takes_what_is_kept_or_the_defaults(home, monkeypatch):
