@@ -82,7 +82,7 @@ class Observation:
         starved: seconds since then in which the trainer waited.
         rows, seconds, waited, tasks: counted since each worker finished its first task: source rows that tasks
             finished, wall time, the part of it in which the trainer waited, and finished tasks of the stage with the
-            fewest. They never decrease under one plan. Deliveries do not count: ``pack`` and ``batch`` cause bursts.
+            most work. They never decrease under one plan. Deliveries do not count: ``pack`` and ``batch`` cause bursts.
         lanes: number of concurrent tasks.
         rest: source rows still to be read; None if unknown, which counts as the number of rows so far.
         informed: True if the measurements of operators suffice for a search.

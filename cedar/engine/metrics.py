@@ -72,13 +72,6 @@ class SkippedFile(NamedTuple):
         return f"{'an unknown number of' if self.rows is None else f'{self.rows:,}'} row(s): {self.error}"
 
 
-class TaskResult(NamedTuple):
-    """Bytes of a task's result, and the number of rows that the next task of its stage should have."""
-
-    size: int
-    rows: int
-
-
 @dataclass(slots=True)
 class StageWork:
     """Totals over the tasks of one stage: number of tasks, input rows, wall seconds, and output rows.
@@ -118,7 +111,7 @@ class Metrics:
     audited: int = 0  # delivered pieces that an audit computed again as written
     differences: list[str] = field(default_factory=list)  # differences that audits found
     deaths: Deaths = field(default_factory=Deaths)  # workers that died
-    results: dict[str, TaskResult] = field(default_factory=dict, repr=False)  # of each stage's latest task, by label
+    results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of each stage's latest result, by label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # (delivered, stored) rows by group
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
     bound: MemoryBound | None = None  # the memory limit, if the plan has one
@@ -221,6 +214,16 @@ class Metrics:
         """Mark measurements as old, so that newer ones replace them: the plan or the cost of a function has changed."""
         with self._lock:
             self.seen = {i: CallTimes(seen.figures(self.labels.get(i, ""))) for i, seen in self.seen.items()}
+
+    def rows_per_task(self, operators: Iterable[int], seconds: float, size: int) -> int | None:
+        """Return how many rows make a task of this time and result size; None if an operator was not measured yet."""
+        with self._lock:
+            times = [self.seen.get(i, CallTimes()) for i in operators]
+            seen = [each.figures("") for each in times if each.calls or each.former]
+        if not seen or len(seen) < len(times):
+            return None
+        wall, out = sum(each.wall for each in seen), max(each.bytes_out for each in seen)
+        return max(1, int(min(seconds / max(wall, 1e-9), size / max(out, 1.0))))
 
     def profile(
         self,

@@ -56,7 +56,7 @@ class Counters(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How many source rows a plan has finished, and how many tasks the stage with the fewest tasks has finished."""
+    """How many source rows a plan has finished, and how many tasks the stage with the most work has finished."""
 
     rows: float = 0.0
     tasks: int = 0
@@ -81,6 +81,8 @@ class RunMeasurements:
         self._begun: Counters | None = None  # totals when each worker had finished a task in this epoch
         self._kept = Counters()  # totals of the current plan in earlier epochs
         self._stages: dict[tuple[int, ...], StageWork] = {}  # work of all stages when measurement began
+        self._at_start: dict[tuple[int, ...], StageWork] = {}  # work of all stages when the plan or epoch began
+        self._finished = 0.0  # source rows that tasks finished before that
         self._tasks = 0  # finished tasks at that time
         self._work = Progress()  # progress of the current plan in earlier epochs
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
@@ -89,7 +91,8 @@ class RunMeasurements:
     def start(self, runner: Runner) -> None:
         """Begin an iteration under the current plan; the time until its first tasks finish is not measured."""
         self._kept, self._work, self._begun = self.seen, self.progress, None
-        self._earlier = self.finished
+        self._add_finished()
+        self._earlier = self._finished
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
         self._mark_stages()
@@ -99,8 +102,14 @@ class RunMeasurements:
         self._stages = {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
         self._tasks = self._metrics.tasks
 
+    def _add_finished(self) -> None:
+        """Add the rows of the plan so far to those before it: the stages of two plans cannot be added."""
+        self._finished = self.finished
+        self._at_start = {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
+
     def renew(self) -> None:
         """Restart measuring for another plan or thread count."""
+        self._add_finished()
         self._kept, self._work, self._begun = Counters(), Progress(), None
         self._mark_stages()
 
@@ -133,7 +142,7 @@ class RunMeasurements:
     @property
     def finished(self) -> float:
         """The number of source rows that the tasks of all stages have finished in this run, see ``progress``."""
-        return self._progress_since({}).rows
+        return self._finished + self._progress_since(self._at_start).rows
 
     @property
     def progress(self) -> Progress:
@@ -156,9 +165,7 @@ class RunMeasurements:
         shares = {stage: work.rows / read if stage[0] >= 0 else left for stage, work in done.items()}
         row = sum(work.wall * shares[stage] / work.rows for stage, work in done.items())
         rows = sum(work.wall for work in done.values()) / row if row else read
-        tasks = [work.tasks for stage, work in done.items() if stage[0] < 0]
-        tasks += [sum(work.tasks for stage, work in done.items() if stage[0] >= 0)] if read else []
-        return Progress(rows, min(tasks))
+        return Progress(rows, max(done.values(), key=lambda work: work.wall).tasks)
 
     @property
     def seen(self) -> Counters:

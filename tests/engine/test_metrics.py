@@ -24,6 +24,18 @@ def test_newer_figures_count_as_soon_as_there_are_enough() -> None:
     assert metrics.seen[0].figures("f").cpu == pytest.approx(5e-3)
 
 
+def test_a_task_gets_rows_for_its_time_and_size_once_all_its_operators_are_measured() -> None:
+    metrics = Metrics(labels={0: "f", 1: "g"})
+    assert metrics.rows_per_task([0], 0.05, 1 << 20) is None
+    metrics.observe(0, Observation(100, 100, 0, 800, 0.1, 0.1))
+    assert metrics.rows_per_task([0], 0.05, 1 << 20) == 50
+    assert metrics.rows_per_task([0, 1], 0.05, 1 << 20) is None
+    metrics.observe(1, Observation(100, 100, 0, 100 << 17, 0.1, 0.1))
+    assert metrics.rows_per_task([0, 1], 0.05, 1 << 20) == 8, "as many as fit"
+    metrics.renew()
+    assert metrics.rows_per_task([0, 1], 0.05, 1 << 30) == 25, "what was measured before counts, too"
+
+
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_rows_from_a_cache_count_as_much_as_rows_that_are_read(executor: str) -> None:
     loader = cedar.from_items(list(range(200))).map(abs, "item").cache().batch(8).loader(executor=executor, workers=2)

@@ -138,11 +138,24 @@ def test_rows_of_readers_that_are_a_window_ahead_are_not_taken_for_done() -> Non
     work(10, 10)
     figures.renew()
     work(11, 1)  # one begins what is measured
-    assert figures.progress.tasks == 1
+    assert figures.progress.tasks == 10, "of the readers, which worked longer"
     done = (10 * 0.01 + 0.09) / (0.01 / 100 + 0.09 * 0.5 / 50)
     assert figures.progress.rows == pytest.approx(done)
     assert figures.progress.rows < 200 < figures.read
     assert figures.finished < 1_500 < figures.read
+
+
+def test_rows_that_other_stages_finished_under_an_earlier_plan_stay_finished() -> None:
+    metrics = Metrics()
+    figures = RunMeasurements(_binding(), metrics)
+    figures.start(Runner("inline", 1))
+    metrics.add(Timing(took=0.01, rows_read=1000), 0, rows=1000, operators=(), left=1000)
+    metrics.add(Timing(took=0.99), None, rows=1000, operators=(1, 2))
+    assert figures.finished == pytest.approx(1000)
+    figures.renew()  # the next plan runs the two operators in two stages
+    for stage in (1, 2):
+        metrics.add(Timing(took=0.05), None, rows=10, operators=(stage,))
+    assert figures.finished == pytest.approx(1010)
 
 
 def test_what_is_measured_begins_once_each_worker_finished_a_task() -> None:

@@ -32,7 +32,6 @@ from cedar.core.stream import (
     is_count,
     is_list,
 )
-from cedar.engine.metrics import TaskResult
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env
 from cedar.plan.physical import TASK_SECONDS
@@ -231,7 +230,7 @@ class StageFlow(Flow):
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
-        metrics.results[stream.program.label] = TaskResult(_size(block), self._rows)
+        metrics.results[stream.program.label] = _size(block)
         slots = len(block.keys.row)
         # A filter on batches may have removed the whole batch.
         batch = task.batch and (slots > 0 or not block.aligned)
@@ -247,13 +246,14 @@ class StageFlow(Flow):
 
     def _top_up(self, wait: bool) -> None:
         stream = self._stream
-        latest = stream.tasks.metrics.results.get(stream.program.label)
-        ahead = self._runner.ahead_of(latest.size if latest is not None else 0)
+        ahead = self._runner.ahead_of(stream.tasks.metrics.results.get(stream.program.label, 0))
         if not self._begun:  # this is the first use of the program, which binds its kernels
             self._begun = True
             self._rows = min(self._rows, max(1, _TARGET_BYTES // max(self._stream.program.row_bytes, 1)))
-            if latest is not None and stream.per_row:  # an earlier plan or epoch has measured the size of tasks
-                self._rows, self._opened = latest.rows, -math.inf
+            if stream.per_row:
+                measured = stream.tasks.metrics.rows_per_task(stream.program.ordinals, TASK_SECONDS, _TARGET_BYTES)
+                if measured is not None:  # by an earlier plan or epoch
+                    self._rows, self._opened = min(measured, _MOST_ROWS), -math.inf
         self._short = False
         while len(self._tasks) < ahead and not self._ended:
             try:

@@ -199,6 +199,25 @@ def test_read_only_parts_make_a_read_only_whole() -> None:
     assert not found.flags.writeable
 
 
+def test_the_next_epoch_begins_with_the_task_size_that_was_measured() -> None:
+    loader = cedar.from_items(list(range(4000))).map(abs, "item", into="y").batch(4).loader(workers=2)
+    flows: list[int] = []
+    begin = stage.StageFlow._top_up
+
+    def note(flow: stage.StageFlow, wait: bool) -> None:
+        first = not flow._begun
+        begin(flow, wait)
+        if first and flow._stream.per_row:
+            flows.append(flow._rows)
+
+    with pytest.MonkeyPatch.context() as patch, loader:
+        patch.setattr(stage.StageFlow, "_top_up", note)
+        list(loader)
+        list(loader)
+    assert flows[0] == 16
+    assert flows[-1] > 64
+
+
 def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [64.0]
     monkeypatch.setattr(stage, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
