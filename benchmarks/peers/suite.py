@@ -22,7 +22,7 @@ from benchmarks.peers.entry import Entry
 from benchmarks.peers.environments import Environment, here, install_size, made
 from benchmarks.peers.figures import figures
 from benchmarks.peers.rounds import Contestant, Job, Run, rounds, run, variables
-from benchmarks.peers.table import Line, figures_markdown, line, markdown
+from benchmarks.peers.table import Line, against_dataloader, figures_markdown, line, markdown
 from benchmarks.peers.workload import Workload
 
 REFERENCE = "limits"  # the entry whose environment has the functions and nothing else
@@ -73,6 +73,7 @@ def measure(workloads: Mapping[str, Workload], entries: Mapping[str, Entry], set
         lines[name], found = one(name, workload, entries, environments, sizes, reference, settings)
         records += found
         reached += figures(name, lines[name])
+        print("\n" + against_dataloader(workload.title, workload.unit, lines[name]))
         print("\n" + markdown(workload.title, workload.unit, lines[name]), flush=True)
         write(workloads, lines, reached, records, settings)  # what is there, should the next one be broken off
     print(f"wrote {settings.out}/peers.json, peers.md, peers.png")
@@ -204,6 +205,8 @@ def write(
     }
     (settings.out / "peers.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     parts = [f"# Peers: the {form} form, {settings.rounds} rounds", ""]
+    parts += [against_dataloader(workloads[name].title, workloads[name].unit, group) for name, group in lines.items()]
+    parts.append("")
     parts += [markdown(workloads[name].title, workloads[name].unit, group) for name, group in lines.items()]
     parts.append(figures_markdown(reached))
     (settings.out / "peers.md").write_text("\n".join(parts), encoding="utf-8")

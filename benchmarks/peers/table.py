@@ -80,6 +80,20 @@ HEADINGS = (
 )  # fmt: skip
 
 
+def against_dataloader(title: str, unit: str, lines: Sequence[Line]) -> str:
+    """One line: our rate, and how many times that of DataLoader with two workers as documented and with its best."""
+    found = {x.setting: x for x in lines if x.entry == "DataLoader" and x.rates and not x.problem}
+    ours = next((x for x in lines if x.entry == OURS and x.setting == "auto" and x.rates and not x.problem), None)
+    if ours is None:
+        return f"- {title}: cedar did not run"
+    told = [
+        f"{_against(ours, found[setting])} times DataLoader {how} ({_number(found[setting].rate)})"
+        for setting, how in (("2 workers", "with 2 workers"), ("tuned", "tuned"))
+        if setting in found
+    ]
+    return f"- {title}: cedar {_number(ours.rate)} {unit}/s; " + (", ".join(told) or "DataLoader did not run")
+
+
 def markdown(title: str, unit: str, lines: Sequence[Line]) -> str:
     """The table of a workload, fastest first; what failed comes last."""
     loaders = [x for x in lines if x.entry == "DataLoader" and not x.problem]

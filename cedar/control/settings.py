@@ -16,8 +16,8 @@ class ControllerSettings:
         rare: share of the time so far, 0 to 1, that must pass between two searches. It limits how long a change of
             costs in the middle of a run goes unnoticed.
         candidates: number of plans from one search that are tried: one for each kind of executor.
-        tasks: minimum number of tasks per worker, after its first, for a measurement of speed. One task more or less
-            then changes the result only a little.
+        tasks: minimum number of tasks per worker, after its first, for a measurement of speed; one worker counts as
+            two. One task more or less then changes the result only a little.
         growth: minimum length of a trial as a share of the time so far, 0 to 1. Longer trials in long runs can
             distinguish plans that differ by little.
         poll: seconds between two observations; it does not affect decisions.
@@ -35,7 +35,7 @@ class ControllerSettings:
     least_gain: float = 0.25
     rare: float = 0.1
     candidates: int = 3
-    tasks: int = 2
+    tasks: int = 3
     growth: float = 0.01
     poll: float = 0.025
     better: float = 0.03

@@ -84,6 +84,7 @@ class RunMeasurements:
         self._at_start: dict[tuple[int, ...], StageWork] = {}  # work of all stages when the plan or epoch began
         self._finished = 0.0  # source rows that tasks finished before that
         self._tasks = 0  # finished tasks at that time
+        self._running = 1  # tasks that may have begun before the plan, so that only a part of them belongs to it
         self._work = Progress()  # progress of the current plan in earlier epochs
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
         self._started: float | None = None  # elapsed seconds at the iteration's start; None once a task has finished
@@ -111,15 +112,21 @@ class RunMeasurements:
         """Restart measuring for another plan or thread count."""
         self._add_finished()
         self._kept, self._work, self._begun = Counters(), Progress(), None
+        self._running = max(self._running, self.workers)
         self._mark_stages()
 
     def note_task(self) -> None:
-        """Record a finished task. Measurement of a plan starts once a stage has finished as many tasks as workers."""
+        """Record a finished task. Measurement of a plan starts once a stage has finished as many tasks as workers.
+
+        If the plan before had more workers, it starts after as many tasks as that one had workers.
+        """
         if self._begun is not None:
             return
         if self._started is not None:
             self.opening, self._started = self._elapsed() - self._started, None
-        if self._metrics.tasks - self._tasks >= self.workers <= self._tasks_since(self._stages):
+        begun = max(self._running, self.workers)
+        if self._metrics.tasks - self._tasks >= begun <= self._tasks_since(self._stages):
+            self._running = self.workers
             self._mark_stages()
             self._begun = self._now(of_threads=True)
 

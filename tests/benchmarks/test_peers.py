@@ -13,7 +13,7 @@ from benchmarks.peers.entry import Entry, Epochs, entries
 from benchmarks.peers.figures import TARGETS, figures
 from benchmarks.peers.rebatch import joined, rebatched, rows_of
 from benchmarks.peers.rounds import Contestant, Job, Run, run
-from benchmarks.peers.table import Line, figures_markdown, line, markdown, matched
+from benchmarks.peers.table import Line, against_dataloader, figures_markdown, line, markdown, matched
 from benchmarks.peers.workload import Rows, Workload, plain, split_mix, taken, workloads
 
 
@@ -77,6 +77,15 @@ def test_the_table_puts_the_fastest_first_and_compares_with_dataloader_and_ours(
     assert [row[1].strip() for row in rows[1:]] == ["**cedar, auto**", "B, tuned", "DataLoader, 2 workers"]
     assert [row[3].strip() for row in rows[1:]] == ["4.00", "2.00", "1.00"]
     assert [row[4].strip() for row in rows[1:]] == ["1.00", "0.50", "0.25"]
+
+
+def test_a_line_compares_ours_with_dataloader_first_of_all():
+    lines = [made_line("DataLoader", 100.0, "2 workers"), made_line("DataLoader", 200.0, "tuned")]
+    assert against_dataloader("t", "rows", lines) == "- t: cedar did not run"
+    lines.append(made_line("cedar", 400.0, "auto"))
+    said = "- t: cedar 400 rows/s; 4.00 times DataLoader with 2 workers (100), 2.00 times DataLoader tuned (200)"
+    assert against_dataloader("t", "rows", lines) == said
+    assert against_dataloader("t", "rows", lines[2:]) == "- t: cedar 400 rows/s; DataLoader did not run"
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
