@@ -78,7 +78,7 @@ class Machine:
     cores: int
     memory: int
     ship_seconds: float = 5e-4
-    ship_bytes: float = 5e8
+    ship_bytes: float = 2e9
     start_seconds: float = 0.5
     speed: float = 0.0
 
