@@ -33,7 +33,7 @@ from cedar.engine.streams.ready import ReadyStream
 from cedar.engine.streams.rest import RestStream
 from cedar.engine.streams.shared import SharedStream
 from cedar.engine.streams.slices import SliceStream
-from cedar.engine.streams.splits import Segment, SplitStream, Window
+from cedar.engine.streams.splits import SplitSegment, SplitStream, Window
 from cedar.engine.streams.stage import StageStream, WindowStream
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import StreamContext, StreamOperator
@@ -297,14 +297,16 @@ class Compiler:
         own.append(KernelStep(by_key))
         return stream
 
-    def _segment(self, segment: plans.Segment, lane: Lane | None, own: Sequence[KernelStep]) -> Segment:
+    def _segment(self, segment: plans.Segment, lane: Lane | None, own: Sequence[KernelStep]) -> SplitSegment:
         node = self._node(segment.source)
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
         whole = lane is None or rows_may_fail(node.operator.source)  # if rows may fail, do not use conditions
         conditions = () if whole else tuple(self._conditions(node.logical))
         counted = self.binding.listed.rows(node)
-        return Segment(partial(self._readers, segment, own), node.operator.source, index, splits, conditions, counted)
+        return SplitSegment(
+            partial(self._readers, segment, own), node.operator.source, index, splits, conditions, counted
+        )
 
     def _readers(self, segment: plans.Segment, own: Sequence[KernelStep]) -> tuple[Any, Program]:
         """Return the reader of a segment, and the program that its blocks run through."""

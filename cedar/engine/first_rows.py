@@ -124,7 +124,7 @@ class FirstRows:
                 return None
             rows = min(SAMPLE_ROWS, max(4 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
 
-    def _run_both(self, plan: Plan, rows: int, check_running: Callable[[], None]) -> _Comparison:
+    def _run_both(self, plan: Plan, rows: int, check_running: Callable[[], None]) -> _RowsResult:
         """Return the difference on the first ``rows`` rows, and the seconds that the comparison took."""
         failed = ""
         for shrinks in (True, False):  # a function may work only with the batch size that the user set
@@ -133,7 +133,7 @@ class FirstRows:
                 few = _FewRowsRun(self._binding, plan, self._source_rows(rows), self.world, shrinks, self._patience)
                 written = few.written()
             except WorkerError as error:  # the call hangs or crashes its process, so do not retry
-                return _Comparison(Difference(f"the first rows cannot be computed as written: {_first_line(error)}"))
+                return _RowsResult(Difference(f"the first rows cannot be computed as written: {_first_line(error)}"))
             except Exception as error:  # noqa: BLE001 - the run raises the same error and reports it to the user
                 failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_first_line(error)}"
                 continue
@@ -141,8 +141,8 @@ class FirstRows:
             mismatch = few.difference(written, self._strict)
             if mismatch is not None and (again := few.compare(few.written(), written)) is not None:
                 mismatch = Difference(f"not deterministic: two runs as written differ: {again}")
-            return _Comparison(mismatch, few.seconds, any(block.slots for run in written for block in run))
-        return _Comparison(failed=failed)
+            return _RowsResult(mismatch, few.seconds, any(block.slots for run in written for block in run))
+        return _RowsResult(failed=failed)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class FirstRows:
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class _RowsResult:
     mismatch: Difference | None = None
     seconds: float = 0.0
     any_rows: bool = False  # whether any row reached the end of the pipeline

@@ -55,7 +55,7 @@ class Counters(NamedTuple):
         return Counters(*map(add, self, other))
 
 
-class Progress(NamedTuple):
+class PlanProgress(NamedTuple):
     """How many source rows a plan has finished, and how many tasks the stage with the most work has finished."""
 
     rows: float = 0.0
@@ -85,7 +85,7 @@ class RunMeasurements:
         self._finished = 0.0  # source rows that tasks finished before that
         self._tasks = 0  # finished tasks at that time
         self._running = 1  # tasks that may have begun before the plan, so that only a part of them belongs to it
-        self._work = Progress()  # progress of the current plan in earlier epochs
+        self._work = PlanProgress()  # progress of the current plan in earlier epochs
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
         self._started: float | None = None  # elapsed seconds at the iteration's start; None once a task has finished
 
@@ -111,7 +111,7 @@ class RunMeasurements:
     def renew(self) -> None:
         """Restart measuring for another plan or thread count."""
         self._add_finished()
-        self._kept, self._work, self._begun = Counters(), Progress(), None
+        self._kept, self._work, self._begun = Counters(), PlanProgress(), None
         self._running = max(self._running, self.workers)
         self._mark_stages()
 
@@ -152,27 +152,27 @@ class RunMeasurements:
         return self._finished + self._progress_since(self._at_start).rows
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> PlanProgress:
         """The progress of the current plan since each worker finished its first task.
 
         Readers run ahead of later stages, for example by a shuffle window. Therefore the work of all stages is
         converted to source rows: the total seconds of all stages are divided by the seconds that one source row takes
         in all stages together. Only the rows that readers output reach the later stages.
         """
-        since = Progress() if self._begun is None else self._progress_since(self._stages)
-        return Progress(self._work.rows + since.rows, self._work.tasks + since.tasks)
+        since = PlanProgress() if self._begun is None else self._progress_since(self._stages)
+        return PlanProgress(self._work.rows + since.rows, self._work.tasks + since.tasks)
 
-    def _progress_since(self, before: Mapping[tuple[int, ...], StageWork]) -> Progress:
+    def _progress_since(self, before: Mapping[tuple[int, ...], StageWork]) -> PlanProgress:
         done = {stage: work for stage, work in _since(before, self._metrics.stages).items() if work.rows and work.wall}
         if not done:
-            return Progress()
+            return PlanProgress()
         read = sum(work.rows for stage, work in done.items() if stage[0] >= 0)
         readers = [work for stage, work in self._metrics.stages.items() if stage[0] >= 0]
         left = sum(work.left for work in readers) / max(sum(work.rows for work in readers), 1.0)
         shares = {stage: work.rows / read if stage[0] >= 0 else left for stage, work in done.items()}
         row = sum(work.wall * shares[stage] / work.rows for stage, work in done.items())
         rows = sum(work.wall for work in done.values()) / row if row else read
-        return Progress(rows, max(done.values(), key=lambda work: work.wall).tasks)
+        return PlanProgress(rows, max(done.values(), key=lambda work: work.wall).tasks)
 
     @property
     def seen(self) -> Counters:

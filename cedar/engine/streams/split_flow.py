@@ -19,7 +19,7 @@ from cedar.datasets.base import UNCOUNTED, Split
 from cedar.tasks.chain import Result, Timing
 
 if TYPE_CHECKING:
-    from cedar.engine.streams.splits import Segment, SplitStream
+    from cedar.engine.streams.splits import SplitSegment, SplitStream
 
 
 class SplitFlow(Flow):
@@ -109,7 +109,7 @@ class _SplitTask:
     """
 
     def __init__(
-        self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool,
+        self, stream: SplitStream, segment: SplitSegment, split: Split, at: At, lap: int, ends: bool,
         left: int | None, is_first: bool,
     ) -> None:  # fmt: skip
         tasks = stream.tasks
@@ -190,7 +190,7 @@ class _EarlyBlocks:
         self.blocks[-1].set_result(None)
 
 
-def _miscounted(segment: Segment, split: Split, left: int, count: int) -> PipelineError:
+def _miscounted(segment: SplitSegment, split: Split, left: int, count: int) -> PipelineError:
     assert segment.counted is not None
     filters = segment.counted.filters
     names = " and ".join(node.operator.label() for node in filters)
@@ -208,7 +208,7 @@ class _Chunks:
     def __init__(
         self,
         stream: SplitStream,
-        segment: Segment,
+        segment: SplitSegment,
         split: Split,
         place: int,
         row: int,
@@ -274,7 +274,7 @@ class _Chunks:
 class _ChunkReader:
     """Reads a streaming split from its iterator, and drops the first ``row`` rows, which were delivered before."""
 
-    def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
+    def __init__(self, segment: SplitSegment, split: Split, row: int, lap: int) -> None:
         self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
         self._drop = row
         self._operator = segment.operator

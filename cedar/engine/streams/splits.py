@@ -55,7 +55,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Segment:
+class SplitSegment:
     """A source, its operator number, and the program that the reading tasks run on its blocks.
 
     Args:
@@ -122,7 +122,7 @@ class SplitStream(Stream):
 
     def __init__(
         self,
-        segments: tuple[Segment, ...],
+        segments: tuple[SplitSegment, ...],
         window: Window,
         permute: int | None,
         keeps_rows: bool,
@@ -177,17 +177,17 @@ class SplitStream(Stream):
         """Mean decoded bytes of a split."""
         return int(self._bytes.sum()) // self.splits if self.splits else 0
 
-    def entry(self, number: int) -> tuple[Segment, Split]:
+    def entry(self, number: int) -> tuple[SplitSegment, Split]:
         """Return a split and the segment that it belongs to."""
         which = int(np.searchsorted(self._firsts, number, side="right")) - 1
         return self.segments[which], self.segments[which].splits[number - int(self._firsts[which])]
 
-    def _concatenated(self, of: Callable[[Segment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def _concatenated(self, of: Callable[[SplitSegment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return an array with a value for each split of all segments."""
         values = [of(segment) for segment in self.segments]
         return values[0] if len(values) == 1 else np.concatenate(values)
 
-    def row_bytes(self, segment: Segment) -> float:
+    def row_bytes(self, segment: SplitSegment) -> float:
         """Return the estimated decoded size of a source's row in bytes."""
         given = row_bytes_of(segment.source)
         if given:
@@ -200,12 +200,12 @@ class SplitStream(Stream):
         """Decoded bytes of each split, estimated where they are unknown."""
         return self._concatenated(self._segment_bytes)
 
-    def _segment_bytes(self, segment: Segment) -> Floats:
+    def _segment_bytes(self, segment: SplitSegment) -> Floats:
         splits = segment.splits
         size, rows = splits.bytes.astype(np.float64), splits.rows
         return np.where(splits.bytes >= 0, size, np.maximum(rows, 0) * self.row_bytes(segment))
 
-    def _segment_rows(self, segment: Segment) -> Floats:
+    def _segment_rows(self, segment: SplitSegment) -> Floats:
         """Return the rows of each split, estimated where they are unknown."""
         splits = segment.splits
         rows, size = splits.rows.astype(np.float64), splits.bytes
@@ -260,7 +260,7 @@ class SplitStream(Stream):
         rows = sum(segment.splits.known_rows for segment in self.segments) if self._counted else None
         return sizes, self._window.limit(float(sizes.sum()), rows)
 
-    def window_rows(self, segment: Segment) -> int:
+    def window_rows(self, segment: SplitSegment) -> int:
         """Return the rows of a window inside a streaming split."""
         if self._window.rows is not None:
             return self._window.rows

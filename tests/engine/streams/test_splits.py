@@ -15,7 +15,7 @@ from cedar.datasets.base import Split
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams import splits as module
 from cedar.engine.streams.lanes import Lane
-from cedar.engine.streams.splits import Segment, SplitStream, Window
+from cedar.engine.streams.splits import SplitSegment, SplitStream, Window
 
 MAYBE = st.none() | st.integers(0, 1 << 25)
 SPLITS = st.lists(
@@ -127,7 +127,7 @@ def test_order_windows_and_lanes_are_those_of_the_model(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SUM_CHUNK", few)
         segments = tuple(
-            Segment(cast("Any", None), source, i, SplitTable.of(splits), ("kept",) if source.left_out else ())
+            SplitSegment(cast("Any", None), source, i, SplitTable.of(splits), ("kept",) if source.left_out else ())
             for i, (source, splits) in enumerate(parts)
         )
         stream = SplitStream(segments, window, permute, True, cast("Any", None), mine)
