@@ -166,6 +166,7 @@ def test_a_slow_source_and_a_slow_trainer_are_told_apart() -> None:
 
 def test_work_below_a_cache_counts_for_its_operators() -> None:
     pipeline = cedar.from_items([{"x": i} for i in range(50)]).map(nap, "x", dtype=int).cache("memory").batch(10)
+    list(pipeline.loader(executor="threads", workers=2, plan="off"))  # imports, which may take longer than the function
     with pipeline.loader(executor="threads", workers=2, plan="off") as loader:
         for epoch in range(2):
             list(loader)
