@@ -259,7 +259,11 @@ def _scale_results(state: State, pace: Pace) -> State:
 def _has_enough_tasks(mark: Observation, seen: Observation, settings: ControllerSettings) -> bool:
     """Return True if enough tasks finished and enough time passed between two observations to measure the pace."""
     tasks, seconds = seen.tasks - mark.tasks, seen.seconds - mark.seconds
-    return tasks >= settings.tasks * max(seen.lanes, 2) and seconds >= settings.growth * seen.now
+    return tasks >= _tasks_needed(seen, settings) and seconds >= settings.growth * seen.now
+
+
+def _tasks_needed(seen: Observation, settings: ControllerSettings) -> int:
+    return settings.tasks * max(seen.lanes, 2)
 
 
 def _rows_left(seen: Observation) -> float:
@@ -404,7 +408,7 @@ def _may_lose(state: State, seen: Observation, settings: ControllerSettings) -> 
     plus the expected gain, and of ``least_gain``, since its workers may have to load libraries.
     """
     assert state.pace is not None
-    slot = max(settings.tasks * max(seen.lanes, 2) * state.pace.task, settings.growth * seen.now)
+    slot = max(_tasks_needed(seen, settings) * state.pace.task, settings.growth * seen.now)
     gain = max(_expected_gain(state.known[state.trial], state.pace, seen), 0.0)
     return max(settings.max_loss * slot, settings.regret * (seen.now + gain), settings.least_gain)
 

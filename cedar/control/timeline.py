@@ -324,8 +324,9 @@ class Timeline:
             return START, f"{self.start + self.compiling:.2f} of {self.elapsed:.2f} s passed before the first task"
         part, most = max(self.parts.items(), key=lambda item: item[1].wall)
         workers = self.capacity / self.elapsed
-        once = part[0] in _ONCE  # maybe in the loader's thread; other workers wait during an import
-        share, own = most.wall / (self.elapsed if once else self.capacity), self.own - (most.wall if once else 0.0)
+        share, own = most.wall / self.capacity, self.own
+        if part[0] in _ONCE:  # an import may run in the loader's thread, and other workers wait for it
+            share, own = most.wall / self.elapsed, self.own - most.wall
         if workers > 1 and own / self.elapsed > max(_BUSY, share):
             return "the loader's thread", "it cuts and delivers all batches in one thread"
         why = self._why(part[0], most, min(workers, cores), cores)

@@ -52,7 +52,7 @@ def machine(measure: bool = True) -> Machine:
 
 
 def _measured(key: str) -> dict[str, float]:
-    """Measure the figures, and store them unless other programs use the machine, because they could not be corrected.
+    """Measure the figures. Store them, once and for all, unless other programs keep the cores busy meanwhile.
 
     If processes cannot be measured, return only the speed, and store nothing.
     """

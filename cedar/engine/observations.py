@@ -80,11 +80,11 @@ class RunMeasurements:
         self._earlier = 0.0  # source rows that tasks finished in earlier epochs
         self._begun: Counters | None = None  # totals when each worker had finished a task in this epoch
         self._kept = Counters()  # totals of the current plan in earlier epochs
-        self._stages: dict[tuple[int, ...], StageWork] = {}  # work of all stages when measurement began
         self._at_start: dict[tuple[int, ...], StageWork] = {}  # work of all stages when the plan or epoch began
         self._finished = 0.0  # source rows that tasks finished before that
+        self._stages: dict[tuple[int, ...], StageWork] = {}  # work of all stages when measurement began
         self._tasks = 0  # finished tasks at that time
-        self._running = 1  # tasks that may have begun before the plan, so that only a part of them belongs to it
+        self._running = 1  # maximum number of running tasks that began under an earlier plan of this epoch
         self._work = PlanProgress()  # progress of the current plan in earlier epochs
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
         self._started: float | None = None  # elapsed seconds at the iteration's start; None once a task has finished
@@ -95,18 +95,22 @@ class RunMeasurements:
         self._add_finished()
         self._earlier = self._finished
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
+        self._running = runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
         self._mark_stages()
         self._started = self._elapsed()
 
     def _mark_stages(self) -> None:
-        self._stages = {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
+        self._stages = self._copy_stages()
         self._tasks = self._metrics.tasks
 
     def _add_finished(self) -> None:
-        """Add the rows of the plan so far to those before it: the stages of two plans cannot be added."""
+        """Add the rows of the plan so far to those before it, because another plan may have other stages."""
         self._finished = self.finished
-        self._at_start = {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
+        self._at_start = self._copy_stages()
+
+    def _copy_stages(self) -> dict[tuple[int, ...], StageWork]:
+        return {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
 
     def renew(self) -> None:
         """Restart measuring for another plan or thread count."""
@@ -118,14 +122,14 @@ class RunMeasurements:
     def note_task(self) -> None:
         """Record a finished task. Measurement of a plan starts once a stage has finished as many tasks as workers.
 
-        If the plan before had more workers, it starts after as many tasks as that one had workers.
+        Tasks that an earlier plan began are not measured, so if that plan had more workers, its number counts.
         """
         if self._begun is not None:
             return
         if self._started is not None:
             self.opening, self._started = self._elapsed() - self._started, None
-        begun = max(self._running, self.workers)
-        if self._metrics.tasks - self._tasks >= begun <= self._tasks_since(self._stages):
+        first = max(self._running, self.workers)
+        if self._metrics.tasks - self._tasks >= first <= self._tasks_since(self._stages):
             self._running = self.workers
             self._mark_stages()
             self._begun = self._now(of_threads=True)

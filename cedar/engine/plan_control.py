@@ -336,9 +336,8 @@ class Plans:
                 self.current = running
         if running.prediction is not None:
             plans.append((runs, running))
-        # Fraction of source rows that are decoded, over the whole run: readers skip rows that cannot pass the filters.
-        entered = self._metrics.rows_entered / max(self._figures.read, 1) or 1.0  # 0 until a split has been read
-        entered *= self._figures.crowded
+        # Fraction of source rows that are decoded, since readers skip rows that cannot pass; 1 until a split was read.
+        entered = (self._metrics.rows_entered / max(self._figures.read, 1) or 1.0) * self._figures.crowded
         self._candidates = tuple(self._candidate(key, plan, running, profile, entered) for key, plan in plans)
 
     def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile, entered: float) -> Candidate:

@@ -158,6 +158,20 @@ def test_rows_that_other_stages_finished_under_an_earlier_plan_stay_finished() -
     assert figures.finished == pytest.approx(1010)
 
 
+def test_tasks_that_began_with_more_threads_are_not_measured() -> None:
+    metrics = Metrics()
+    figures, runner = RunMeasurements(_binding(), metrics), Runner("threads", 2)
+    figures.start(runner)
+    finish(metrics, figures, 100, tasks=2)
+    figures.workers = 1
+    figures.renew()
+    finish(metrics, figures, 100, tasks=2)  # both may have begun before
+    assert figures.progress == (0, 0)
+    finish(metrics, figures, 100, tasks=1)
+    assert figures.progress == (100, 1)
+    runner.close()
+
+
 def test_what_is_measured_begins_once_each_worker_finished_a_task() -> None:
     metrics = Metrics()
     figures, runner = RunMeasurements(_binding(), metrics), Runner("threads", 3)

@@ -227,10 +227,10 @@ class StageFlow(Flow):
         metrics, ordinals = stream.tasks.metrics, stream.program.ordinals
         metrics.add(result.timing, None, not self._runner.local, len(kept.rows.row), ordinals)
         block = result.blocks[0]
+        metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
-        metrics.results[stream.program.label] = _size(block)
         slots = len(block.keys.row)
         # A filter on batches may have removed the whole batch.
         batch = task.batch and (slots > 0 or not block.aligned)

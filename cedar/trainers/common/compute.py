@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +17,11 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 
+_ASK_SECONDS = 60.0  # maximum seconds for the answer of a forked process
+
 
 def ask_fork(ask: Callable[[], int]) -> int:
-    """Call ``ask`` in a forked process, and return its result; 0 if it fails.
+    """Call ``ask`` in a forked process, and return its result; 0 if it fails or takes longer than a minute.
 
     Any CUDA query, even for the number of GPUs, initializes CUDA. Processes forked after that cannot use CUDA.
 
@@ -34,6 +38,9 @@ def ask_fork(ask: Callable[[], int]) -> int:
             os._exit(0)
     os.close(writer)
     with open(reader, "rb") as answer:
+        in_time = select.select([answer], [], [], _ASK_SECONDS)[0]
+        if not in_time:  # for example, it waits for a lock that a thread of this process held at the fork
+            os.kill(child, signal.SIGKILL)
         reported = answer.read()
     os.waitpid(child, 0)
     return int(reported or 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -41,6 +42,11 @@ def test_gpus_are_seen(monkeypatch):
 
 def test_a_question_that_fails_in_the_fork_is_answered_with_nothing():
     assert ask_fork(lambda: 1 // 0) == 0
+
+
+def test_a_forked_process_that_hangs_is_killed_and_answers_nothing(monkeypatch):
+    monkeypatch.setattr("cedar.trainers.common.compute._ASK_SECONDS", 0.1)
+    assert ask_fork(lambda: time.sleep(600) or 1) == 0
 
 
 def test_what_is_drawn_by_a_key_depends_on_nothing_else():
