@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
+from cedar.core.packages import loaded
 from cedar.core.printable import one_line, printable
 from cedar.core.redact import redact
 
@@ -99,7 +100,7 @@ def _handlers() -> set[object]:
 
 def _cancelled() -> tuple[type[BaseException], ...]:
     """Return asyncio's CancelledError if asyncio is loaded; importing it takes 0.1 s."""
-    module = sys.modules.get("asyncio")
+    module = loaded("asyncio")
     return () if module is None else (module.CancelledError,)
 
 

@@ -1,7 +1,8 @@
-"""Support for processes that are forked after cedar was used, by running polars in fresh processes for them.
+"""Support for processes that are forked after cedar was used: fresh processes for polars, locks, Arrow's allocator.
 
 A forked process has only one thread. polars' threads are missing, so code that waits for them waits forever, and a
 copied thread pool accepts work that never runs. A forked process therefore runs polars functions in a fresh process.
+Another thread may have held a lock of Arrow's allocator at the fork, so Arrow allocates with malloc from then on.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import pyarrow as pa
+
 P = ParamSpec("P")
 T = TypeVar("T")
 START = 'start the process by "spawn" or "forkserver", or fork it before cedar or polars is used'
 
 _polars_lost = False
+_other_threads = False  # whether other threads ran at the last fork
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 _fresh_process_calls: list[Callable[..., Any]] = []
 
@@ -65,11 +69,18 @@ class Lock:
         return Lock, ()
 
 
+def _before_fork() -> None:
+    global _other_threads  # noqa: PLW0603 - the state belongs to the process
+    _other_threads = threading.active_count() > 1
+
+
 def _after_fork() -> None:
     global _polars_lost  # noqa: PLW0603 - the state belongs to the process
     _polars_lost = _polars_lost or "polars" in sys.modules
+    if _other_threads:
+        pa.set_memory_pool(pa.system_memory_pool())
     for lock in list(_locks):
         lock.renew()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

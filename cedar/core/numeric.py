@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from cedar.core import forks, quota
+from cedar.core.packages import loaded
 
 T = TypeVar("T")
 _BLAS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -54,7 +55,7 @@ class NumericEnvironment:
     @staticmethod
     def of_caller() -> NumericEnvironment:
         """Return the settings for a run that starts now in this thread."""
-        torch, polars = sys.modules.get("torch"), sys.modules.get("polars")
+        torch, polars = loaded("torch"), loaded("polars")
         pool = getattr(polars, "thread_pool_size", None)
         precision = getattr(torch, "get_float32_matmul_precision", None)
         return NumericEnvironment(
@@ -135,7 +136,7 @@ class NumericEnvironment:
         undo: list[Callable[[], object]] = []
         if flushes() != self.flush and _set_flush(self.flush):
             undo.append(lambda: _set_flush(not self.flush))
-        torch: Any = _loaded("torch", "set_float32_matmul_precision")
+        torch = loaded("torch")
         if torch is not None:
             torch.get_num_threads()  # a thread's first call copies torch's thread count: do this before changing it
             if self in _received and torch.get_float32_matmul_precision() != self.matmul:
@@ -199,7 +200,7 @@ _module_count = -1  # number of modules loaded at the last search
 
 def arrived() -> tuple[Any, ...]:
     """Return a value that changes when a library that has its own threads is loaded."""
-    return len(_libraries()), _loaded("torch", "get_num_threads") is None, _numba() is None
+    return len(_libraries()), loaded("torch") is None, _numba() is None
 
 
 def _libraries() -> tuple[_Library, ...]:
@@ -233,7 +234,7 @@ def _find_libraries() -> tuple[_Library, ...]:
         elif each.user_api == "openmp" or layer not in ("openmp", "disabled"):  # other libraries use OpenMP's count
             blas = each.user_api == "blas"
             libraries.append(_Library(each.filepath, each.get_num_threads, partial(_set, each), blas, of_process=blas))
-    torch: Any = _loaded("torch", "get_num_threads")
+    torch = loaded("torch")
     if torch is not None:
         with suppress(OSError, IndexError):
             path = os.path.join(torch.__path__[0], "lib", "libtorch_cpu.so")
@@ -254,12 +255,6 @@ def _mkl(name: str, library: ctypes.CDLL) -> list[_Library]:
     except AttributeError:
         return []
     return [_Library(name, max_threads, lambda threads: partial(local, local(threads)), blas=True)]
-
-
-def _loaded(name: str, attribute: str) -> ModuleType | None:
-    """Return a loaded module; None if it is missing or another thread is still importing it."""
-    module = sys.modules.get(name)
-    return module if module is not None and hasattr(module, attribute) else None
 
 
 def _numba() -> ModuleType | None:
@@ -373,7 +368,7 @@ def _set_flush(flush: bool) -> bool:
     """Turn flushing of denormals on or off, like torch.set_flush_denormal; return whether it worked."""
     libm = _libm()
     if libm is None:
-        torch: Any = _loaded("torch", "set_flush_denormal")
+        torch = loaded("torch")
         return torch is not None and bool(torch.set_flush_denormal(flush))
     state = ctypes.create_string_buffer(256)
     if libm.fegetenv(state):

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+from typing import Any
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
@@ -39,10 +40,16 @@ def installed(path: str) -> bool:
     return path.startswith(_STDLIB) or any(part in path for part in _INSTALLED)
 
 
+def loaded(name: str) -> Any:
+    """Return a module; None unless it was imported, and is not still being imported by another thread."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def file_of(module: str) -> str | None:
-    loaded = sys.modules.get(module, sys.modules.get(module.partition(".")[0]))
-    if loaded is not None:
-        return getattr(loaded, "__file__", None)
+    found = sys.modules.get(module, sys.modules.get(module.partition(".")[0]))
+    if found is not None:
+        return getattr(found, "__file__", None)
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -65,11 +72,11 @@ def version_of(module: str) -> str:
 def _version_of(top: str) -> str:
     if top in sys.stdlib_module_names:
         return f"{sys.version_info.major}.{sys.version_info.minor}"
-    loaded = getattr(sys.modules.get(top), "__version__", None)
+    version = getattr(sys.modules.get(top), "__version__", None)
     if top == __name__.partition(".")[0]:
-        return str(loaded)
+        return str(version)
     try:
         return importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:
         names = importlib.metadata.packages_distributions().get(top)
-    return importlib.metadata.version(names[0]) if names else str(loaded)
+    return importlib.metadata.version(names[0]) if names else str(version)

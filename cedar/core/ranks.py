@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 
 from cedar.core.errors import PipelineError, Site
+from cedar.core.packages import loaded
 from cedar.core.sizes import as_int
 
 _SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM uses step ids from here on for batch scripts, interactive shells and similar
@@ -56,7 +56,7 @@ def refuse_workers(rank: Rank, site: Site | None) -> None:
     Raises:
         PipelineError: this is such a worker, and no arguments say which part of the rows it reads.
     """
-    data = sys.modules.get("torch.utils.data")
+    data = loaded("torch.utils.data")
     worker = data.get_worker_info() if data is not None else None
     if worker is not None and worker.num_workers > 1 and rank.origin != "arguments":
         raise PipelineError(
@@ -83,8 +83,7 @@ def _arguments(rank: int | None, world: int | None, site: Site | None) -> Rank |
 
 
 def _distributed() -> Rank | None:
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
+    distributed = loaded("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")

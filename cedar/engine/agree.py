@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from cedar.core.errors import Site, WorkerError
 from cedar.core.extensions import extension
+from cedar.core.packages import loaded
 from cedar.engine.key_values import FolderKeyValues, KeyValueStore, TorchKeyValues
 from cedar.engine.rendezvous import PATIENCE, Polling, Rendezvous, talk
 from cedar.executors.choose import names_cluster
@@ -186,7 +187,7 @@ def next_run(pipeline: str, rank: int) -> str:
 
 def default_store(rank: int, world: int) -> Any:
     """Return the store of torch.distributed if it is initialized with this rank and world; else None."""
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    distributed = loaded("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     if (distributed.get_rank(), distributed.get_world_size()) != (rank, world):

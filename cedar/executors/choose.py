@@ -12,6 +12,7 @@ from cedar.core import forks
 from cedar.core.errors import PlanError, user_site
 from cedar.core.extensions import extension
 from cedar.core.numeric import keep_in_this_thread
+from cedar.core.packages import loaded
 from cedar.core.quota import cores
 from cedar.operators.constructing import constructing
 
@@ -106,7 +107,7 @@ def names_cluster(executor: Any) -> bool:
     """
     if isinstance(executor, str):
         return executor.startswith(_SCHEMES)
-    distributed = sys.modules.get("distributed")
+    distributed = loaded("distributed")
     return distributed is not None and isinstance(executor, distributed.Client)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,6 +13,7 @@ import numpy as np
 from cedar.core import forks
 from cedar.core.cursor import hash_ints
 from cedar.core.numeric import NumericEnvironment, arrived
+from cedar.core.packages import loaded
 
 _constructor_lock = forks.Lock()  # a pipeline that runs inside a constructor uses no threads, which would wait for this
 _thread = threading.local()
@@ -62,7 +62,7 @@ def _mark_thread() -> Iterator[None]:
 def _seeded_generators(name: str) -> Iterator[None]:
     words = name.encode()
     seed = hash_ints(*(int.from_bytes(words[i : i + 8], "little") for i in range(0, len(words), 8)))
-    python, numpys, torch = random.getstate(), np.random.get_state(), _torch()  # noqa: NPY002 - users draw from it
+    python, numpys, torch = random.getstate(), np.random.get_state(), loaded("torch")  # noqa: NPY002 - users draw from it
     torchs = None if torch is None else torch.random.default_generator.get_state()
     devices = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
     random.seed(seed)
@@ -80,14 +80,9 @@ def _seeded_generators(name: str) -> Iterator[None]:
             torch.cuda.set_rng_state_all(devices)
 
 
-def _torch() -> Any:
-    torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "random") and hasattr(torch, "cuda") and hasattr(torch, "Generator") else None
-
-
 def _torch_unused() -> bool:
     """Return True if torch is not imported or its generator is unused; otherwise reset the generator, return False."""
-    torch = _torch()
+    torch = loaded("torch")
     if torch is None:
         return True
     fresh = torch.Generator().get_state()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from cedar.core.packages import loaded
 from cedar.operators.row_wise import same_value
 
 ROWS = 8  # the number of rows on which a function is called again, to compare results
@@ -28,7 +28,7 @@ class GeneratorChanged(list[Any]):
 
 def generator_states() -> bytes:
     """Return the states of this process's global random generators."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     bits = None if torch is None else torch.get_rng_state().numpy()
     return pickle.dumps((random.getstate(), np.random.get_state(), bits))  # noqa: NPY002
 
@@ -36,7 +36,7 @@ def generator_states() -> bytes:
 @contextmanager
 def preserve_generators() -> Iterator[None]:
     """Restore the states of the global generators after the ``with`` block."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()  # noqa: NPY002
     try:
         yield

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from cedar.core import forks
@@ -60,3 +62,32 @@ def test_a_process_that_lost_polars_has_it_done_elsewhere(monkeypatch: pytest.Mo
     assert (forks.lost(), double(3), sent) == (False, 6, [])
     monkeypatch.setattr(forks, "_polars_lost", True)
     assert (forks.lost(), double(3), sent) == (True, "in_fresh_process_after_fork", [("double", (3,))])
+
+
+def forked_pool() -> str:
+    """The allocator of Arrow in a process forked now."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, pa.default_memory_pool().backend_name.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as name:
+        return name.read()
+
+
+def test_arrow_allocates_with_malloc_after_a_fork_beside_other_threads() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)  # mimalloc's lock could be this thread's at the fork
+    thread.start()
+    try:
+        assert forked_pool() == "system"
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_arrow_keeps_its_allocator_after_a_fork_without_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    assert forked_pool() == pa.default_memory_pool().backend_name

@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, WorkerError, portable
+from cedar.core.packages import loaded
 from cedar.executors.worker.wire import Wire, decode, encode
 from cedar.tasks import clocks
 from cedar.tasks.code import UnknownCode
@@ -234,7 +235,7 @@ def _change_folder(folder: str | None) -> None:
 
 def _limit_threads() -> None:
     """Limit OpenCV to one thread once it is imported, because it has no environment variable for this."""
-    cv2 = sys.modules.get("cv2")
+    cv2 = loaded("cv2")
     if cv2 is not None and cv2.getNumThreads() > 1:
         cv2.setNumThreads(1)
 
