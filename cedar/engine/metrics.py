@@ -97,6 +97,7 @@ class Metrics:
     left_out: Counter[str] = field(default_factory=Counter)  # rows or batches that did not fill a step, by kind
     rows_read: int = 0
     bytes_read: int = 0  # decoded bytes, according to metadata
+    row_bytes: dict[int, float] = field(default_factory=dict)  # decoded bytes per row of each source, by ordinal
     rows_kept: int = 0  # rows that a cache returned instead of a source
     rows_cached: int = 0  # rows added to a cache
     rows: int = 0
@@ -188,13 +189,21 @@ class Metrics:
                 self.rows_kept += timing.rows_kept
                 self.rows_cached += timing.rows_cached
                 if timing.read_columns:
-                    self.observe(source, _read_observation(timing, source))
+                    read = _read_observation(timing, source)
+                    self.row_bytes[source] = read.bytes_out / max(read.rows_out, 1)
+                    self.observe(source, read)
         if self.taken is not None:
             self.taken()
 
-    def read_so_far(self, source: int, rows: int, operators: Iterable[int], left: int = 0) -> None:
-        """Add rows that a task delivered before it ended. The caller does not add them again when the task ends."""
+    def read_so_far(self, source: int, rows: int, operators: Iterable[int], left: int = 0, size: int = 0) -> None:
+        """Add rows that a task delivered before it ended. The caller does not add them again when the task ends.
+
+        Args:
+            size: bytes of the ``left`` rows that are left of ``rows``; 0 if unknown.
+        """
         with self._lock:
+            if left and size:
+                self.row_bytes.setdefault(source, size / left)
             stage = (source, *sorted(operators))
             done = self.stages.get(stage) or self.stages.setdefault(stage, StageWork())
             done.tasks, done.rows, done.left = done.tasks + 1, done.rows + rows, done.left + left

@@ -207,8 +207,11 @@ class RunMeasurements:
     # ---- rows remaining ----------------------------------------------------------------------------------------------
 
     def remaining(self) -> float | None:
-        """Return how many rows of this epoch this rank has not processed yet; None if metadata lacks row counts."""
-        total = self._rows
+        """Return how many rows of this epoch this rank has not processed yet; None if unknown.
+
+        If metadata lacks row counts, they are estimated from the splits' sizes and the measured bytes per row.
+        """
+        total = self._known_rows if self._known_rows is not None else self._estimated_rows()
         if total is None:
             return None
         return max(0.0, total * self.share - (self.finished - self._earlier)) if total else math.inf
@@ -227,9 +230,18 @@ class RunMeasurements:
         return [self._binding.splits(source) for source in self._binding.sources]
 
     @cached_property
-    def _rows(self) -> int | None:
+    def _known_rows(self) -> int | None:
         counted = all(splits.counted for splits in self._splits)
         return sum(splits.known_rows for splits in self._splits) if counted else None
+
+    def _estimated_rows(self) -> float | None:
+        total = 0.0
+        for source, splits in zip(self._binding.sources, self._splits, strict=True):
+            width = self._metrics.row_bytes.get(self._binding.index[id(source)], 0.0)
+            if not splits.counted and not (width and splits.known_bytes):
+                return None
+            total += splits.known_rows if splits.counted else splits.known_bytes / width
+        return total
 
     # ---- the profile -------------------------------------------------------------------------------------------------
 

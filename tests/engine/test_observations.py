@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,19 @@ def test_a_rank_counts_its_own_share_of_what_is_left() -> None:
     finish(metrics, figures, 5_000)
     left = figures.remaining()
     assert left == 20_000
+
+
+def test_rows_are_estimated_from_bytes_where_no_metadata_count_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ten bytes\n" * 10_000)
+    root = cedar.read_text(str(tmp_path / "a.txt")).map(str.upper, "text", dtype=str).batch(10).node
+    metrics = Metrics()
+    figures = RunMeasurements(Binding(root, None, Env()), metrics)
+    figures.start(Runner("inline", 1))
+    assert figures.rest() is None
+    metrics.read_so_far(0, 1_000, (1,), left=1_000, size=10_000)
+    assert figures.rest() == pytest.approx(10_000, rel=0.01)
+    metrics.add(Timing(took=1e-3, rows_read=1_000, rows_passed=1_000, read_columns={"text": 20_000}), 0)
+    assert figures.remaining() == pytest.approx(5_000, rel=0.01), "the whole split's rows are longer"
 
 
 def test_processes_are_as_many_as_the_pool_has_that_a_plan_would_use() -> None:
