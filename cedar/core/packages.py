@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -70,6 +69,8 @@ def version_of(module: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _version_of(top: str) -> str:
+    import importlib.metadata  # imports the email package, which tasks do not need
+
     if top in sys.stdlib_module_names:
         return f"{sys.version_info.major}.{sys.version_info.minor}"
     version = getattr(sys.modules.get(top), "__version__", None)
