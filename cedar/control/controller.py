@@ -213,6 +213,28 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
     return _choose(state, seen, settings)
 
 
+def recall(
+    state: State, results: Mapping[str, PlanTrial], pace: Pace, cost: float, start: Mapping[str, float]
+) -> State:
+    """Return the state with results of earlier runs, unless this run has measured or searched already.
+
+    A plan that was better then is tried as soon as it is ready. A plan that failed then is retried as if that run went
+    on, see invariant 8.
+
+    Args:
+        results: by key of a plan, its result, with the current plan's.
+        pace: the pace of the plan that was in use at last.
+        cost: CPU seconds of a search.
+        start: by key of a plan, seconds until it can take over.
+    """
+    current = results.get(state.stays)
+    if state.pace is not None or state.looks or current is None:
+        return state
+    known = {key: Candidate(key, each.seconds, start.get(key, 0.0)) for key, each in results.items()}
+    pace = replace(pace, row=current.seconds)
+    return replace(state, known=known, tried=dict(results), pace=pace, judged=pace.row, cost=cost, looks=1)
+
+
 # ---- the current plan ------------------------------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ def machine(measure: bool = True) -> Machine:
         >>> machine(measure=False).cores > 0
         True
     """
-    key = _key()
+    key = machine_key()
     if measure:
         with _lock:
             figures = _known.get(key) or _kept(key) or _measured(key)
@@ -100,7 +100,7 @@ def _speed() -> float:
 
 
 @functools.cache
-def _key() -> str:
+def machine_key() -> str:
     """Return a key of the hardware and versions. It omits the host name, so that equal machines share figures."""
     import pyarrow as pa
 

@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 
-from cedar.control.controller import Action, Candidate, Look, Observation, Prepare, State, Switch, step
+from cedar.control.controller import (
+    Action,
+    Candidate,
+    Look,
+    Observation,
+    Prepare,
+    State,
+    Switch,
+    recall,
+    step,
+)
 from cedar.control.settings import ControllerSettings
 from cedar.core.columns import OBJECT
 from cedar.datasets.base import Read
@@ -20,6 +30,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunMeasurements
+from cedar.engine.plan_results import PlanResults, ResultsStore
 from cedar.engine.runner import Runner
 from cedar.engine.task_context import is_remote
 from cedar.engine.warming import WorkerWarmup
@@ -92,6 +103,8 @@ class Plans:
         self._renewed = 0  # number of finished tasks when measurements were last marked as old
         self._planning_seconds = 0.0  # CPU seconds spent on searches for plans and checks of plans
         self._candidates: tuple[Candidate, ...] | None = None
+        self._results = ResultsStore(binding.root, binding.on_error)
+        self._earlier: PlanResults | None = None  # of earlier runs, until the controller receives them
         self._warming = WorkerWarmup()
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
@@ -198,6 +211,8 @@ class Plans:
         self._polled, _ = self._metrics.time.so_far(time.perf_counter())
         self._figures.start(runner)
         self._metrics.taken = self._note_task
+        if self.planner is not None and not self._results.loaded and self._load_results not in self._jobs:
+            self._jobs.append(self._load_results)
 
     def reads(self, share: float) -> None:
         """Set the fraction of the rows that this rank reads, 0 to 1."""
@@ -231,6 +246,8 @@ class Plans:
 
     def _step(self, now: float, waited: float) -> None:
         seen = self._observation(now, waited)
+        if self._earlier is not None:
+            self._recall(self._earlier)
         self._state, actions = step(self._state, seen, self.settings)
         self._candidates = None if seen.candidates is not None else self._candidates
         for action in actions:
@@ -247,6 +264,15 @@ class Plans:
             self._measured_enough(), self._planning_seconds, self._candidates, frozenset(self._ready),
             frozenset(self._unfit), figures.opening,
         )  # fmt: skip
+
+    def _recall(self, earlier: PlanResults) -> None:
+        """Pass the results of earlier runs to the controller."""
+        self._earlier = None
+        plans = {self._key_of(plan): (plan, result) for plan, result in earlier.plans}
+        results = {key: result for key, (_, result) in plans.items()}
+        wait = self.profile().machine.start_seconds
+        start = {key: wait for key, (plan, _) in plans.items() if plan.in_processes}
+        self._state = recall(self._state, results, earlier.pace, earlier.cost, start)
 
     def _measured_enough(self) -> bool:
         """Whether each operator was measured often enough; operators that no row reaches are ignored after a while."""
@@ -315,6 +341,11 @@ class Plans:
     def _give_up(self) -> None:
         self._broken = True
         _log.warning("the optimizer failed: the run continues with its current plan", exc_info=True)
+
+    def _load_results(self, _: Calls) -> None:
+        """Load what earlier runs of the same pipeline measured on this machine."""
+        assert self.planner is not None
+        self._earlier = self._results.load((*self.planner.limits, self.first_rows.world))
 
     def _search(self, _: Calls) -> None:
         """Search for faster plans with the cost model, and pass them to the controller as candidates."""
@@ -453,6 +484,8 @@ class Plans:
     def close(self) -> None:
         """End the run. After that, the planner no longer calls the user's functions."""
         self._metrics.time.running = False
+        if not (self._broken or self._settled):
+            self._results.save(self._state, self._known, self._metrics.time.so_far(time.perf_counter())[0])
         if self._calls is not None:
             self._calls.end()
             self._calls = None

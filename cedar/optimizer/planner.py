@@ -71,6 +71,13 @@ class AutoPlanner:
     _refusals: list[Decision] = field(default_factory=list, repr=False)
     _broken: bool = field(default=False, repr=False)
 
+    @property
+    def limits(self) -> tuple[object, ...]:
+        """What determines the plans besides the pipeline."""
+        b, rules = self.budget, [rule.__name__ for rule in self.rules]
+        budget = b.cpus, b.memory, b.cache, b.layout_place, b.cluster is not None
+        return *budget, tuple(self.executors), self.workers, self.most_workers, self.exact, rules, sorted(self.refused)
+
     def begin(self) -> Plan:
         """Return the initial plan, which uses only what operators declare; nothing runs."""
         try:

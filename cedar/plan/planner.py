@@ -26,6 +26,11 @@ class Planner(Protocol):
 
     most_workers: int | None  # the maximum number of workers in a plan; None if the user set the number of workers
 
+    @property
+    def limits(self) -> tuple[object, ...]:
+        """What determines the plans besides the pipeline; values whose ``repr`` is the same in every process."""
+        ...
+
     def begin(self) -> Plan:
         """Return an initial plan that is based only on operators' declared effects, without running anything."""
         ...

@@ -195,12 +195,21 @@ def plan_from(text: str, pipeline: HasNode, where: str = "", cluster: Any = None
         PlanError: the JSON is not a plan, or the plan does not fit; the error names the first difference.
     """
     try:
-        return _plan(_parsed(text), pipeline.node, cluster)
+        return plan_of(text, pipeline.node, cluster)
     except PlanError as error:
         error.site = error.site or user_site()
         if where:
             error.done = error.done or f"the plan in {where!r} was not loaded"
         raise
+
+
+def plan_of(text: str, root: Node, cluster: Any = None) -> Plan:
+    """Load a plan from the JSON that ``text_of`` returned, for the pipeline that ends with ``root``.
+
+    Raises:
+        PlanError: see ``plan_from``; the error names no line of the user's.
+    """
+    return _plan(_parsed(text), root, cluster)
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -12,7 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.control.controller import Action, Candidate, Look, Observation, Prepare, State, Switch, step
+from cedar.control.controller import (
+    Action,
+    Candidate,
+    Look,
+    Observation,
+    Pace,
+    PlanTrial,
+    Prepare,
+    State,
+    Switch,
+    recall,
+    step,
+)
 from cedar.control.settings import ControllerSettings
 
 SETTINGS = ControllerSettings()
@@ -240,6 +252,50 @@ def test_the_best_plan_alone_is_got_ready() -> None:
     run = Run({"first": 1e-3, "a": 3e-4, "c": 5e-4}, rows=2e4)
     run.goes_on(0.3, (Candidate("a", 3e-4), Candidate("b", 2.9e-4, start=2.0), Candidate("c", 5e-4)))
     assert [action for action in run.actions if isinstance(action, Prepare)] == [Prepare("a")]
+
+
+def recalled(run: Run, **results: PlanTrial) -> None:
+    """What earlier runs measured, received at the first delivery."""
+    run.state = recall(run.state, results, Pace(0.0), 0.01, {"a": 0.2})
+
+
+def test_a_plan_that_was_better_in_an_earlier_run_is_tried_at_once() -> None:
+    run = Run({"first": 1e-2, "a": 5e-3}, rows=1000)
+    recalled(run, first=PlanTrial(1e-2, 1.0), a=PlanTrial(5e-3, 1.5))
+    assert run.deliver() == (Prepare("a"),)
+    run.seen = replace(run.seen, ready=frozenset({"a"}))
+    assert [action.key for action in run.deliver() if isinstance(action, Switch)] == ["a"]
+    run.takes_over("a")
+    run.goes_on(2)
+    assert (run.state.stays, run.switches) == ("a", ["a"])
+
+
+def test_a_plan_that_was_better_once_and_is_no_longer_goes() -> None:
+    run = Run({"first": 1e-2, "a": 2e-2}, rows=10_000)
+    recalled(run, first=PlanTrial(1e-2, 1.0), a=PlanTrial(5e-3, 1.5))
+    run.goes_on(6)
+    assert (run.state.stays, run.switches[:2]) == ("first", ["a", "first"])
+
+
+def test_a_plan_that_failed_in_an_earlier_run_is_not_tried_at_once() -> None:
+    run = Run({"first": 1e-2, "a": 5e-3}, rows=10_000)
+    recalled(run, first=PlanTrial(1e-2, 1.0), a=PlanTrial(2e-2, 4.0, failed=1))
+    better = (Candidate("first", 1e-2), Candidate("a", 5e-3))
+    run.goes_on(7, better)
+    assert run.switches == []
+    run.goes_on(60, better)
+    assert run.state.stays == "a", "it is retried in the end"
+
+
+def test_what_this_run_measured_itself_is_not_replaced_by_earlier_results() -> None:
+    run = Run({"first": 1e-2, "a": 5e-3})
+    run.goes_on(1)
+    before = run.state
+    recalled(run, first=PlanTrial(1.0, 1.0), a=PlanTrial(5e-3, 1.5))
+    assert run.state == before
+    other = Run({"first": 1e-2})
+    recalled(other, b=PlanTrial(1.0, 1.0), a=PlanTrial(5e-3, 1.5))
+    assert other.state == State("first"), "the results are not of the plan that runs"
 
 
 def test_costs_that_change_make_it_look_again() -> None:

@@ -80,7 +80,7 @@ def test_a_damaged_entry_is_measured_again_and_replaced(home, monkeypatch):
 def test_figures_that_make_no_sense_are_not_taken(home, monkeypatch, wrong):
     _, calls = home
     machine()
-    name, place = name_of("machine", module._key()), user_place()
+    name, place = name_of("machine", module.machine_key()), user_place()
     figures = place.get(name, {}).about | {"ship_bytes": wrong}
     place.put(name, lambda _: figures, {})
     forget(monkeypatch)
@@ -93,7 +93,7 @@ def test_figures_of_other_machines_stay(home, monkeypatch):
     machine()
     forget(monkeypatch)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_key", lambda: "another")
+        patched.setattr(module, "machine_key", lambda: "another")
         machine()
     forget(monkeypatch)
     machine()

@@ -27,9 +27,11 @@ from cedar.executors.choose import InlineExecutor
 from cedar.operators import background_kernels as kernels
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.steps import Place
 from cedar.profile import Machine, Profile
 from cedar.tasks import chain, clocks
 from cedar.tasks.chain import Timing
+from tests.plan.toy_plans import stepped
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -104,6 +106,9 @@ def test_a_function_that_becomes_dear_changes_the_plan(tmp_path: Any, clock: Clo
 # ---- what becomes of plans -------------------------------------------------------------------------------------------
 
 
+_PLANNERS = itertools.count()
+
+
 class Stubborn:
     """A planner that always proposes the same plans, whatever it is told."""
 
@@ -111,6 +116,7 @@ class Stubborn:
 
     def __init__(self, *plans: Plan) -> None:
         self.plans, self.asked = plans, 0
+        self.limits = (next(_PLANNERS),)  # so that a test does not receive another test's results
 
     def candidates(self, _: Profile) -> tuple[Plan, ...]:
         self.asked += 1
@@ -132,7 +138,7 @@ class Driven:
         root = cedar.from_items([{"x": i} for i in range(100_000)]).map(abs, "x", dtype=int).batch(10).node
         self.binding = Binding(root, None, Env())
         self.metrics = Metrics(labels={i: str(i) for i in range(3)})
-        self.first = Plan(root, dataclasses.replace(root, origin=root), prediction=Prediction(1000.0, "cores"))
+        self.first = Plan(root, root, prediction=Prediction(1000.0, "cores"))
         self.planner = Stubborn()
         self.plans = Plans(self.planner, self.first, self.binding, self.metrics)  # type: ignore[arg-type]
         self.runner = Runner("inline", 1)
@@ -145,9 +151,8 @@ class Driven:
 
     def other(self, place: str, **changes: Any) -> Plan:
         """Another plan of the pipeline: its map runs elsewhere."""
-        batch, (mapped,) = self.first.root, self.first.root.inputs
-        root = dataclasses.replace(batch, inputs=(dataclasses.replace(mapped, place=place, origin=mapped),))
-        return dataclasses.replace(self.first, root=root, prediction=Prediction(3000.0, "cores"), **changes)
+        moved = stepped(self.first.root, (2, Place(("", place, ""))))
+        return dataclasses.replace(moved, prediction=Prediction(3000.0, "cores"), **changes)
 
     def goes_on(self, seconds: float, speed: float, cost: float = 1e-3) -> None:
         """Tenths of a second, in which so many rows per second are read."""
@@ -182,6 +187,37 @@ def test_a_plan_that_was_left_is_not_chosen_again_unless_costs_changed(monkeypat
         run.goes_on(0.1, 100, 1e-2)
     run.goes_on(2, 1000)
     assert run.plans.current.root is other.root
+
+
+def test_a_plan_that_was_better_is_the_next_runs_after_its_first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [Driven(monkeypatch) for _ in range(3)]
+    for run in runs:
+        run.planner.limits = ("of one pipeline",)
+        run.planner.plans = (run.first, run.other("processes", workers=3))
+        run.plans._warming = Warm()  # type: ignore[assignment]
+    first, second, third = runs
+    while first.plans.current.workers is None:
+        first.goes_on(0.1, 1000)
+    first.goes_on(2, 3000)
+    first.plans.close()
+    third.planner.limits = ("other limits",)
+    for run in (second, third):
+        run.goes_on(0.3, 1000)
+    assert (second.plans.current.workers, second.planner.asked) == (3, 0), "there was no search"
+    assert third.plans.current.workers is None
+
+
+class Warm:
+    """Processes that are ready at once."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+    def begin(self, key: str, *_: Any) -> None:
+        self.keys.add(key)
+
+    def settled(self) -> tuple[set[str], set[str]]:
+        return self.keys, set()
 
 
 class Starting:
@@ -278,7 +314,7 @@ def test_a_plan_that_is_refused_is_not_taken_and_the_reason_is_told(monkeypatch:
 
 def test_a_plan_that_runs_in_the_same_stages_is_no_other_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Driven(monkeypatch)
-    batch = dataclasses.replace(run.first.root, place="dask")  # which has no tasks
+    batch = dataclasses.replace(run.first.root, place="dask", origin=run.first.root)  # which has no tasks
     threads = run.other("threads")  # where the run works anyway
     run.planner.plans = (dataclasses.replace(run.first, root=batch), threads)
     run.goes_on(5, 1000)

@@ -1,0 +1,106 @@
+"""Measured results of plans, stored for later runs of the same pipeline on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cedar.cache.fingerprints import Describer, fingerprint
+from cedar.control.controller import Pace, PlanTrial, State
+from cedar.core.errors import PlanError
+from cedar.core.skip import Skip
+from cedar.engine.machine import machine_key
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
+from cedar.plan.saved import plan_of, text_of
+from cedar.store.keep import load, save, user_place
+from cedar.store.place import name_of
+
+
+@dataclass(frozen=True)
+class PlanResults:
+    """The results of a pipeline's plans.
+
+    Args:
+        plans: each plan that was measured, with its result.
+        pace: the pace of the plan that was in use at last, which is the first of ``plans``.
+        cost: CPU seconds of a search.
+    """
+
+    plans: tuple[tuple[Plan, PlanTrial], ...]
+    pace: Pace
+    cost: float
+
+
+class ResultsStore:
+    """Loads and saves the results of one pipeline's plans.
+
+    Args:
+        root, on_error: the pipeline as written, and the loader's policy for errors.
+    """
+
+    def __init__(self, root: Node, on_error: Skip | None) -> None:
+        self.loaded = False
+        self._root, self._on_error = root, on_error
+        self._name = ""  # of the entry; "" if the pipeline's functions cannot be identified
+        self._saved: object = None  # summary of the results that were saved last
+
+    def load(self, limits: Iterable[object]) -> PlanResults | None:
+        """Return the results that an earlier run saved; None if there are none that fit the pipeline.
+
+        Args:
+            limits: what the plans depend on besides the pipeline.
+        """
+        self.loaded = True
+        record = Describer()(fingerprint(self._root, self._root))
+        if record.unknown:
+            return None
+        self._name = name_of("plans", [record.key(), repr(self._on_error), machine_key(), *map(repr, limits)])
+        return load(user_place(), self._name, lambda entry: _decoded(entry.about, self._root))
+
+    def save(self, state: State, plans: Sequence[Plan], now: float) -> None:
+        """Save the results of a run, if it tried or accepted other plans than at the last call.
+
+        Args:
+            state: the state of the controller.
+            plans: all plans; the key of a plan is its index.
+            now: seconds since the start of the run.
+        """
+        learned = state.stays, {key: each.failed for key, each in state.tried.items()}
+        if not self._name or state.pace is None or learned == self._saved or not state.tried.keys() - {state.stays}:
+            return
+        self._saved = learned
+        at = state.tried[state.stays].at if state.stays in state.tried else now
+        tried = {state.stays: PlanTrial(state.pace.row, at)}
+        tried |= {key: result for key, result in state.tried.items() if key != state.stays}
+        with suppress(PlanError):  # a plan cannot be written as JSON
+            about = {
+                "plans": [_encoded(plans[int(key)], result) for key, result in tried.items()],
+                "trainer": state.pace.trainer,
+                "task": state.pace.task,
+                "cost": state.cost,
+            }
+            save(user_place(), self._name, lambda _: about)
+
+
+def _encoded(plan: Plan, result: PlanTrial) -> dict[str, Any]:
+    text = text_of(replace(plan, decisions=(), profile=None))
+    return {"plan": text, "seconds": result.seconds, "at": result.at, "failed": result.failed}
+
+
+def _decoded(about: dict[str, Any], root: Node) -> PlanResults:
+    plans = []
+    for each in about["plans"]:
+        result = PlanTrial(_positive(each["seconds"]), _positive(each["at"]), int(each["failed"]))
+        plans.append((plan_of(each["plan"], root), result))
+    trainer, task, cost = (_positive(about[name]) for name in ("trainer", "task", "cost"))
+    return PlanResults(tuple(plans), Pace(plans[0][1].seconds, trainer, task), cost)
+
+
+def _positive(value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a number of seconds")
+    return float(value)
