@@ -22,8 +22,8 @@ Invariants, tested on random runs:
 8. A plan that failed is not retried before the run has taken twice as long, after the next failure three times as
    long, and so on. Its estimate then moves from the trial's result toward the cost model's value over time, so that
    plans are retried rarely, but never given up.
-9. Searches become rarer as the run continues, except after a change of the run's speed, and take at most ``regret`` of
-   the time.
+9. A search begins once the run has taken twice as long as at the last one, or after a change of the run's speed.
+   Searches take at most ``regret`` of the time.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
     mark = None if _is_starting(state, seen) else state.mark
     if mark is None or mark.plan != seen.plan or mark.since != seen.since:
         return replace(state, mark=seen)
-    if not _has_enough_tasks(mark, seen, settings):
+    urgent = state.pace is None or state.slot is not None  # decisions wait for this measurement
+    if not _has_enough_tasks(mark, seen, settings, 1 if urgent else settings.steady):
         return state
     if seen.rows <= mark.rows:  # all rows were skipped, so there is no throughput to compare
         return state
@@ -278,10 +279,14 @@ def _scale_results(state: State, pace: Pace) -> State:
     return replace(state, known=known, tried=tried)
 
 
-def _has_enough_tasks(mark: Observation, seen: Observation, settings: ControllerSettings) -> bool:
-    """Return True if enough tasks finished and enough time passed between two observations to measure the pace."""
+def _has_enough_tasks(mark: Observation, seen: Observation, settings: ControllerSettings, times: int = 1) -> bool:
+    """Return True if enough tasks finished and enough time passed between two observations to measure the pace.
+
+    Args:
+        times: how many times as many tasks, and as much time, as a trial needs.
+    """
     tasks, seconds = seen.tasks - mark.tasks, seen.seconds - mark.seconds
-    return tasks >= _tasks_needed(seen, settings) and seconds >= settings.growth * seen.now
+    return tasks >= times * _tasks_needed(seen, settings) and seconds >= times * settings.growth * seen.now
 
 
 def _tasks_needed(seen: Observation, settings: ControllerSettings) -> int:
@@ -330,7 +335,7 @@ def _may_search(state: State, seen: Observation, settings: ControllerSettings) -
         return False
     if not state.looks:
         return True
-    pause = max(state.cost / settings.regret, settings.least_gain, 0.0 if state.changed else settings.rare * seen.now)
+    pause = max(state.cost / settings.regret, settings.least_gain, 0.0 if state.changed else state.asked)
     return seen.now >= state.asked + pause and state.spent + state.cost <= settings.regret * seen.now
 
 

@@ -13,11 +13,11 @@ class ControllerSettings:
         regret: share of the time so far, 0 to 1, that searches and trials of worse plans may cost. A run without a
             better plan then loses at most 3%, which cannot be distinguished from noise.
         least_gain: minimum seconds that a plan is expected to save; users do not notice less.
-        rare: share of the time so far, 0 to 1, that must pass between two searches. It limits how long a change of
-            costs in the middle of a run goes unnoticed.
         candidates: number of plans from one search that are tried: one for each kind of executor.
         tasks: minimum number of tasks per worker, after its first, for a measurement of speed; one worker counts as
             two. One task more or less then changes the result only a little.
+        steady: how many times as many tasks as a trial the later measurements of the running plan have. They cost
+            nothing, and a speed that seems to change by noise alone would cause needless searches.
         growth: minimum length of a trial as a share of the time so far, 0 to 1. Longer trials in long runs can
             distinguish plans that differ by little.
         poll: seconds between two observations; it does not affect decisions.
@@ -33,9 +33,9 @@ class ControllerSettings:
 
     regret: float = 0.03
     least_gain: float = 0.25
-    rare: float = 0.1
     candidates: int = 3
     tasks: int = 3
+    steady: int = 4
     growth: float = 0.01
     poll: float = 0.025
     better: float = 0.03
