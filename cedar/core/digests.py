@@ -63,7 +63,7 @@ def digest_of(value: Any, *, data: bool = True) -> str:
 
     Args:
         value: anything.
-        data: False leaves out mutable data: lists, dicts, sets, the state of objects, and data in globals.
+        data: False leaves out mutable data: lists, dicts, sets, arrays, the state of objects, and data in globals.
 
     Examples:
         >>> digest_of(lambda x: x + 1) == digest_of(lambda x: x + 1), digest_of([1, 2]) == digest_of([2, 1])
@@ -321,6 +321,8 @@ class _Walk:
         return _hashed("dict", *parts)
 
     def array(self, value: Any) -> bytes:
+        if not self.data:
+            return b"array"
         value = np.ndarray.view(value, np.ndarray)
         if value.dtype.hasobject or value.dtype.kind == "T":
             return self.all("array", [value.dtype.str, value.shape, *value.ravel().tolist()])
@@ -392,6 +394,8 @@ def _package_data_digest(walk: _Walk, value: Any) -> bytes | None:
     """Return the digest of a package's data whose pickles differ between processes; None for other objects."""
     kind = type(value)
     package = kind.__module__.partition(".")[0] if is_library(kind.__module__) else ""
+    if not walk.data and not hasattr(value, "meta") and not hasattr(value, "py_func"):
+        return None
     if package == "pyarrow" and isinstance(value, (pa.Array, pa.ChunkedArray)):
         return _table(pa.table({"": value}))
     if package == "pyarrow" and isinstance(value, (pa.Table, pa.RecordBatch)):

@@ -8,14 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cedar.cache.fingerprints import Describer, fingerprint
 from cedar.control.controller import Pace, PlanTrial, State
 from cedar.core.errors import PlanError
 from cedar.core.skip import Skip
 from cedar.engine.machine import machine_key
 from cedar.plan.data import Plan
-from cedar.plan.graph import Node
-from cedar.plan.saved import plan_of, text_of
+from cedar.plan.graph import Node, topology, walk
+from cedar.plan.saved import operator_entries, plan_of, text_of
 from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
 
@@ -45,7 +44,7 @@ class ResultsStore:
     def __init__(self, root: Node, on_error: Skip | None) -> None:
         self.loaded = False
         self._root, self._on_error = root, on_error
-        self._name = ""  # of the entry; "" if the pipeline's functions cannot be identified
+        self._name = ""  # of the entry; "" before ``load``
         self._saved: object = None  # summary of the results that were saved last
 
     def load(self, limits: Iterable[object]) -> PlanResults | None:
@@ -55,10 +54,8 @@ class ResultsStore:
             limits: what the plans depend on besides the pipeline.
         """
         self.loaded = True
-        record = Describer()(fingerprint(self._root, self._root))
-        if record.unknown:
-            return None
-        self._name = name_of("plans", [record.key(), repr(self._on_error), machine_key(), *map(repr, limits)])
+        code = topology(self._root), operator_entries(walk(self._root))  # of functions the code, not the data they use
+        self._name = name_of("plans", [*code, repr(self._on_error), machine_key(), *map(repr, limits)])
         return load(user_place(), self._name, lambda entry: _decoded(entry.about, self._root))
 
     def save(self, state: State, plans: Sequence[Plan], now: float) -> None:
