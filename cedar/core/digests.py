@@ -439,6 +439,8 @@ def _hashed(*parts: Any) -> bytes:
 
 
 def _plain(value: Any) -> bytes:
+    if type(value) in (str, bytes):
+        return _hashed(type(value).__name__, value)  # without the copies that ``repr`` makes of a large one
     return _hashed(type(value).__name__, f"{value:x}" if type(value) is int else repr(value))
 
 
