@@ -213,18 +213,15 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
     return _choose(state, seen, settings)
 
 
-def recall(
-    state: State, results: Mapping[str, PlanTrial], pace: Pace, cost: float, start: Mapping[str, float]
-) -> State:
+def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Mapping[str, float]) -> State:
     """Return the state with results of earlier runs, unless this run has measured or searched already.
 
-    A plan that was better then is tried as soon as it is ready. A plan that failed then is retried as if that run went
-    on, see invariant 8.
+    A plan that was better then is tried as soon as it is ready. A plan that failed then counts as if it had failed in
+    this run, but half as early: one trial on a noisy machine must not exclude it from many runs.
 
     Args:
         results: by key of a plan, its result, with the current plan's.
         pace: the pace of the plan that was in use at last.
-        cost: CPU seconds of a search.
         start: by key of a plan, seconds until it can take over.
     """
     current = results.get(state.stays)
@@ -232,7 +229,8 @@ def recall(
         return state
     known = {key: Candidate(key, each.seconds, start.get(key, 0.0)) for key, each in results.items()}
     pace = replace(pace, row=current.seconds)
-    return replace(state, known=known, tried=dict(results), pace=pace, judged=pace.row, cost=cost, looks=1)
+    tried = {key: replace(each, at=each.at / 2) if each.failed else each for key, each in results.items()}
+    return replace(state, known=known, tried=tried, pace=pace, judged=pace.row)
 
 
 # ---- the current plan ------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ class Plans:
         results = {key: result for key, (_, result) in plans.items()}
         wait = self.profile().machine.start_seconds
         start = {key: wait for key, (plan, _) in plans.items() if plan.in_processes}
-        self._state = recall(self._state, results, earlier.pace, earlier.cost, start)
+        self._state = recall(self._state, results, earlier.pace, start)
 
     def _measured_enough(self) -> bool:
         """Whether each operator was measured often enough; operators that no row reaches are ignored after a while."""

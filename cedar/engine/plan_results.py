@@ -26,12 +26,10 @@ class PlanResults:
     Args:
         plans: each plan that was measured, with its result.
         pace: the pace of the plan that was in use at last, which is the first of ``plans``.
-        cost: CPU seconds of a search.
     """
 
     plans: tuple[tuple[Plan, PlanTrial], ...]
     pace: Pace
-    cost: float
 
 
 class ResultsStore:
@@ -78,7 +76,6 @@ class ResultsStore:
                 "plans": [_encoded(plans[int(key)], result) for key, result in tried.items()],
                 "trainer": state.pace.trainer,
                 "task": state.pace.task,
-                "cost": state.cost,
             }
             save(user_place(), self._name, lambda _: about)
 
@@ -93,8 +90,8 @@ def _decoded(about: dict[str, Any], root: Node) -> PlanResults:
     for each in about["plans"]:
         result = PlanTrial(_positive(each["seconds"]), _positive(each["at"]), int(each["failed"]))
         plans.append((plan_of(each["plan"], root), result))
-    trainer, task, cost = (_positive(about[name]) for name in ("trainer", "task", "cost"))
-    return PlanResults(tuple(plans), Pace(plans[0][1].seconds, trainer, task), cost)
+    pace = Pace(plans[0][1].seconds, _positive(about["trainer"]), _positive(about["task"]))
+    return PlanResults(tuple(plans), pace)
 
 
 def _positive(value: Any) -> float:
