@@ -137,11 +137,19 @@ Phase: TypeAlias = Literal["runs", "looks", "tries", "returns"]
 
 @dataclass(frozen=True)
 class Pace:
-    """A plan's seconds per source row, the part of them in which the trainer did not wait, and seconds per task."""
+    """A plan's measured speed.
+
+    Args:
+        row: seconds per source row.
+        trainer: the part of them in which the trainer did not wait.
+        task: seconds per task.
+        tasks: number of measured tasks; 0 if this run has not measured it.
+    """
 
     row: float
     trainer: float = 0.0
     task: float = 0.0
+    tasks: int = 0
 
     @staticmethod
     def between(early: Observation, late: Observation) -> Pace:
@@ -150,7 +158,7 @@ class Pace:
         taken, waited = late.seconds - early.seconds, late.waited - early.waited
         if rows <= 0:
             return Pace(math.inf)
-        return Pace(taken / rows, max(taken - waited, 0.0) / rows, taken / max(tasks, 1))
+        return Pace(taken / rows, max(taken - waited, 0.0) / rows, taken / max(tasks, 1), tasks)
 
     @staticmethod
     def of(seen: Observation) -> Pace:
@@ -241,7 +249,7 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
     mark = None if _is_starting(state, seen) else state.mark
     if mark is None or mark.plan != seen.plan or mark.since != seen.since:
         return replace(state, mark=seen)
-    urgent = state.pace is None or state.slot is not None  # decisions wait for this measurement
+    urgent = state.pace is None or not state.pace.tasks or state.slot is not None  # decisions wait for it
     if not _has_enough_tasks(mark, seen, settings, 1 if urgent else settings.steady):
         return state
     if seen.rows <= mark.rows:  # all rows were skipped, so there is no throughput to compare
@@ -356,6 +364,10 @@ def _choose(state: State, seen: Observation, settings: ControllerSettings) -> tu
             until = seen.now + 2 * max(best.start, 4 * settings.poll)
             return replace(state, prepared={**state.prepared, best.key: until}), (Prepare(best.key),)
         if best.key in seen.ready:
+            if pace.tasks < settings.steady * _tasks_needed(seen, settings) and not _is_clear(
+                best.seconds, pace, settings
+            ):
+                return state, ()  # the trial would be compared with noise
             why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
             return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
         if seen.now < state.prepared[best.key]:
@@ -370,8 +382,13 @@ def _measure_early(state: State, seen: Observation, settings: ControllerSettings
     if state.pace is not None or not state.known or seen.tasks < settings.tasks * seen.lanes / 2:
         return state
     pace = Pace.of(seen)
-    fast = any(c.seconds <= pace.row * settings.clear for c in state.known.values() if c.key != state.stays)
+    fast = any(_is_clear(c.seconds, pace, settings) for c in state.known.values() if c.key != state.stays)
     return replace(state, pace=pace, judged=pace.row) if fast else state
+
+
+def _is_clear(seconds: float, pace: Pace, settings: ControllerSettings) -> bool:
+    """Whether a plan's seconds per row are less than the current plan's by more than noise."""
+    return seconds <= pace.row * settings.clear
 
 
 def _estimate(candidate: Candidate, state: State, seen: Observation, settings: ControllerSettings) -> Candidate:
@@ -409,7 +426,12 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
     before = state.pace.row
     regret = seen.now - seen.since - seen.finished * before
     showed = seen.seconds / seen.rows if seen.rows else math.inf
-    whole = _has_enough_tasks(Observation(0.0, seen.plan), seen, settings)
+    start = Observation(0.0, seen.plan)
+    whole = _has_enough_tasks(start, seen, settings) and (
+        _is_clear(showed, state.pace, settings)
+        or _is_clear(before, Pace(showed), settings)
+        or _has_enough_tasks(start, seen, settings, settings.steady)
+    )
     lost = _starved(state.pace, seen) > seen.opening + _may_lose(state, seen, settings)
     if not (whole or lost):
         return state, ()

@@ -16,14 +16,14 @@ class ControllerSettings:
         candidates: number of plans from one search that are tried: one for each kind of executor.
         tasks: minimum number of tasks per worker, after its first, for a measurement of speed; one worker counts as
             two. One task more or less then changes the result only a little.
-        steady: how many times as many tasks as a trial the later measurements of the running plan have. They cost
-            nothing, and a speed that seems to change by noise alone would cause needless searches.
+        steady: how many times as many tasks a measurement has whose result is not clear. Noise alone would otherwise
+            seem to change the run's speed, or to make a plan better.
         growth: minimum length of a trial as a share of the time so far, 0 to 1. Longer trials in long runs can
             distinguish plans that differ by little.
         poll: seconds between two observations; it does not affect decisions.
         better: share of the time per row, 0 to 1, that a plan must save; smaller gains are within the regret.
-        clear: a plan that is expected to take at most this share of the time per row, 0 to 1, is tried before the
-            running plan was measured for a whole trial, since noise cannot cause such a difference.
+        clear: a plan that takes at most this share of another's time per row, 0 to 1, is clearly faster, since noise
+            cannot cause such a difference. It is tried before the running plan was measured for a whole trial.
         changed: factor by which the speed must rise or fall before the results of other plans count as outdated.
         memory: weight of a fresh trial's result relative to the cost model's estimate. It is halved when the run has
             taken twice as long, since other programs may have used the machine during the trial.
