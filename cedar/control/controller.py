@@ -143,7 +143,7 @@ class Pace:
         row: seconds per source row.
         trainer: the part of them in which the trainer did not wait.
         task: seconds per task.
-        tasks: number of measured tasks; 0 if this run has not measured it.
+        tasks: number of measured tasks; 0 if this run has not measured it, or if costs changed meanwhile.
     """
 
     row: float
@@ -261,7 +261,8 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
     ratio = max(pace.row, state.judged) / max(min(pace.row, state.judged), 1e-12)
     if ratio <= settings.changed:
         return state
-    return replace(state, judged=pace.row, changed=True)
+    # Costs may have changed in the middle of the measurement, so no trial is compared with it.
+    return replace(state, pace=replace(pace, tasks=0), judged=pace.row, changed=True)
 
 
 def _is_starting(state: State, seen: Observation) -> bool:
@@ -280,7 +281,7 @@ def _scale_results(state: State, pace: Pace) -> State:
     if state.slot is not None:  # half of the change may have happened before or during the trial
         key, seconds, rows = state.slot
         tried[key] = replace(tried[key], seconds=tried[key].seconds / math.sqrt(factor))
-        lost = seconds - rows * math.sqrt(pace.row * state.pace.row)
+        lost = seconds - rows * max(pace.row, state.pace.row)  # what rows cost more by now, the trial did not cause
         state = replace(state, spent=state.spent + max(lost, 0.0), slot=None)
     return replace(state, known=known, tried=tried)
 
@@ -364,9 +365,8 @@ def _choose(state: State, seen: Observation, settings: ControllerSettings) -> tu
             until = seen.now + 2 * max(best.start, 4 * settings.poll)
             return replace(state, prepared={**state.prepared, best.key: until}), (Prepare(best.key),)
         if best.key in seen.ready:
-            if pace.tasks < settings.steady * _tasks_needed(seen, settings) and not _is_clear(
-                best.seconds, pace, settings
-            ):
+            sure = pace.tasks >= settings.steady * _tasks_needed(seen, settings)
+            if not (sure or (pace.tasks and _is_clear(best.seconds, pace, settings))):
                 return state, ()  # the trial would be compared with noise
             why = f"expected to take {best.seconds / pace.row:.0%} of the time of a row"
             return replace(state, phase="tries", trial=best.key, mark=None), (Switch(best.key, why),)
