@@ -35,7 +35,7 @@ class ControllerSettings:
     least_gain: float = 0.25
     candidates: int = 3
     tasks: int = 3
-    steady: int = 4
+    steady: int = 2
     growth: float = 0.01
     poll: float = 0.025
     better: float = 0.03
