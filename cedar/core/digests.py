@@ -394,7 +394,7 @@ def _package_data_digest(walk: _Walk, value: Any) -> bytes | None:
     """Return the digest of a package's data whose pickles differ between processes; None for other objects."""
     kind = type(value)
     package = kind.__module__.partition(".")[0] if is_library(kind.__module__) else ""
-    if not walk.data and not hasattr(value, "meta") and not hasattr(value, "py_func"):
+    if not walk.data and package in ("pyarrow", "torch"):
         return None
     if package == "pyarrow" and isinstance(value, (pa.Array, pa.ChunkedArray)):
         return _table(pa.table({"": value}))
@@ -405,7 +405,7 @@ def _package_data_digest(walk: _Walk, value: Any) -> bytes | None:
         if b"PLPYFN" in raw or b"python" in raw.lower():
             walk.unread(value, "holds a Python function")
         return _hashed("expression", raw if walk.data else str(value))
-    if package == "polars" and kind.__name__ in ("Series", "DataFrame"):
+    if package == "polars" and walk.data and kind.__name__ in ("Series", "DataFrame"):
         result = value.to_arrow()
         return _table(result if isinstance(result, pa.Table) else pa.table({value.name: result}))
     if package == "torch" and kind.__name__ in ("Tensor", "Parameter", "Buffer"):

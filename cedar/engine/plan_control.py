@@ -402,7 +402,8 @@ class Plans:
         if self._key_of(sound) == self._key or (sound is not plan and not self.first_rows.rewrites(sound)):
             self._unfit |= {key}
             return
-        self._known[int(key)] = self.planner.with_prediction(sound, profile)
+        # Nothing is measured yet if an earlier run proposed the plan.
+        self._known[int(key)] = self.planner.with_prediction(sound, profile) if profile.operators else sound
         if sound.in_processes:
             self._warming.begin(key, sound, self._figures.processes)  # the number of processes, not of threads
         else:
@@ -521,8 +522,8 @@ class Plans:
     def measured(self) -> float | None:
         """Return rows read per second under the current plan; None if unknown, or if the trainer limits the speed."""
         seen = self._figures.seen
-        waits = seen.waited >= _STALLED * seen.elapsed
-        return seen.entered / seen.elapsed if waits and self._figures.progress.tasks >= self.settings.tasks else None
+        progress, waits = self._figures.progress, seen.waited >= _STALLED * seen.elapsed
+        return progress.rows / seen.elapsed if waits and progress.tasks >= self.settings.tasks else None
 
     def profile(self) -> Profile:
         """Return the profile computed from the measurements so far."""

@@ -206,6 +206,13 @@ def test_a_plan_that_was_better_is_tried_by_the_next_run_without_a_search(monkey
     assert searched == [True, False, True], "the second run knows the plan"
 
 
+def test_the_measured_speed_counts_rows_of_a_split_that_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    run.goes_on(2, 1000)
+    run.metrics.rows_read = 0
+    assert run.plans.measured() == pytest.approx(1000, rel=0.1)
+
+
 class Warm:
     """Processes that are ready at once."""
 
