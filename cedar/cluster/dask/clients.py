@@ -190,10 +190,22 @@ def connected(address: str, name: str = "cedar") -> Any:
 
 @functools.cache
 def _client_class() -> Any:
-    """Return a client class that raises OSError if the scheduler ends after accepting a connection and before TLS."""
+    """Return a client class that leaves no thread if it cannot connect, nor anything to do when it is collected.
+
+    A client that is collected in a thread which starts another client waits for a lock that the other one holds. The
+    class also raises OSError if the scheduler ends before the TLS handshake.
+    """
     from distributed import Client
 
     class _Client(Client):
+        def start(self, **named: Any) -> None:
+            try:
+                super().start(**named)  # type: ignore[no-untyped-call]
+            except BaseException:
+                _close(self)
+                self._loop_runner.stop()  # a closed client does not stop it
+                raise
+
         async def _ensure_connected(self, *within: Any, **named: Any) -> None:
             try:
                 await super()._ensure_connected(*within, **named)  # type: ignore[no-untyped-call]

@@ -149,6 +149,18 @@ def test_a_scheduler_that_ends_before_the_handshake_leaves_nothing_to_be_collect
     gc.collect()  # an error of what is collected fails the test
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["closed by Dask", "not closed by Dask"])
+def test_a_client_that_cannot_connect_leaves_no_thread(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(*_: Any, **__: Any) -> Any:
+        raise OSError("refused") if known else RuntimeError("refused")
+
+    monkeypatch.setattr(clients._client_class().__base__, "_ensure_connected", refuses)
+    before = set(threading.enumerate())
+    with pytest.raises((cedar.WorkerError, RuntimeError), match="refused"):
+        clients.connected("tcp://127.0.0.1:9")
+    assert set(threading.enumerate()) <= before
+
+
 def test_one_that_was_there_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     gone, stop, now = cedar.WorkerError("the Dask scheduler at tls://a:1 is gone"), threading.Event(), itertools.count()
 

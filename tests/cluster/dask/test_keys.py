@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import cedar
-from cedar.cluster.dask.clients import connected
+from cedar.cluster.dask.clients import _client_class, connected
 from cedar.cluster.dask.keys import forget, know, new_keys, security, security_at
 
 pytestmark = [pytest.mark.heavy, pytest.mark.waits]
@@ -86,13 +86,12 @@ def test_no_socket_answers_without_the_key(service: cedar.Service, how: str) -> 
 
 
 def test_a_client_of_dask_without_the_key_is_refused(service: cedar.Service) -> None:
-    from distributed import Client
-
+    client = _client_class()  # closes itself
     with pytest.raises((OSError, TypeError, ValueError)):
-        Client(service.address, timeout=2, set_as_default=False)
+        client(service.address, timeout=2, set_as_default=False)
     stranger = security(new_keys())
     with pytest.raises(OSError):
-        Client(service.address, timeout=2, set_as_default=False, security=stranger)
+        client(service.address, timeout=2, set_as_default=False, security=stranger)
 
 
 def test_the_key_lies_where_this_user_alone_reads_it_and_goes_with_the_service(
