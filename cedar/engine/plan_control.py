@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -62,6 +63,8 @@ class Plans:
         world: number of ranks that share the run.
         patience: how long to wait for a call that hangs.
     """
+
+    _finalizing = staticmethod(sys.is_finalizing)  # at interpreter exit, modules may be unloaded
 
     def __init__(
         self,
@@ -485,6 +488,8 @@ class Plans:
     def close(self) -> None:
         """End the run. After that, the planner no longer calls the user's functions."""
         self._metrics.time.running = False
+        if self._finalizing():
+            return
         if not (self._broken or self._settled):
             self._results.save(self._state, self._known, self._metrics.time.so_far(time.perf_counter())[0])
         if self._calls is not None:

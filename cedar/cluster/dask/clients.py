@@ -203,7 +203,7 @@ def _client_class() -> Any:
                 super().start(**named)  # type: ignore[no-untyped-call]
             except BaseException:
                 _close(self)
-                self._loop_runner.stop()  # a closed client does not stop it
+                self._loop_runner.stop()  # type: ignore[no-untyped-call] # a closed client does not stop it
                 raise
 
         async def _ensure_connected(self, *within: Any, **named: Any) -> None:
