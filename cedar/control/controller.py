@@ -224,8 +224,9 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
 def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Mapping[str, float]) -> State:
     """Return the state with results of earlier runs, unless this run has measured or searched already.
 
-    A plan that was better then is tried as soon as it is ready. A plan that failed then counts as if it had failed in
-    this run, but half as early: one trial on a noisy machine must not exclude it from many runs.
+    A plan that was better then is tried as soon as it is ready. A plan that failed once, perhaps by noise, is tried
+    again if a search proposes it. If it failed twice, it counts as if it had failed in this run half as early; if it
+    failed three times, two thirds as early; and so on.
 
     Args:
         results: by key of a plan, its result, with the current plan's.
@@ -237,7 +238,10 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
         return state
     known = {key: Candidate(key, each.seconds, start.get(key, 0.0)) for key, each in results.items()}
     pace = replace(pace, row=current.seconds)
-    tried = {key: replace(each, at=each.at / 2) if each.failed else each for key, each in results.items()}
+    tried = {
+        key: replace(each, at=each.at * (each.failed - 1) / each.failed) if each.failed else each
+        for key, each in results.items()
+    }
     return replace(state, known=known, tried=tried, pace=pace, judged=pace.row)
 
 

@@ -282,12 +282,20 @@ def test_a_plan_that_was_better_once_and_is_no_longer_goes() -> None:
     assert (run.state.stays, run.switches[:2]) == ("first", ["a", "first"])
 
 
-def test_a_plan_that_failed_in_an_earlier_run_is_not_tried_at_once() -> None:
+def test_a_plan_that_failed_once_in_an_earlier_run_is_tried_when_a_search_proposes_it() -> None:
     run = Run({"first": 1e-2, "a": 5e-3}, rows=10_000)
     recalled(run, first=PlanTrial(1e-2, 1.0), a=PlanTrial(2e-2, 4.0, failed=1))
+    run.goes_on(3.9, (Candidate("first", 1e-2), Candidate("a", 5e-3)))
+    assert (run.state.stays, run.switches) == ("a", ["a"]), "one noisy trial does not exclude it from later runs"
+    assert not run.state.tried["a"].failed
+
+
+def test_a_plan_that_failed_again_is_not_tried_at_once() -> None:
+    run = Run({"first": 1e-2, "a": 5e-3}, rows=10_000)
+    recalled(run, first=PlanTrial(1e-2, 1.0), a=PlanTrial(2e-2, 3.0, failed=2))
     better = (Candidate("first", 1e-2), Candidate("a", 5e-3))
-    assert run.state.tried["a"].at == 2.0, "one noisy trial does not exclude it from many runs"
-    run.goes_on(3.9, better)
+    assert run.state.tried["a"].at == 1.5
+    run.goes_on(4.4, better)
     assert run.switches == []
     run.goes_on(60, better)
     assert run.state.stays == "a", "it is retried in the end"
