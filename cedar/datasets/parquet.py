@@ -19,8 +19,9 @@ import pyarrow.types as pt
 
 from cedar.core.arrow import from_numbers, from_strings
 from cedar.core.boundary import as_columns, canonical_type
-from cedar.core.columns import Column, TensorType, cut
+from cedar.core.columns import Column, Index, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
+from cedar.core.groups.column import take_each
 from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Split, numbered_rows
 from cedar.datasets.files_io import check_unchanged, open_stored
@@ -30,6 +31,7 @@ from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
 from cedar.datasets.listing import File, Listing, Paths, as_flag, as_names, as_paths, as_types, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
+from cedar.datasets.parquet_lists.reader import ListLeaf, list_leaves, read_lists
 from cedar.datasets.parquet_schema import Types, check_microseconds, check_same, decoded_bytes, is_int96, types_of
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.split_table import Numbers, SplitTable
@@ -162,16 +164,24 @@ class ParquetSource(FileSource):
 
     row_keys = staticmethod(numbered_rows)
 
-    def read(self, split: Split) -> Iterator[Chunk]:
+    def read(self, split: Split, wanted: Index | None = None) -> Iterator[Chunk]:
+        """Yield the rows of a split.
+
+        Args:
+            wanted: the positions of the rows to yield, in ascending order; None yields all.
+        """
         file, footer = self.listing[split.file], self._footers[split.file]
         group = footer.row_group(split.part)
-        rows = group.num_rows
+        rows = group.num_rows if wanted is None else len(wanted)
         types, leaves = self._stored[2][self._footers.kinds[split.file]], self._leaves_read(split.file)
         # Count only the leaves that this source reads; ``split.bytes`` may come from a source with more columns.
         size = sum(decoded_bytes(group, leaves))
         MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
-            columns = _read_group(file, footer, split.part, leaves, self.verify)
+            columns = self._lists_read(split, wanted)
+            others = [leaf for leaf in leaves if _column_name(footer, leaf) not in columns] if columns else leaves
+            rest = _read_group(file, footer, split.part, others, self.verify)
+            columns |= rest if wanted is None else take_each(rest, wanted)
             for name, column in columns.items():
                 if len(column) != rows:
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
@@ -195,6 +205,35 @@ class ParquetSource(FileSource):
             stop = min(start + step, rows)
             part = columns if step >= rows else {name: cut(column, start, stop) for name, column in columns.items()}
             yield Chunk({name: part[name] for name in self._names}, length=stop - start)
+
+    def _lists_read(self, split: Split, wanted: Index | None) -> dict[str, Column]:
+        """Return the columns of lists that need not be read by Arrow."""
+        file, columns = self.listing[split.file], self._lists[self._footers.kinds[split.file]]
+        if not columns:
+            return {}
+        group = self._footers[split.file].row_group(split.part)
+        keep = np.ones(group.num_rows, np.uint8)
+        if wanted is not None:
+            keep[:] = 0
+            keep[wanted] = 1
+        check_unchanged(file)
+        found = read_lists(file.path, group, columns, keep)
+        check_unchanged(file)
+        return dict(found)
+
+    @once
+    def _lists(self) -> list[dict[str, ListLeaf]]:
+        """Return for each schema the columns that ``read_lists`` can read."""
+        if self.verify or any(file.remote is not None for file in self.listing.files):
+            return [{} for _ in self._footers.firsts]
+        schemas = (self._footers[number].schema for number in self._footers.firsts)
+        pairs = zip(schemas, self._stored[1], strict=True)
+        return [list_leaves(schema, schema.to_arrow_schema(), leaves) for schema, leaves in pairs]
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether ``read`` saves time if it receives the positions of the wanted rows."""
+        return any(self._lists)
 
     def _operator_bytes(self, split: Split) -> float:
         """Estimate the bytes of a row group that operators process, with a discount for repeating columns."""

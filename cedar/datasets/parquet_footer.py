@@ -273,6 +273,32 @@ def _sizes(data: bytes, pos: int, leaf: Leaf) -> int:
 # ---- Thrift's compact protocol ---------------------------------------------------------------------------------------
 
 
+def numbers_of(data: bytes, pos: int, path: tuple[int, ...] = ()) -> tuple[dict[tuple[int, ...], int], int]:
+    """Return the numbers and flags of a struct such as a page's header, by their field ids, and where it ends.
+
+    Raises:
+        BadFooter, IndexError: the struct is damaged.
+
+    Examples:
+        >>> numbers_of(bytes([0x15, 4, 0x4C, 0x15, 6, 0, 0]), 0)  # {1: 2, 5: {1: 3}}
+        ({(1,): 2, (5, 1): 3}, 7)
+    """
+    found: dict[tuple[int, ...], int] = {}
+    number = 0
+    while data[pos]:
+        number, kind, pos = _field(data, pos, number)
+        if kind in (1, 2):
+            found[*path, number] = kind == 1
+        elif kind in (4, 5, 6):
+            found[*path, number], pos = _zigzag(data, pos)
+        elif kind == _STRUCT and not path:
+            inner, pos = numbers_of(data, pos, (number,))
+            found |= inner
+        else:
+            pos = _skip(data, pos, kind, 0)
+    return found, pos + 1
+
+
 def _field(data: bytes, pos: int, last: int) -> tuple[int, int, int]:
     """Return the id and type of the field at ``pos``, and where its value begins."""
     head = data[pos]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from cedar.control.timeline import Part
 from cedar.core.block import TAKEN_OUT, Block, Skipped
 from cedar.core.boundary import as_columns
-from cedar.core.columns import blank, nbytes
+from cedar.core.columns import Column, Index, blank, nbytes
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.core.limits import MemoryReservation, take
@@ -40,6 +41,20 @@ class Reader:
     label: str = ""
     on_error: Skip | None = None
     site: Site | None = None
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether ``columns_of_rows`` can be used."""
+        return getattr(self.source, "reads_rows", False) and not self.source.tolerant
+
+    def columns_of_rows(self, split: Any, wanted: Index) -> Iterator[dict[str, Column]]:
+        """Yield the columns of the rows at the ascending positions ``wanted`` of a split."""
+        try:
+            for chunk in guarded(self.source, split, partial(self.source.read, wanted=wanted)):
+                yield as_columns(chunk.columns)
+        except CedarError as error:
+            error.site = error.site or self.site
+            raise
 
     def blocks(self, split: Any, lap: int) -> Iterator[Block]:
         """Yield the split's rows with their keys. A bad row raises, or becomes a dead slot if ``on_error`` skips it."""

@@ -136,6 +136,8 @@ class ScanReader:
             return None
         rows = getattr(split, "rows", None)
         size = None if rows is None or self.rest_bytes is None else rows * self.rest_bytes
+        if self.rest.reads_rows:
+            return self.rest
         return self.rest if self.selectivity.worth(size, self.source.second_read_cost_bytes) else None
 
     def _pruned(self, split: Any) -> bool:
@@ -209,6 +211,9 @@ class ScanReader:
 
     def _with_rest(self, reader: Reader, split: Any, lap: int, places: Index, heads: Block) -> Iterator[Block]:
         """Yield all columns of the rows at positions ``places``; ``heads`` has the filters' columns of these rows."""
+        if reader.reads_rows:
+            yield from self._with_rows(reader, split, places, heads)
+            return
         done = start = 0
         for block in reader.blocks(split, lap):
             stop = start + block.slots
@@ -230,6 +235,15 @@ class ScanReader:
             done="reading stopped; no row of this split was delivered",
             fix="do not change the data while they are being read",
         )
+
+    def _with_rows(self, reader: Reader, split: Any, places: Index, heads: Block) -> Iterator[Block]:
+        """Yield the same as ``_with_rest`` from a source that reads only the rows at ``places``."""
+        done = 0
+        for rest in reader.columns_of_rows(split, places):
+            some = heads.slice(done, done + len(next(iter(rest.values()))))
+            both = {**some.columns, **rest}
+            yield some.only_columns(both if self.columns is None else _ordered(self.columns, both))
+            done += some.slots
 
     def _empty_block(self) -> Iterator[Block]:
         """Yield one empty block if the column types are known."""
