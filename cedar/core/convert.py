@@ -20,6 +20,7 @@ from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.groups.column import GroupColumn, plain
+from cedar.core.groups.encode import list_offsets
 from cedar.core.jagged import JaggedTensor
 
 RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
@@ -235,23 +236,18 @@ def _convert_structs(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: C
 def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
     if array.null_count:
         raise origin.null_error(array, origin.call_code("fill_null([])"), "null lists")
-    offsets = array.offsets
-    if offsets.type != pa.int64():
-        offsets = offsets.cast(pa.int64())
-    bounds = numbers(offsets)
+    bounds, values = list_offsets(array), array.values
     start, stop = int(bounds[0]), int(bounds[-1])
-    values = array.values
     if start or stop != len(values):
         values = values.slice(start, stop - start)
     if start:
         bounds = bounds - start
-        offsets = from_numbers(bounds)
     if values.type.id in NUMBERS and not values.null_count:
         items = share(values)
     else:
         inner = origin.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1, "list")
         items = _converter(values.type)(values, inner, leaf, share)
-    return JaggedTensor(items, bounds if share is numbers else share(offsets))
+    return JaggedTensor(items, bounds if share is numbers else share(from_numbers(bounds)))
 
 
 def _convert_fixed_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:

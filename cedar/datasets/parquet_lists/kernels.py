@@ -168,10 +168,10 @@ def decode_page(  # noqa: C901, PLR0912 - numba compiles it as one function
             row += begins
             wanted = keep[row]
             kept += begins & wanted
-            values[written] = stored[index[used]]
+            values[np.uint64(written)] = stored[np.uint64(index[np.uint64(used)])]  # signed places cost a comparison
             written += there & wanted
             used += there
-            ends[kept] = written
+            ends[np.uint64(kept)] = written
     elif present <= len(stored):
         for i in range(count):
             begins, there = repetition[i] == 0, definition[i] == full
