@@ -16,7 +16,7 @@ from cedar.cache.entries import versions
 from cedar.core.digests import digest_of, examine
 from cedar.core.packages import is_library
 from cedar.core.skip import Skip
-from cedar.datasets.base import Read
+from cedar.datasets.base import BaseSource, Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, RowOperator
 from cedar.plan import graph
@@ -138,7 +138,7 @@ def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
     """Return a digest of a node's rows, the policy and the other arguments; None if a part cannot be identified."""
     record = Describer()(fingerprint(node, node))
     sources = [each.operator.source for each in graph.sources(node) if isinstance(each.operator, Read)]
-    identities = [source.identity() if hasattr(source, "identity") else None for source in sources]
+    identities = [source.identity() for source in sources]
     if record.unknown or any(identity is None for identity in identities):
         return None
     return digest_of([record.key(), record.several, identities, repr(on_error), *map(repr, asked)])[:32]
@@ -180,9 +180,9 @@ def _fields(item: Any) -> dict[str, Any]:
     return {f.name: getattr(item, f.name) for f in dataclasses.fields(item) if f.name not in _EXCLUDED_FIELDS}
 
 
-def _reading_options(source: Any) -> Any:
+def _reading_options(source: BaseSource) -> Any:
     """Return what determines how a source reads: the options of a file source, or the class of a user's source."""
     if isinstance(source, FileSource):
         return [source.reader, _fields(source)]
-    kind = type(getattr(source, "inner", source))
+    kind = type(source.original)
     return kind if not is_library(kind.__module__) else kind.__qualname__

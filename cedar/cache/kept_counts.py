@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File
 from cedar.store.arrow import table_body, table_of
 from cedar.store.entry import Damaged, Entry
@@ -39,11 +40,10 @@ def file_mark(file: File) -> str | None:
     return hashlib.sha256(json.dumps(file.identity_parts).encode()).hexdigest()[:32]
 
 
-def place_of(source: Any, filters: str) -> CountKey | None:
+def place_of(source: FileSource, filters: str) -> CountKey | None:
     """Return where the counts of a file source are saved: next to its manifest, else in the user's store."""
-    manifest = getattr(source, "manifest", None)
-    if manifest is not None and source.storage_options is None:
-        return CountKey(store_next_to(f"{manifest}.counts", _BUDGET), name_of("counts", filters))
+    if source.manifest is not None and source.storage_options is None:
+        return CountKey(store_next_to(f"{source.manifest}.counts", _BUDGET), name_of("counts", filters))
     place = user_place()
     return None if place is None else CountKey(place, name_of("counts", [list(source.paths), filters]))
 

@@ -1,15 +1,16 @@
 """The interface of sources: data that cedar reads split by split.
 
-A custom source needs two methods, ``splits()`` and ``read(split)``; cedar looks up all others with ``getattr``. A
-source only describes the data; the process that handles a split reads it.
+A custom source needs two methods, ``splits()`` and ``read(split)``; ``cedar.datasets.custom.adapt`` turns it into a
+``BaseSource``, which declares everything that cedar asks of a source. A source only describes the data; the process
+that handles a split reads it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -17,12 +18,18 @@ from cedar.core.columns import Column, Index
 from cedar.core.errors import CedarError, RowError, SourceError, missing_column
 from cedar.operators.base import Effects, Operator, Schema
 
+if TYPE_CHECKING:
+    import polars as pl
+
+    from cedar.datasets.split_table import Numbers, SplitTable
+
 LOST = -1  # ``Split.part`` of the only split of a lost (unreadable) file
 GONE = -2  # ``Split.part`` for splits of a file that was removed during the epoch and whose row count is known
 UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if the row count is unknown or positions do not count rows
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) skips files that cannot be read"
 
 T = TypeVar("T")
+Selects: TypeAlias = Literal["", "columns", "fields"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,52 @@ class Source(Protocol):
 
 
 class BaseSource(ABC):
-    """Defaults for the built-in sources; subclasses override methods if their format has better information."""
+    """Everything that cedar asks of a source. The defaults suit a source that only lists splits and reads them."""
 
-    own_code: ClassVar[bool] = True  # reading runs user code
+    # ---- capabilities; the defaults are the safe choice ----
+    one_pass: ClassVar[bool] = False  # a pass may be expensive: change plans only between epochs, and do not read again
+    holds_objects: ClassVar[bool] = False  # two reads may return the same object, which functions may have modified
+    cuts_splits: ClassVar[bool] = False  # a part of a split can be read by itself
+    second_read_cost_bytes: ClassVar[float | None] = None  # overhead of reading other columns later; None: no such read
+    reports_bad_rows: ClassVar[bool] = False  # has ``read_valid_rows``
+    reads_files: ClassVar[bool] = False  # has ``skipping_damaged``
+    tolerant = False  # skips damaged files: the result of ``skipping_damaged``
+
+    # ---- set if the source was restored from a state: see ``as_saved`` ----
+    gone: ClassVar[frozenset[int]] = frozenset()  # removed files whose row counts are unknown
+    saved_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # the estimate at that time
+
+    @property
+    def own_code(self) -> bool:
+        """Return whether reading runs user code."""
+        return True
+
+    @property
+    def per_row(self) -> bool:
+        """Return whether reading runs Python code once per row."""
+        return False
+
+    @property
+    def selects(self) -> Selects:
+        """Return what ``select`` accepts: names of columns, also fields of structs as "a.b", or "" for nothing."""
+        return ""
+
+    @property
+    def reads_columns_separately(self) -> bool:
+        """Return whether reading a few columns costs much less than reading all."""
+        return False
+
+    @property
+    def row_bytes(self) -> float | None:
+        """Return the estimated decoded bytes of a row from metadata; None if they are only known after reading."""
+        return None
+
+    @property
+    def original(self) -> object:
+        """Return the object that the user passed to ``from_source``; otherwise the source itself."""
+        return self
+
+    # ---- splits and rows ----
 
     @abstractmethod
     def splits(self) -> Sequence[Split]:
@@ -99,9 +149,56 @@ class BaseSource(ABC):
     def read(self, split: Split) -> Iterator[Chunk]:
         """Yield the rows of a split."""
 
+    @property
+    def reads_rows(self) -> bool:
+        """Return whether ``read_rows`` takes less time than ``read``."""
+        return False
+
+    def read_rows(self, split: Split, wanted: Index) -> Iterator[Chunk]:
+        """Yield the rows at the ascending positions ``wanted`` of a split."""
+        raise NotImplementedError
+
+    def read_valid_rows(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
+        """Read a split as ``read`` does, but return the errors of failed rows by row number instead of raising."""
+        raise NotImplementedError
+
+    def read_whole(self, split: Split) -> Iterator[Chunk]:
+        """Read a split like ``read``; for the split of a lost file, raise that file's error."""
+        return self.read(split)
+
+    def pieces(self, split: Split, first: int) -> Sequence[Split]:
+        """Return splits that read the rows from number ``first`` on separately; none if the split cannot be divided."""
+        return ()
+
     def schema(self) -> Schema:
         """Return column names and canonical types from metadata, or None if they are only known after reading."""
         return None
+
+    # ---- what metadata show about the rows of a split ----
+
+    def prune(self, split: Split, predicate: pl.Expr) -> bool:
+        """Return True if metadata show that no row of the split satisfies the predicate."""
+        return False
+
+    def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
+        """Return how many rows of each split satisfy the predicate, int64[splits]; None if it needs more metadata."""
+        return None
+
+    def row_keys(self, split: Split) -> tuple[Index, Index] | None:
+        """Return file index and row index of each row, int64[rows] each; None if metadata do not contain them."""
+        return None
+
+    # ---- sources over the same rows ----
+
+    def select(self, columns: Sequence[str]) -> BaseSource:
+        """Return a source with the same splits that reads only ``columns``; see ``selects``."""
+        raise NotImplementedError
+
+    def with_repeating(self, names: frozenset[str]) -> BaseSource:
+        """Return a source for reading with many equal values in these columns, such as in larger chunks."""
+        return self
+
+    # ---- names ----
 
     def url(self, file: int) -> str:
         """Return the name of the file with index ``file``, for error messages."""
@@ -111,9 +208,8 @@ class BaseSource(ABC):
         """Return the name of the file that contains a row, for error messages; splits may span several files."""
         return self.url(file)
 
-    @property
-    def row_bytes(self) -> float | None:
-        """Return the estimated decoded bytes of a row from metadata; None if they are only known after reading."""
+    def file_ids(self) -> Index | None:
+        """Return the id of each file in row keys, int64[files]; None to use the file indices of splits."""
         return None
 
     def digest(self) -> str:
@@ -133,28 +229,25 @@ class BaseSource(ABC):
 class Read(Operator):
     """The operator at the bottom of every pipeline; it reads a source."""
 
-    source: Any
+    source: BaseSource
     name = "read"
     inputs = 0
 
     def label(self) -> str:
-        describe = getattr(self.source, "describe", None)
-        return str(describe()) if describe else f"from_source({type(self.source).__name__})"
+        return self.source.describe()
 
     def effects(self) -> Effects:
-        return Effects(frozenset(), None, per_row=bool(getattr(self.source, "per_row", False)))
+        return Effects(frozenset(), None, per_row=self.source.per_row)
 
     def schema(self, *inputs: Schema) -> Schema:
-        schema = getattr(self.source, "schema", None)
-        return schema() if schema is not None else None
+        return self.source.schema()
 
     @property
     def calls_functions(self) -> bool:
-        return bool(getattr(self.source, "own_code", True))
+        return self.source.own_code
 
     def parameters(self) -> dict[str, Any]:
-        digest = getattr(self.source, "digest", None)
-        return {"source": digest() if digest is not None else ""}
+        return {"source": self.source.digest()}
 
 
 def numbered_rows(split: Split) -> tuple[Index, Index]:
@@ -184,31 +277,27 @@ def skippable(error: CedarError) -> None:
         error.fix = f"{error.fix or 'fix the file'}{SKIPPABLE}"
 
 
-def rows_may_fail(source: Any) -> bool:
+def rows_may_fail(source: BaseSource) -> bool:
     """Return whether ``on_error`` may skip rows during reading: bad rows, or the rest of a damaged file."""
-    return hasattr(source, "read_valid_rows") or getattr(source, "tolerant", False)
+    return source.reports_bad_rows or source.tolerant
 
 
-def file_ids(source: Any, files: Index) -> Index:
+def file_ids(source: BaseSource, files: Index) -> Index:
     """Return the file ids that row keys contain: hashes of file names, or file indices if the source has no names."""
-    known: Callable[[], Index] | None = getattr(source, "file_ids", None)
-    return files if known is None else known()[files]
+    known = source.file_ids()
+    return files if known is None else known[files]
 
 
-def row_bytes_of(source: Any) -> float | None:
+def row_bytes_of(source: BaseSource) -> float | None:
     """Return the estimated bytes of a row; if the source was restored from a state, the estimate in the state."""
-    saved = getattr(source, "saved_row_bytes", ())
-    return saved[0] if saved else getattr(source, "row_bytes", None)
+    return source.saved_row_bytes[0] if source.saved_row_bytes else source.row_bytes
 
 
-def url_of_row(source: Any, file: int, row: int) -> str:
+def url_of_row(source: BaseSource, file: int, row: int) -> str:
     """Return the name of a row's file for messages; ``file`` and ``row`` are the row's key."""
-    known = getattr(source, "file_ids", None)
-    number = file if known is None else next(iter(np.flatnonzero(known() == file).tolist()), None)
-    if number is None:
-        return str(source.describe())
-    find = getattr(source, "url_of", None)
-    return str(source.url(number) if find is None else find(number, row))
+    known = source.file_ids()
+    number = file if known is None else next(iter(np.flatnonzero(known == file).tolist()), None)
+    return source.describe() if number is None else source.url_of(number, row)
 
 
 def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str) -> dict[str, T]:

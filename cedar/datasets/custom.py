@@ -17,7 +17,7 @@ from cedar.core.errors import CedarError, PipelineError, SourceError, raised, us
 from cedar.core.redact import redact, redact_url, redacted
 from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch, build_column
-from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.base import BaseSource, Chunk, Selects, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
 from cedar.datasets.split_table import Places, SplitTable
@@ -71,6 +71,23 @@ class AdaptedSource(BaseSource):
     def splits(self) -> SplitTable:
         assert self._places  # checks that no split is listed twice
         return self._splits
+
+    @property
+    def original(self) -> object:
+        return self.inner
+
+    @property
+    def selects(self) -> Selects:
+        return "columns" if callable(getattr(self.inner, "select", None)) else ""
+
+    def select(self, columns: Sequence[str]) -> BaseSource:
+        """Return a source with the same rows that reads only ``columns``."""
+        return adapt(self.inner.select(list(columns)))
+
+    def prune(self, split: Split, predicate: pl.Expr) -> bool:
+        """Return True if the source reports that no row of the split satisfies the predicate."""
+        prune = getattr(self.inner, "prune", None) if self.selects else None
+        return prune is not None and bool(prune(self._originals[self._places.of(split)], predicate))
 
     def read(self, split: Split) -> Iterator[Chunk]:
         place = self._places.of(split)
@@ -219,19 +236,6 @@ class AdaptedSource(BaseSource):
         return self.describe()
 
 
-class SelectableSource(AdaptedSource):
-    """A custom source that can read a subset of its columns."""
-
-    def select(self, columns: Sequence[str]) -> BaseSource:
-        """Return a source with the same rows that reads only ``columns``."""
-        return adapt(self.inner.select(list(columns)))
-
-    def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """Return True if the source reports that no row of the split satisfies the predicate."""
-        prune = getattr(self.inner, "prune", None)
-        return prune is not None and bool(prune(self._originals[self._places.of(split)], predicate))
-
-
 def _numbered(index: int, split: Any) -> Split:
     rows, size = getattr(split, "rows", None), getattr(split, "bytes", None)
     return Split(
@@ -320,4 +324,4 @@ def adapt(source: Any) -> BaseSource:
             site=user_site(),
             fix=f"a source has splits(), a list of pieces, and read(split), which yields {_ACCEPTED}",
         )
-    return (SelectableSource if callable(getattr(source, "select", None)) else AdaptedSource)(source)
+    return AdaptedSource(source)

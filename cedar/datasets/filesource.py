@@ -15,7 +15,7 @@ from cedar.core.errors import CedarError, RowError, SourceError
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.request_owner import Use
 from cedar.core.requests import RequestStats
-from cedar.datasets.base import LOST, BaseSource, Chunk, Split
+from cedar.datasets.base import LOST, BaseSource, Chunk, Selects, Split
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.listing import Listing, concurrently, list_files
 from cedar.datasets.once import once
@@ -28,8 +28,8 @@ def requests_outside_tasks(sources: Iterable[Any]) -> Use:
     """Return the storage requests that sources sent outside tasks: for listings, footers and streamed files."""
     accounts: dict[int, RequestStats] = {}
     for source in sources:
-        listing = getattr(source, "__dict__", {}).get("listing")
-        if isinstance(listing, Listing):
+        if isinstance(source, FileSource) and "listing" in source.__dict__:
+            listing = source.listing
             remote = next((file.remote for file in listing if file.remote is not None), None)
             accounts |= {} if remote is None else {id(remote.account): remote.account}  # the same for all files
     use = Use()
@@ -55,9 +55,13 @@ class FileSource(BaseSource):
     own_code: ClassVar[bool] = False
     selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
     can_skip_parsing: ClassVar[bool] = False  # whether the format can skip parsing the columns in ``unread``
-    tolerant = False  # set by ``skipping_damaged``
-    gone: ClassVar[frozenset[int]] = frozenset()  # removed files whose row counts are unknown: see ``as_saved``
-    saved_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # from the state, if the source was restored from one
+    reads_files: ClassVar[bool] = True
+    selects: ClassVar[Selects] = "columns"
+
+    @property
+    def manifest(self) -> str | None:
+        """Return the path or URL of the file that stores the listing and the metadata; None if there is none."""
+        return None
 
     @once
     def listing(self) -> Listing:
@@ -77,6 +81,9 @@ class FileSource(BaseSource):
     def with_unread(self, columns: dict[str, Any], names: Iterable[str], rows: int) -> dict[str, Any]:
         """Return the columns ``names``, with nulls for columns in ``unread``."""
         return {name: pa.nulls(rows) if name in self.unread else columns[name] for name in names}
+
+    @abstractmethod
+    def select(self, columns: Sequence[str]) -> FileSource: ...
 
     @abstractmethod
     def sound_splits(self) -> Sequence[Split]:
@@ -123,7 +130,6 @@ class FileSource(BaseSource):
         return None
 
     def read_whole(self, split: Split) -> Iterator[Chunk]:
-        """Read a split like ``read``; for the split of a lost file, raise that file's error."""
         if split.part < 0:
             raise self.listing.lost[split.file - len(self.listing)][1]
         yield from self.read(split)
@@ -132,7 +138,6 @@ class FileSource(BaseSource):
         return self.listing[file].url
 
     def file_ids(self) -> Index:
-        """Return the id of each file in row keys."""
         return self.listing.ids
 
     def digest(self) -> str:

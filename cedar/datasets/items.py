@@ -49,8 +49,9 @@ class ItemsSource(BaseSource):
     dtypes: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
     uses_getitems: bool = True  # whether to call ``__getitems__`` if the dataset has it
-    cuts_splits: ClassVar[bool] = True  # a part of a split can be read by itself
-    holds_objects: ClassVar[bool] = True  # two reads may return the same object, which user functions may have modified
+    cuts_splits: ClassVar[bool] = True
+    holds_objects: ClassVar[bool] = True
+    reports_bad_rows: ClassVar[bool] = True
 
     @property
     def _in_memory(self) -> bool:
@@ -59,7 +60,7 @@ class ItemsSource(BaseSource):
         return own in (list.__getitem__, tuple.__getitem__)
 
     @property
-    def own_code(self) -> bool:  # type: ignore[override]
+    def own_code(self) -> bool:
         return not self._in_memory
 
     @once
@@ -103,7 +104,6 @@ class ItemsSource(BaseSource):
         yield Chunk(build_rows(items, types, self._origin, split.start), length=len(items))
 
     def read_valid_rows(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
-        """Read a split as ``read`` does, but return the errors of failed items by item index instead of raising."""
         assert split.stop is not None
         failed: dict[int, RowError] = {}
         items = self._fetch_valid(split.start, split.stop, failed)
@@ -206,7 +206,6 @@ class ItemsSource(BaseSource):
 
     @property
     def per_row(self) -> bool:
-        """Return whether items are created one by one in Python, as by a dataset's ``__getitem__``."""
         return not self._in_memory
 
     def digest(self) -> str:

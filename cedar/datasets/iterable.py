@@ -23,7 +23,7 @@ class IterableSource(BaseSource):
 
     make_iterator: Callable[[], Iterable[Any]]
     dtypes: Mapping[str, Any] | None = None
-    one_pass: ClassVar[bool] = True  # a pass may be expensive: change plans only between epochs
+    one_pass: ClassVar[bool] = True
 
     def splits(self) -> list[Split]:
         return [Split(streaming=True)]

@@ -23,7 +23,7 @@ from cedar.core.columns import Column, Index, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
 from cedar.core.groups.column import take_each
 from cedar.core.limits import MemoryReservation
-from cedar.datasets.base import Chunk, Split, numbered_rows
+from cedar.datasets.base import Chunk, Selects, Split, numbered_rows
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.footers import Footers, ReadFooters
@@ -69,7 +69,7 @@ class ParquetSource(FileSource):
     reader: ClassVar[str] = "read_parquet"
     lenient: ClassVar[bool] = False  # whether a declared column may be missing in all files
     reads_columns_separately: ClassVar[bool] = True  # Parquet stores each column separately
-    selects_fields: ClassVar[bool] = True  # ``select`` accepts "a.b" for a field of a struct
+    selects: ClassVar[Selects] = "fields"
     second_read_cost_bytes: ClassVar[int] = 512 << 10  # overhead of a second read of a split
     suffixes: ClassVar[tuple[str, ...] | None] = SUFFIXES
 
@@ -164,12 +164,17 @@ class ParquetSource(FileSource):
 
     row_keys = staticmethod(numbered_rows)
 
-    def read(self, split: Split, wanted: Index | None = None) -> Iterator[Chunk]:
-        """Yield the rows of a split.
+    def read(self, split: Split) -> Iterator[Chunk]:
+        return self._read(split, None)
 
-        Args:
-            wanted: the positions of the rows to yield, in ascending order; None yields all.
-        """
+    def read_rows(self, split: Split, wanted: Index) -> Iterator[Chunk]:
+        return self._read(split, wanted)
+
+    @property
+    def reads_rows(self) -> bool:
+        return any(self._lists)
+
+    def _read(self, split: Split, wanted: Index | None) -> Iterator[Chunk]:
         file, footer = self.listing[split.file], self._footers[split.file]
         group = footer.row_group(split.part)
         rows = group.num_rows if wanted is None else len(wanted)
@@ -229,11 +234,6 @@ class ParquetSource(FileSource):
         schemas = (self._footers[number].schema for number in self._footers.firsts)
         pairs = zip(schemas, self._stored[1], strict=True)
         return [list_leaves(schema, schema.to_arrow_schema(), leaves) for schema, leaves in pairs]
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether ``read`` saves time if it receives the positions of the wanted rows."""
-        return any(self._lists)
 
     def _operator_bytes(self, split: Split) -> float:
         """Estimate the bytes of a row group that operators process, with a discount for repeating columns."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cedar.core.boundary import as_column, canonical_types, table_of
 from cedar.core.columns import TensorType, detached
 from cedar.core.errors import PipelineError, user_site
-from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows
+from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
 from cedar.datasets.split_table import SplitTable
@@ -31,6 +31,7 @@ class TableSource(BaseSource):
     indices: Any = None  # int64 indices of the rows to read, in this order; None reads all rows
     rows_per_split: int = _ROWS
     own_code: ClassVar[bool] = False
+    selects: ClassVar[Selects] = "columns"
     second_read_cost_bytes: ClassVar[int] = 0  # a second pass over other columns has no overhead
 
     @property

@@ -17,6 +17,7 @@ from cedar.engine.metrics import Metrics, SkippedFile
 from cedar.engine.quarantine import Budgets
 from cedar.executors.recovery.deaths import Death
 from cedar.operators.calls import left_behind
+from cedar.plan.graph import source_of
 
 ROWS_PER_TIMING = 61  # if single rows are delivered, time one row in this many, since timing costs as much as a row
 
@@ -106,8 +107,7 @@ class DeliveryCounter:
 
     def named(self, row: RowRef) -> RowRef:
         """Return the reference to a row with the URL of its file and its epoch filled in."""
-        source: Any = self._binding.sources[row.source].operator.source  # type: ignore[attr-defined]
-        url = url_of_row(source, row.file, row.row)
+        url = url_of_row(source_of(self._binding.sources[row.source]), row.file, row.row)
         return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
 
     def left_behind(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
-from cedar.datasets.base import Read
+from cedar.datasets.base import BaseSource, Read
 from cedar.engine.streams.splits import Window
 from cedar.operators.base import Mixing, Operator, RowOperator, StreamOperator
 from cedar.operators.dedup import DedupRows, Groups
@@ -115,7 +115,7 @@ def _cheap(operator: Operator) -> bool:
     return operator.grouping is not None or operator.by_expressions or not operator.appends
 
 
-def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
+def as_read(source: BaseSource, binding: Binding, links: Sequence[Any]) -> BaseSource:
     """Return a source that reads larger chunks if a ``dedup()`` among ``links`` comes before any expensive operator."""
     names: set[str] = set()
     for node in links:
@@ -125,8 +125,7 @@ def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
             kernel = binding.bound(node)
             assert isinstance(kernel, DedupRows)
             names.update(name for group in kernel.groups for name in group)
-    with_repeating = getattr(source, "with_repeating", None)
-    return with_repeating(frozenset(names)) if names and with_repeating is not None else source
+    return source.with_repeating(frozenset(names)) if names else source
 
 
 def found_groups(binding: Binding) -> Iterator[tuple[Node, GroupEstimate]]:

@@ -20,7 +20,7 @@ from cedar.core.block import Block
 from cedar.core.columns import Column, cut, type_of
 from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Piece
-from cedar.datasets.base import BaseSource, Chunk, Read, Split
+from cedar.datasets.base import BaseSource, Chunk, Read, Selects, Split
 from cedar.datasets.iterable import IterableSource
 from cedar.engine.binding import SAMPLE_ROWS, Binding
 from cedar.engine.compare import compared
@@ -42,7 +42,6 @@ from cedar.plan.physical import Physical, Work
 from cedar.plan.planner import Difference
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.steps.edit import tolerated
-from cedar.plan.steps.scans import can_select
 from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
 from cedar.tasks.copying import own_columns
@@ -159,7 +158,7 @@ class FirstRows:
         if isinstance(source, IterableSource):
             return _SourceRows(dict(source.first().columns))
         known, names = self._binding.schemas[id(node)], self._used_columns()
-        if known is not None and names is not None and can_select(source):
+        if known is not None and names is not None and source.selects:
             kept = [name for name in known if name in names]
             if 0 < len(kept) < len(known):
                 node = replace(node, operator=Read(source.select(kept)), origin=node.logical)
@@ -235,7 +234,7 @@ class FewRows(BaseSource):
     columns: tuple[str, ...] | None = None
     streaming: bool = False
     counted: bool = True
-    selects_fields: ClassVar[bool] = True
+    selects: ClassVar[Selects] = "fields"
     row_bytes: ClassVar[float] = 24.0
     # Chosen so that a second read is worthwhile for the first split but not for the others; see ``FilterHits``.
     second_read_cost_bytes: ClassVar[float] = 15.0

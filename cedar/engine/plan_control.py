@@ -41,7 +41,7 @@ from cedar.operators import background_kernels as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
-from cedar.plan.graph import Node
+from cedar.plan.graph import source_of
 from cedar.plan.planner import Difference, Planner
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
@@ -84,7 +84,7 @@ class Plans:
         self._metrics = metrics
         self.first_rows = FirstRows(binding, world, strict=planner is not None, patience=patience)
         self._admitted = False  # whether the first plan was compared with the pipeline as written
-        self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
+        self._one_pass = any(source_of(node).one_pass for node in binding.sources)
         self._lock = threading.Lock()
         # State of the running plan and of the next one.
         self._watcher = Watcher()
@@ -451,7 +451,7 @@ class Plans:
         """Whether rows can be read again unchanged. One-pass iterators and objects that functions may modify cannot."""
         if self._one_pass:
             return False
-        holders = [n for n in self._binding.sources if getattr(_source(n), "holds_objects", False)]
+        holders = [n for n in self._binding.sources if source_of(n).holds_objects]
         return not any(OBJECT in self._binding.types(n).values() for n in holders)
 
     def audit(self, seconds: float, why: str | None, *, done: bool = True) -> None:
@@ -533,7 +533,3 @@ class Plans:
     def profile(self) -> Profile:
         """Return the profile computed from the measurements so far."""
         return self._figures.profile(not self.current.in_processes)
-
-
-def _source(node: Node) -> object:
-    return getattr(node.operator, "source", None)

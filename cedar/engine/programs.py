@@ -100,7 +100,9 @@ class Programs:
     def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[KernelStep]:
         """Return a step that drops the columns that the plan drops; [] if the plan drops none."""
         drops = any(self._number(n) < 0 for n in links)
-        drops = drops or (source is not None and getattr(source.operator, "columns", None) is not None)
+        drops = drops or (
+            source is not None and isinstance(source.operator, Scan) and source.operator.columns is not None
+        )
         names = self.physical.works[end].schema if drops and end >= 0 else None
         return [] if names is None else [KernelStep(_ProjectKernel(dict(names)))]
 

@@ -417,7 +417,7 @@ class Runners:
 def _url(reader: Any, split: Split) -> str:
     """Return the URL that a split is read from, for messages."""
     try:
-        return str(reader.source.url(getattr(split, "file", 0)))
+        return str(reader.source.url(split.file))
     except Exception:  # noqa: BLE001 - the user's own source may raise, and this is only for a message
         return "a split"
 

@@ -15,6 +15,7 @@ from cedar.cache.cost import SECONDS_PER_BYTE
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.ranks import find_rank
 from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
 from cedar.datasets.storage import Storage
 from cedar.lake.by_ending import READERS, by_ending
 from cedar.lake.commits import begun_job
@@ -25,6 +26,7 @@ from cedar.pipeline.typed import ExecutorLike
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
+from cedar.plan.steps.facts import read_from
 from cedar.plan.steps.live import live_columns
 
 if TYPE_CHECKING:
@@ -178,8 +180,7 @@ def _known_rows(data: Pipeline) -> int | None:
 def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
     """Return the pipeline's node that reads the data."""
     every = graph.sources(pipeline.node)
-    paths = getattr(data.node.operator.source, "paths", None)  # type: ignore[attr-defined]
-    same = [node for node in every if getattr(getattr(node.operator, "source", None), "paths", ()) == paths]
+    same = [node for node in every if read_from(node) == read_from(data.node)]
     readers = same or every
     if len(readers) != 1:
         raise PipelineError(
@@ -221,8 +222,7 @@ def _measure(
     if rows is not None and rows:
         splits = first_splits.splits()
         size = sum(split.bytes or 0 for split in splits)
-        files = getattr(source, "listing", None)
-        stored = sum(file.size or 0 for file in files) if files is not None else 0
+        stored = sum(file.size or 0 for file in source.listing) if isinstance(source, FileSource) else 0
         total = sum(split.rows or 0 for split in source.splits())
         yield worth(name, "as is", first_splits, rows, stored / total if stored else size / rows)
     sample = Pipeline(Node(Read(first_splits), ())) if rows else data.take(_ROWS)
@@ -269,7 +269,7 @@ def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, i
 
 def _decoding_seconds(source: Any, columns: Sequence[str] | None) -> float:
     """Return the CPU seconds to decode these columns of all rows."""
-    narrow = source.select(columns) if columns is not None and hasattr(source, "select") else source
+    narrow = source.select(columns) if columns is not None and source.selects else source
 
     def decode() -> None:
         for split in narrow.splits():

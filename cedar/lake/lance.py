@@ -16,7 +16,7 @@ from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Limits, MemoryReservation
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
-from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows, selected
+from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, selected
 from cedar.datasets.listing import reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
@@ -78,6 +78,7 @@ class LanceSource(BaseSource):
     version: int | str | None = None
     storage_options: StorageOptions | None = None
     own_code: ClassVar[bool] = False
+    selects: ClassVar[Selects] = "columns"
     second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding these bytes
 
     @once

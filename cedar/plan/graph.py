@@ -14,7 +14,7 @@ from typing import Any
 from cedar.core.digests import digest_of
 from cedar.core.errors import CedarError, PipelineError, RowError, Site
 from cedar.core.printable import one_line
-from cedar.datasets.base import skippable
+from cedar.datasets.base import BaseSource, Read, skippable
 from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 
 
@@ -107,7 +107,7 @@ def at_site(node: Node) -> Iterator[None]:
         yield
     except CedarError as error:
         error.site = error.site or node.site
-        if isinstance(error, RowError) and hasattr(getattr(node.operator, "source", None), "skipping_damaged"):
+        if isinstance(error, RowError) and isinstance(node.operator, Read) and node.operator.source.reads_files:
             skippable(error)
         raise
 
@@ -170,6 +170,12 @@ def topology(node: Node) -> str:
         parameters = {} if current.operator.inputs == 0 else current.operator.parameters()
         rows.append([current.operator.name, parameters, [numbers[id(child)] for child in current.inputs]])
     return digest(rows)
+
+
+def source_of(node: Node) -> BaseSource:
+    """Return the source that a source node reads."""
+    assert isinstance(node.operator, Read)
+    return node.operator.source
 
 
 def calls_functions(node: Node) -> bool:

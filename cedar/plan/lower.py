@@ -225,7 +225,8 @@ def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: F
     operator = node.operator
     if isinstance(operator, RowOperator):
         return (operator.keeps_rows or settled(node.logical)) and not refills(node, on_error)
-    return isinstance(operator, Read) and all(settled(each.logical) for each in getattr(operator, "where", ()))
+    filters = operator.where if isinstance(operator, Scan) else ()
+    return isinstance(operator, Read) and all(settled(each.logical) for each in filters)
 
 
 def refills(node: Node, on_error: Skip | None) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cedar.core.cursor import Keys, no_keys
 from cedar.core.skip import Skip
-from cedar.datasets.base import Read, file_ids
+from cedar.datasets.base import BaseSource, Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
@@ -140,13 +140,11 @@ class Splits:
     def _left(self, source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
         """Return how many rows of each split pass all filters; None if metadata are not sufficient."""
         if _by_keys(filters[0]):
-            return _left_by_keys(source.operator.source, splits, filters, self._on_error)  # type: ignore[attr-defined]
-        count_matching_rows = getattr(source.operator.source, "count_matching_rows", None)  # type: ignore[attr-defined]
+            return _left_by_keys(graph.source_of(source), splits, filters, self._on_error)
         conditions = [each.operator.condition for each in filters]
-        if count_matching_rows is None or any(each is None for each in conditions):
+        if any(each is None for each in conditions):
             return None
-        left: Numbers | None = count_matching_rows(splits, functools.reduce(and_, conditions))
-        return left
+        return graph.source_of(source).count_matching_rows(splits, functools.reduce(and_, conditions))
 
     def _only_above(self, node: Node) -> Node | None:
         """Return the only consumer of a node; None if it has none or several."""
@@ -159,15 +157,17 @@ def _by_keys(node: Node) -> bool:
     return node.effects.keyed and node.operator.keeps_keys(no_keys(), None) is not None
 
 
-def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node], on_error: Skip | None) -> Numbers | None:
+def _left_by_keys(
+    source: BaseSource, splits: SplitTable, filters: Sequence[Node], on_error: Skip | None
+) -> Numbers | None:
     """Return how many rows of each split pass filters on row keys; None if metadata do not contain the keys."""
-    row_keys = getattr(source, "row_keys", None)
-    if row_keys is None or not splits.counted or getattr(source, "tolerant", False):
+    if not splits.counted or source.tolerant:
         return None
     left = np.zeros(len(splits), dtype=np.int64)
     for place, split in enumerate(splits):
-        files, rows = row_keys(split)
-        keys = Keys(rows, file_ids(source, files))
+        if (numbers := source.row_keys(split)) is None:
+            return None
+        keys = Keys(numbers[1], file_ids(source, numbers[0]))
         masks = [each.operator.keeps_keys(keys, on_error) for each in filters]
         known = [mask for mask in masks if mask is not None]
         if len(known) < len(masks):
@@ -201,9 +201,9 @@ def uncountable(node: Node, source: Node) -> str:
         return "it reads the whole row; name its columns"
     if any(_holds_state(each) for each in operator.code()):
         return "its function is an object, whose state may differ from call to call; give a plain function"
-    if getattr(source.operator.source, "tolerant", False):
+    if source.operator.source.tolerant:
         return "with Skip(files=True) a file may turn out to be damaged"
-    if not getattr(source.operator.source, "reads_columns_separately", False):
+    if not source.operator.source.reads_columns_separately:
         return f"{source.operator.label()} cannot read some columns without the others, as Parquet can"
     below, schema = node.inputs[0], source.schema
     while below.inputs:

@@ -20,7 +20,7 @@ from cedar.core.limits import MemoryReservation, take
 from cedar.core.numeric import arrived
 from cedar.core.request_owner import counting, request_owner
 from cedar.core.skip import Skip
-from cedar.datasets.base import GONE, LOST, UNCOUNTED, Chunk, Split, file_ids, offsets_of, skippable
+from cedar.datasets.base import GONE, LOST, UNCOUNTED, BaseSource, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import BlockKilled, reading
 from cedar.tasks import clocks, preparing
@@ -35,7 +35,7 @@ OnBlock: TypeAlias = Callable[[Sequence[Block]], None]  # called after each bloc
 class Reader:
     """Reads a source in a run. It has the source's ordinal and the policy for rows that cannot be read."""
 
-    source: Any
+    source: BaseSource
     ordinal: int
     operator: int = 0
     label: str = ""
@@ -44,37 +44,36 @@ class Reader:
 
     @property
     def reads_rows(self) -> bool:
-        """Whether ``columns_of_rows`` can be used."""
-        return getattr(self.source, "reads_rows", False) and not self.source.tolerant
+        """Whether ``columns_of_rows`` saves time."""
+        return self.source.reads_rows and not self.source.tolerant
 
-    def columns_of_rows(self, split: Any, wanted: Index) -> Iterator[dict[str, Column]]:
+    def columns_of_rows(self, split: Split, wanted: Index) -> Iterator[dict[str, Column]]:
         """Yield the columns of the rows at the ascending positions ``wanted`` of a split."""
         try:
-            for chunk in guarded(self.source, split, partial(self.source.read, wanted=wanted)):
+            for chunk in guarded(self.source, split, partial(self.source.read_rows, wanted=wanted)):
                 yield as_columns(chunk.columns)
         except CedarError as error:
             error.site = error.site or self.site
             raise
 
-    def blocks(self, split: Any, lap: int) -> Iterator[Block]:
+    def blocks(self, split: Split, lap: int) -> Iterator[Block]:
         """Yield the split's rows with their keys. A bad row raises, or becomes a dead slot if ``on_error`` skips it."""
         try:
             yield from self._blocks(split, lap)
         except CedarError as error:
-            if hasattr(self.source, "tolerant"):
+            if self.source.reads_files:
                 skippable(error)
             error.site = error.site or self.site
             raise
 
-    def _blocks(self, split: Any, lap: int) -> Iterator[Block]:
-        sound = getattr(self.source, "read_valid_rows", None)
-        if self.on_error is not None and sound is not None and getattr(split, "part", 0) > GONE:
-            for chunk, failed in guarded(self.source, split, sound):
+    def _blocks(self, split: Split, lap: int) -> Iterator[Block]:
+        gone = split.part <= GONE
+        if self.on_error is not None and self.source.reports_bad_rows and not gone:
+            for chunk, failed in guarded(self.source, split, self.source.read_valid_rows):
                 yield self._with_failed_rows(chunk, failed, split, lap)
             return
-        first, row = 0, int(getattr(split, "start", 0))
-        gone = getattr(split, "part", 0) <= GONE
-        tolerant = gone or getattr(self.source, "tolerant", False)
+        first, row = 0, split.start
+        tolerant = gone or self.source.tolerant
         try:
             for chunk in guarded(self.source, split, self.source.read_whole if tolerant else None):
                 block = self._block(chunk, split, first, lap)
@@ -86,32 +85,33 @@ class Reader:
                 raise
             yield from self._rest_after_error(error, split, lap, first, row)
 
-    def file(self, split: Any) -> int:
+    def file(self, split: Split) -> int:
         """Return the file id in the row keys of a split."""
-        return int(file_ids(self.source, np.asarray(int(getattr(split, "file", 0)))))
+        return int(file_ids(self.source, np.asarray(split.file)))
 
-    def _block(self, chunk: Chunk, split: Any, first: int, lap: int) -> Block:
+    def _block(self, chunk: Chunk, split: Split, first: int, lap: int) -> Block:
         """Return a chunk as a block with row keys. ``first`` is the chunk's first row, counted within the split."""
-        start = int(getattr(split, "start", 0)) + first
+        start = split.start + first
         file = self.file(split) if chunk.files is None else file_ids(self.source, chunk.files)
         return Block(as_columns(chunk.columns), Keys(offsets_of(chunk, start), file, repeat=lap, source=self.ordinal))
 
-    def _rest_after_error(self, error: CedarError, split: Any, lap: int, first: int, row: int) -> Iterator[Block]:
+    def _rest_after_error(self, error: CedarError, split: Split, lap: int, first: int, row: int) -> Iterator[Block]:
         """Yield the rest of a split after an error: one dead slot per row, or a single one if the count is unknown."""
-        if split.part > GONE and hasattr(self.source, "pieces") and split.stop - first > 1:
-            for piece in self.source.pieces(split, first):
+        pieces = self.source.pieces(split, first) if split.part > GONE else ()
+        if len(pieces) > 1:
+            for piece in pieces:
                 yield from self._blocks(piece, lap)
             return
         known = split.rows is not None and split.part not in (LOST, UNCOUNTED)
-        count = split.rows - first if known else 1
+        count = (split.rows or 0) - first if known else 1
         keys = Keys(np.arange(row, row + count), self.file(split), repeat=lap, source=self.ordinal)
         refill = self.on_error is not None and self.on_error.refill
         lost = count if known else TAKEN_OUT if split.part <= GONE else -1
         why = Skipped(self.operator, self.label, error.what, refill, (row, lost))
-        types = self.source.schema().items()
+        types = (self.source.schema() or {}).items()
         yield Block({name: blank(kind, 0) for name, kind in types}, keys, dict.fromkeys(range(count), why))
 
-    def _with_failed_rows(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
+    def _with_failed_rows(self, chunk: Chunk, failed: dict[int, CedarError], split: Split, lap: int) -> Block:
         """Return the chunk's rows in order of row number, with a dead slot for each failed row."""
         block = self._block(chunk, split, 0, lap)
         rows = np.sort(np.concatenate([block.keys.row, np.array(list(failed), dtype=np.int64)]))
@@ -149,7 +149,7 @@ def read_split(
 
     preparing.watch()
     began = time.perf_counter()
-    again = not getattr(getattr(_plain(reader), "source", None), "one_pass", False)
+    again = not _plain(reader).source.one_pass
     result = work() if env.numeric is None else env.numeric.run(work, again=again)
     result.timing.began = began
     result.timing.ended()
@@ -212,9 +212,9 @@ def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: 
     if env.marks is None:
         yield from blocks
         return
-    at = max(first, int(getattr(split, "start", 0)))
+    at = max(first, split.start)
     while True:
-        with reading(env.marks, plain.ordinal, plain.file(split), at, int(getattr(split, "stop", 0) or 0)):
+        with reading(env.marks, plain.ordinal, plain.file(split), at, split.stop or 0):
             block = next(blocks, None)
         if block is None:
             return
@@ -239,7 +239,7 @@ def from_row(block: Block, first: int) -> Block:
     return block.slice(int(np.searchsorted(rows, first)), block.slots)
 
 
-def guarded(source: Any, split: Any, read: Any = None) -> Any:
+def guarded(source: BaseSource, split: Split, read: Any = None) -> Any:
     """Yield the chunks of a split. Errors of the reader are raised as a SourceError that names the file."""
     run = request_owner()
     try:
@@ -251,7 +251,7 @@ def guarded(source: Any, split: Any, read: Any = None) -> Any:
     except raised() as error:
         if run.over:
             raise
-        url = source.url(getattr(split, "file", 0))
+        url = source.url(split.file)
         raise SourceError(
             f"{url} cannot be read: {type(error).__name__}: {error}",
             done="reading stopped; no row of this split was delivered",

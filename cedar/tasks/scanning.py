@@ -21,6 +21,7 @@ from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import UNKNOWN, Column, Index, blank, take
 from cedar.core.cursor import Keys, no_keys
 from cedar.core.errors import CedarError, SourceError
+from cedar.datasets.base import BaseSource, Split
 from cedar.operators.base import Env
 from cedar.operators.elementwise import columns_of, fields_of
 from cedar.plan.scan import dotted
@@ -86,7 +87,7 @@ class ScanReader:
     selectivity: FilterHits = field(default_factory=FilterHits, compare=False, repr=False)
 
     @property
-    def source(self) -> Any:
+    def source(self) -> BaseSource:
         """The source of the pipeline as written. It defines splits, windows and keys."""
         return self.plain.source
 
@@ -94,11 +95,11 @@ class ScanReader:
     def ordinal(self) -> int:
         return self.plain.ordinal
 
-    def blocks(self, split: Any, lap: int) -> Iterator[Block]:
+    def blocks(self, split: Split, lap: int) -> Iterator[Block]:
         """Yield blocks like ``Reader.blocks``, for streaming splits, where filtering would shift the windows."""
         return self.read_blocks(split, lap, Env())
 
-    def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
+    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
         """Yield the rows of a split that pass, with the same keys as from ``Reader``, or one empty block.
 
         Args:
@@ -117,7 +118,7 @@ class ScanReader:
         if not any_rows:
             yield from self._empty_block()
 
-    def _passing_rows(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+    def _passing_rows(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
         rest = self._second_reader(split)
         if rest is not None:
             try:
@@ -130,27 +131,25 @@ class ScanReader:
                 return
         yield from self._at_once(split, lap, env, timing)
 
-    def _second_reader(self, split: Any) -> Reader | None:
+    def _second_reader(self, split: Split) -> Reader | None:
         """Return the reader of the other columns if they should be read after filtering, otherwise None."""
-        if self.rest is None or getattr(split, "streaming", False):
+        if self.rest is None or split.streaming:
             return None
-        rows = getattr(split, "rows", None)
-        size = None if rows is None or self.rest_bytes is None else rows * self.rest_bytes
         if self.rest.reads_rows:
             return self.rest
-        return self.rest if self.selectivity.worth(size, self.source.second_read_cost_bytes) else None
+        size = None if split.rows is None or self.rest_bytes is None else split.rows * self.rest_bytes
+        return self.rest if self.selectivity.worth(size, self.source.second_read_cost_bytes or 0) else None
 
-    def _pruned(self, split: Any) -> bool:
-        prune = getattr(self.source, "prune", None)
-        if self.predicate is None or prune is None:
+    def _pruned(self, split: Split) -> bool:
+        if self.predicate is None:
             return False
         try:
-            return bool(prune(split, self.predicate))
+            return self.source.prune(split, self.predicate)
         except CedarError as error:
             error.site = error.site or self.plain.site
             raise
 
-    def _at_once(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+    def _at_once(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
         for block in self.narrow.blocks(split, lap):
             timing.rows_read += block.slots
             left = self._kept(block, env, timing) if self.steps else block
@@ -187,7 +186,7 @@ class ScanReader:
             raise _FilterFailed
         return left
 
-    def _filtered(self, split: Any, lap: int, env: Env, timing: Timing) -> tuple[Index, list[Block]]:
+    def _filtered(self, split: Split, lap: int, env: Env, timing: Timing) -> tuple[Index, list[Block]]:
         """Return the positions in the split of the rows that pass, and the filters' columns of these rows.
 
         Raises:
@@ -209,7 +208,7 @@ class ScanReader:
         timing.rows_read += start
         return np.concatenate(places), heads
 
-    def _with_rest(self, reader: Reader, split: Any, lap: int, places: Index, heads: Block) -> Iterator[Block]:
+    def _with_rest(self, reader: Reader, split: Split, lap: int, places: Index, heads: Block) -> Iterator[Block]:
         """Yield all columns of the rows at positions ``places``; ``heads`` has the filters' columns of these rows."""
         if reader.reads_rows:
             yield from self._with_rows(reader, split, places, heads)
@@ -228,7 +227,7 @@ class ScanReader:
             start, done = stop, upto
             if done == len(places):
                 return
-        url = self.source.url(getattr(split, "file", 0))
+        url = self.source.url(split.file)
         raise SourceError(
             f"{url}: read {start} rows, but the first read had at least {int(places[-1]) + 1}",
             site=self.plain.site,
@@ -236,7 +235,7 @@ class ScanReader:
             fix="do not change the data while they are being read",
         )
 
-    def _with_rows(self, reader: Reader, split: Any, places: Index, heads: Block) -> Iterator[Block]:
+    def _with_rows(self, reader: Reader, split: Split, places: Index, heads: Block) -> Iterator[Block]:
         """Yield the same as ``_with_rest`` from a source that reads only the rows at ``places``."""
         done = 0
         for rest in reader.columns_of_rows(split, places):
@@ -247,8 +246,7 @@ class ScanReader:
 
     def _empty_block(self) -> Iterator[Block]:
         """Yield one empty block if the column types are known."""
-        schema = getattr(self.narrow.source, "schema", None)
-        types = schema() if schema is not None else None
+        types = self.narrow.source.schema()
         if types is not None and UNKNOWN not in types.values():
             columns = {name: blank(kind, 0) for name, kind in types.items()}
             yield Block(columns if self.columns is None else _ordered(self.columns, columns), no_keys())
@@ -271,10 +269,10 @@ def scan_reader(
         empty: the expected share of splits without a row that passes.
     """
     source = reader.source
-    schema = source.schema() if hasattr(source, "schema") else None
+    schema = source.schema()
     predicate = reduce(and_, predicates) if predicates else None
     fused = tuple(fuse_steps(steps))
-    if schema is None or not hasattr(source, "select"):
+    if schema is None or not source.selects:
         return ScanReader(reader, reader, fused, predicate, None if columns is None else tuple(columns))
     wanted = list(schema if columns is None else columns)
     tops = {path: path if path in schema else path.partition(".")[0] for path in wanted}  # path to its top-level column
@@ -287,18 +285,19 @@ def scan_reader(
     rest = [path for path in wanted if path not in first]
     everything = [*wanted, *(path for path in first if path not in wanted)]
     narrow = reader if columns is None else _selected(reader, everything)
-    if not first or not rest or not hasattr(source, "second_read_cost_bytes"):
+    if not first or not rest or source.second_read_cost_bytes is None:
         return ScanReader(reader, narrow, fused, predicate, names, reads or None)
     names = tuple(schema) if names is None else names
     others = _selected(reader, rest)
-    size = getattr(others.source, "row_bytes", None)
     both = _selected(reader, first), others
-    return ScanReader(reader, narrow, fused, predicate, names, reads, *both, size, FilterHits(empty))
+    return ScanReader(reader, narrow, fused, predicate, names, reads, *both, others.source.row_bytes, FilterHits(empty))
 
 
-def _filter_only(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:
+def _filter_only(
+    names: frozenset[str], predicate: pl.Expr | None, source: BaseSource, schema: Mapping[str, Any]
+) -> list[str]:
     """Return the columns that only the filters read, as single struct fields if the source can select fields."""
-    fields = fields_of(predicate) if predicate is not None and getattr(source, "selects_fields", False) else {}
+    fields = fields_of(predicate) if predicate is not None and source.selects == "fields" else {}
     paths: list[str] = []
     for name in sorted(names):
         paths += dotted(name, fields.get(name) or (), dict(schema)) or [name]

@@ -10,6 +10,7 @@ import pytest
 
 from cedar.core.errors import PipelineError
 from cedar.datasets.base import BaseSource, Chunk, Read, Split, offsets_of, selected
+from cedar.datasets.custom import adapt
 from cedar.datasets.table import from_arrow
 
 
@@ -49,8 +50,8 @@ class Ours(BaseSource):
 
 
 def test_a_source_that_says_nothing_of_itself_is_named_by_its_type():
-    read = Read(Least())
-    assert (read.label(), read.schema(), read.parameters()) == ("from_source(Least)", None, {"source": ""})
+    read = Read(adapt(Least()))
+    assert (read.label(), read.schema(), read.parameters()) == ("from_source(Least)", None, {"source": "1 splits"})
     assert read.calls_functions
     ours = Ours()
     assert (ours.describe(), ours.url(3), ours.url_of(3, 1)) == ("Ours", "Ours", "Ours")

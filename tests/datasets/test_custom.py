@@ -163,7 +163,7 @@ def test_optional_methods():
     assert chunk.columns["x"].type == pa.int32()
     assert read_rows(source.select(["y"])) == [{"y": 7}] * 2  # type: ignore[attr-defined]
     plain = adapt(Made(lambda _: ROWS))
-    assert not hasattr(plain, "select")
+    assert not plain.selects
     assert plain.schema() is None
     assert plain.digest() == "2 splits"
     assert plain.url(1) == "from_source(Made)"

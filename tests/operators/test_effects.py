@@ -10,6 +10,7 @@ import pytest
 import cedar.operators
 from cedar import Skip, col
 from cedar.datasets.base import Read
+from cedar.datasets.iterable import IterableSource
 from cedar.operators.balance import Balance
 from cedar.operators.base import Effects, Operator, StreamOperator
 from cedar.operators.batch import Batch
@@ -148,4 +149,4 @@ def test_an_operator_that_says_nothing_may_do_anything():
             return inputs[0]
 
     assert Mine().effects() == Effects(rows="stream")
-    assert Read(None).effects() == effects("", None)
+    assert Read(IterableSource(list)).effects() == effects("", None)

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from cedar.core.arrow import from_numbers, from_strings
 from cedar.core.columns import OBJECT, UNKNOWN, Column, Index, TensorType, cut, take
 from cedar.core.cursor import hash_array
-from cedar.core.errors import CedarError, PipelineError
-from cedar.datasets.base import Chunk, Split
+from cedar.core.errors import PipelineError, RowError
+from cedar.datasets.base import BaseSource, Chunk, Selects, Split
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds, Path
 from cedar.operators.base import Schema
@@ -39,7 +39,7 @@ _FAILS = 13  # one value in so many, where rows of the source itself may fail
 
 
 @dataclass(frozen=True, eq=False)
-class SampleRows:
+class SampleRows(BaseSource):
     """A source of few rows, which does what the source that it stands for can do.
 
     Args:
@@ -53,17 +53,19 @@ class SampleRows:
 
     rows: dict[str, Column]
     known: Schema
-    like: Any
+    like: BaseSource
     columns: tuple[str, ...] | None = None
     streaming: bool = False
     counted: bool = True
     row_bytes: float = _ROW_BYTES
 
-    def __getattr__(self, name: str) -> Any:
-        made = _OFFERED.get(name)
-        if made is None or not hasattr(self.__dict__.get("like"), name):
-            raise AttributeError(name)
-        return made.__get__(self)
+    def __post_init__(self) -> None:
+        price = None if self.like.second_read_cost_bytes is None else _PRICE
+        self.__dict__.update(second_read_cost_bytes=price, reports_bad_rows=self.like.reports_bad_rows)
+
+    @property
+    def selects(self) -> Selects:
+        return self.like.selects
 
     def splits(self) -> list[Split]:
         total = _length(self.rows)
@@ -111,26 +113,33 @@ class SampleRows:
     def identity(self) -> str | None:
         return "sample"
 
+    def select(self, columns: Sequence[str]) -> SampleRows:
+        return replace(self, columns=tuple(columns))
 
-# ---- what some sources can do ----------------------------------------------------------------------------------------
+    def prune(self, split: Split, predicate: pl.Expr) -> bool:
+        """By the statistics of the split's rows, as a footer would hold them."""
+        if type(self.like).prune is BaseSource.prune:
+            return False
+        index = np.arange(split.start, split.stop)
 
+        def bounds(path: Path) -> Bounds | None:
+            column = self.rows.get(path[0])
+            if not isinstance(column, pa.Array) or len(path) > 1:
+                return None
+            values = column.take(from_numbers(index))
+            return Bounds(len(values), values.null_count, _ends(values))
 
-def _select(self: SampleRows, columns: Sequence[str]) -> SampleRows:
-    return replace(self, columns=tuple(columns))
+        return excludes(predicate, bounds, {name: _type(column) or UNKNOWN for name, column in self.rows.items()})
 
-
-def _prune(self: SampleRows, split: Split, predicate: pl.Expr) -> bool:
-    """By the statistics of the split's rows, as a footer would hold them."""
-    index = np.arange(split.start, split.stop)
-
-    def bounds(path: Path) -> Bounds | None:
-        column = self.rows.get(path[0])
-        if not isinstance(column, pa.Array) or len(path) > 1:
-            return None
-        values = column.take(from_numbers(index))
-        return Bounds(len(values), values.null_count, _ends(values))
-
-    return excludes(predicate, bounds, {name: _type(column) or UNKNOWN for name, column in self.rows.items()})
+    def read_valid_rows(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
+        """One value in some fails, in any column that is read."""
+        columns = self._chosen()
+        salts = [zlib.crc32(name.encode()) for name in columns]
+        index = np.arange(split.start, split.stop)
+        bad = {int(row) for row in index for salt in salts if (int(row) * 31 + salt) % (_FAILS * len(self.rows)) == 0}
+        good = np.array([row for row in index if int(row) not in bad], dtype=np.int64)
+        errors = {row: RowError("a value of the sample fails") for row in sorted(bad)}
+        yield Chunk({name: take(c, good) for name, c in columns.items()}, good, len(good)), errors
 
 
 def _ends(values: pa.Array) -> pa.Array | None:
@@ -145,27 +154,6 @@ def _ends(values: pa.Array) -> pa.Array | None:
         return None
     both = [ends["min"].as_py(), ends["max"].as_py()]
     return from_strings(both, kind) if pa.types.is_large_string(kind) else from_numbers(np.array(both), kind)
-
-
-def _read_sound(self: SampleRows, split: Split) -> Iterator[tuple[Chunk, dict[int, CedarError]]]:
-    """One value in some fails, in any column that is read."""
-    columns = self._chosen()
-    salts = [zlib.crc32(name.encode()) for name in columns]
-    index = np.arange(split.start, split.stop)
-    bad = {int(row) for row in index for salt in salts if (int(row) * 31 + salt) % (_FAILS * len(self.rows)) == 0}
-    good = np.array([row for row in index if int(row) not in bad], dtype=np.int64)
-    errors: dict[int, CedarError] = {row: PipelineError("a value of the sample fails") for row in sorted(bad)}
-    yield Chunk({name: take(c, good) for name, c in columns.items()}, good, len(good)), errors
-
-
-_OFFERED: dict[str, Any] = {
-    "select": _select,
-    "prune": _prune,
-    "read_valid_rows": _read_sound,
-    "selects_fields": property(lambda _: True),
-    "second_read_cost_bytes": property(lambda _: _PRICE),
-    "per_row": property(lambda _: False),
-}
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

@@ -10,18 +10,21 @@ import pytest
 
 from cedar.core.block import Block
 from cedar.core.errors import Site, SourceError
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.operators.base import Env
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, read_split
 from tests.toy_blocks import values
 
 
-class Numbers:
+class Numbers(BaseSource):
     """Row i of a file holds i, in chunks of 10; fails behind some of them."""
 
     def __init__(self, fails_behind: int = 1 << 30) -> None:
         self.fails_behind = fails_behind
+
+    def splits(self) -> list[Split]:
+        return [SPLIT]
 
     def url(self, file: int) -> str:
         return f"numbers-{file}"

@@ -16,7 +16,7 @@ from cedar.core.block import concat_blocks
 from cedar.core.errors import CedarError, RowError, SourceError
 from cedar.core.skip import Skip
 from cedar.datasets.arrow import from_arrow
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.csv import read_csv
 from cedar.datasets.files import read_files
 from cedar.datasets.parquet import read_parquet
@@ -44,13 +44,14 @@ def table() -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(BaseSource):
     """A source whose chunks are cut otherwise for other columns, and that counts what it is asked to read."""
 
     inner: object
     columns: tuple[str, ...] | None = None
     asked: list = field(default_factory=list)
     second_read_cost_bytes = 1 << 19
+    selects = "columns"
 
     def splits(self):
         return [Split(0, i, i + 250, 250, part=i) for i in range(0, ROWS, 250)]
@@ -230,7 +231,7 @@ def test_rows_that_fail_under_a_policy_leave_their_slots(source, empty):
 
 
 def test_sources_that_know_nothing_of_columns():
-    class Plain:
+    class Plain(BaseSource):
         def splits(self):
             return [Split(0, 0, 3, 3)]
 

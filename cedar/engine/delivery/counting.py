@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from cedar.core.digests import digest_of
 from cedar.core.ranks import Rank
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
@@ -30,7 +30,7 @@ from cedar.engine.uncounted import columns_of, percent
 from cedar.executors.choose import executor_after_fork
 from cedar.executors.recovery import Patience
 from cedar.plan.data import Plan
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, source_of
 
 
 class Counting:
@@ -50,8 +50,8 @@ class Counting:
 
     def __call__(self, source: Node, splits: SplitTable, filters: tuple[Node, ...]) -> Numbers:
         """Return the number of rows of each split that pass the filters, int64[splits]."""
-        assert isinstance(source.operator, Read)
-        given = source.operator.source
+        given = source_of(source)
+        assert isinstance(given, FileSource)  # only files have columns that are read separately
         columns = columns_of(source, filters)
         narrow = given.select(columns)
         files, firsts, many = np.unique(splits.column("file"), return_index=True, return_counts=True)
@@ -87,18 +87,21 @@ class Counting:
         self.reported.append(f"the rows after {labels} were counted before the epoch: {int(left.sum()):,}; {took}")
         return left
 
-    def _counted(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
+    def _counted(
+        self, source: Node, filters: Sequence[Node], narrow: FileSource, splits: SplitTable
+    ) -> npt.NDArray[np.int64]:
         assert self.job is not None
         conditions = [filters[0].operator.condition]
-        looks = getattr(narrow, "prune", None)  # whether metadata show that no row of a split passes a filter
-        prune = [partial(looks, predicate=each) for each in conditions if each is not None and looks is not None]
+        prune = [partial(narrow.prune, predicate=each) for each in conditions if each is not None]
         looked = np.array([not any(none(split) for none in prune) for split in splits], dtype=bool)
         left = np.zeros(len(splits), dtype=np.int64)
         if looked.any():
             left[looked] = self._read(source, filters, narrow, splits[looked])
         return left
 
-    def _read(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:
+    def _read(
+        self, source: Node, filters: Sequence[Node], narrow: FileSource, splits: SplitTable
+    ) -> npt.NDArray[np.int64]:
         """Run the filters on all rows of the splits, and count the rows that pass."""
         assert self.job is not None
         read = root = Node(Read(narrow), (), source.site)

@@ -19,6 +19,7 @@ from cedar.core.stream import is_count
 from cedar.datasets.as_saved import listing_text
 from cedar.datasets.base import Read
 from cedar.datasets.files_io import marks_of
+from cedar.datasets.filesource import FileSource
 from cedar.datasets.snapshots import SnapshotSource
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.delivery.state_fields import fault_of
@@ -105,12 +106,14 @@ class Identity:
         """Return the identity of a pipeline; ``settled``: filters determine which splits exist."""
         reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
         digests = [graph.digest(operator.parameters()) for operator in reads]
-        files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
+        sources = [operator.source for operator in reads]
+        files: list[Sequence[Any]] = [s.listing.files if isinstance(s, FileSource) else () for s in sources]
         if len(reads) <= BUCKETS:
             marks = [
-                list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
+                list(source.marks()) if isinstance(source, FileSource) and source.listing.files else None
+                for source in sources
             ]
-            listings = [listing_text(operator.source) for operator in reads]
+            listings = list(map(listing_text, sources))
         else:  # with many sources, each digest is of a group of sources, so that the state stays small
             digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
             files = [[file for each in files for file in each]]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cedar.core.cursor import Hashes, hash_array, hash_ints
 from cedar.core.errors import ResumeError
 from cedar.core.stream import At, Flow, Piece, Position, Stream
-from cedar.datasets.base import Split, file_ids, row_bytes_of
+from cedar.datasets.base import BaseSource, Split, file_ids, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane, RowsByKey, assigned_by_key
 from cedar.engine.streams.split_flow import SplitFlow
@@ -65,7 +65,7 @@ class SplitSegment:
     """
 
     make: Callable[[], tuple[Any, Program]]
-    source: Any
+    source: BaseSource
     operator: int
     splits: SplitTable
     conditions: tuple[Any, ...] = ()
@@ -216,11 +216,8 @@ class SplitStream(Stream):
         """Bytes of each split; 0 if metadata show that no row passes the filters, so the split is not read."""
         weights = self._bytes.copy()
         for first, segment in zip(self._firsts.tolist(), self.segments, strict=False):
-            prune = getattr(segment.source, "prune", None) if segment.conditions else None
-            if prune is None:
-                continue
-            for number, split in enumerate(segment.splits, first):
-                if any(prune(split, condition) for condition in segment.conditions):
+            for number, split in enumerate(segment.splits if segment.conditions else (), first):
+                if any(segment.source.prune(split, condition) for condition in segment.conditions):
                     weights[number] = 0.0
         return weights
 
@@ -290,9 +287,9 @@ class SplitStream(Stream):
         return [[start, 0], 0], int(layout.before[start])
 
     def open_at(self, at: At, lap: int) -> Flow:
-        if at is not _START and any(getattr(segment.source, "gone", ()) for segment in self.segments):
+        if at is not _START and any(segment.source.gone for segment in self.segments):
             for segment, split in map(self.entry, self.layout(lap).order[int(at[0]) :].tolist()):
-                if split.file in getattr(segment.source, "gone", ()):
+                if split.file in segment.source.gone:
                     raise ResumeError(f"{segment.source.url(split.file)} is gone; its rows may have been delivered")
         return SplitFlow(self, int(at[0]), int(at[1]), lap)
 

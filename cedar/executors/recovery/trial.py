@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cedar.core.block import Block
+from cedar.datasets.base import Split
 from cedar.operators.base import Env
 from cedar.operators.marks import READING, Mark, Marks, each_key
 from cedar.tasks.chain import KernelStep, Timing, run_steps
@@ -36,14 +37,14 @@ def run_trial_task(code: Code, env: Env, block: Block) -> Survived:
     return run_trial(program.steps, [block], code.env(env))
 
 
-def read_trial_task(code: Code, env: Env, split: Any, lap: int, first: int) -> Survived:
+def read_trial_task(code: Code, env: Env, split: Split, lap: int, first: int) -> Survived:
     """Run a trial instead of ``read_shipped``, without reading or writing a cache."""
     program, reader = code.load()
     plain, steps = _source_and_steps(reader)
     env = code.env(env)
     assert env.marks is not None
     trial = env.marks.trial
-    if trial is not None and trial.alone and getattr(plain.source, "cuts_splits", False):
+    if trial is not None and trial.alone and plain.source.cuts_splits:
         row = trial.suspect.key[2]  # the source can read this row without reading other rows
         split = replace(split, start=row, stop=row + 1, rows=1)
     blocks = marked(plain.blocks(split, lap), plain, split, first, env)

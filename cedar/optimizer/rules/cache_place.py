@@ -13,6 +13,7 @@ from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.scan import Scan
 from cedar.plan.steps.commute import is_row_operator
 from cedar.plan.steps.single import Cache, chain_below, kept_above
 
@@ -103,7 +104,7 @@ def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_CachePoin
     """Return a cache position above the source, and one above each operator."""
     loads = find_loads(facts.root, facts)
     flow = find_flow(facts.root, facts, loads)
-    filters = list(getattr(source.operator, "where", ()))
+    filters = source.operator.where if isinstance(source.operator, Scan) else ()
     read = flow.rate[id(source)]
     for each in filters:
         read /= loads[id(each)].keep

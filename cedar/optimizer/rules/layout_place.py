@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.cache import Cache as CacheOperator
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
@@ -21,7 +22,7 @@ def layout_place(node: Node, facts: Facts) -> Outcome:
     if chain is None or any(n.operator.storage is not None for n in chain) or kept_above(node, facts):
         return None
     source, *work = chain
-    if not isinstance(getattr(source.operator, "source", None), FileSource):
+    if not isinstance(source.operator, Read) or not isinstance(source.operator.source, FileSource):
         return None
     cache = CacheOperator(facts.keeping.layout, layout=True)
     if facts.streams(source):

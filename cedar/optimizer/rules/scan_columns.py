@@ -6,7 +6,7 @@ from cedar.datasets.base import Read, rows_may_fail
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.plan.graph import Node
 from cedar.plan.scan import chosen_fields
-from cedar.plan.steps.scans import PushColumns, can_select, columns_needed, columns_of
+from cedar.plan.steps.scans import PushColumns, columns_needed, columns_of
 
 
 @downward
@@ -22,7 +22,7 @@ def scan_columns(node: Node, facts: Facts) -> Outcome:
     assert isinstance(operator, Read)
     known = facts.schemas[id(node)] or {}
     unread = f"{len(known) - len(chosen_fields(columns, known))} of {len(known)} columns are not used"
-    if not can_select(operator.source):
+    if not operator.source.selects:
         return Refusal(f"{unread}, and the source cannot leave them out")
     if facts.skips(node) and rows_may_fail(operator.source):
         return Refusal(f"{unread}, but rows may fail in them, and are then skipped")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cedar.datasets.base import Read
 from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.plan.graph import Node
-from cedar.plan.steps.scans import PushFilter, can_select
+from cedar.plan.steps.scans import PushFilter
 
 
 def scan_filter(node: Node, facts: Facts) -> Outcome:
@@ -13,6 +13,6 @@ def scan_filter(node: Node, facts: Facts) -> Outcome:
     below = node.inputs[0] if node.inputs else None
     if below is None or node.operator.condition is None or not isinstance(below.operator, Read):
         return None
-    if not can_select(below.operator.source):
+    if not below.operator.source.selects:
         return None
     return Change(PushFilter(), facts.label(node), f"into {facts.label(below)}")

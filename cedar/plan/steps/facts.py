@@ -161,7 +161,7 @@ class Facts:
 
 def read_from(node: Node) -> Hashable:
     """Return a key that identifies a source's data: its file paths, or the id of the source object."""
-    source = getattr(node.operator, "source", node)
+    source = node.operator.source if isinstance(node.operator, Read) else node
     return source.paths if isinstance(source, FileSource) else id(source)
 
 

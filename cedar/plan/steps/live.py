@@ -6,6 +6,7 @@ import dataclasses
 from typing import TypeAlias
 
 from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, Schema, StreamOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -33,16 +34,17 @@ def leave_unread(root: Node, out: Names = None) -> Node:
         root: the pipeline's last node.
         out: the output columns that are read; None means all.
     """
-    lazy = [node for node in graph.sources(root) if getattr(node.operator.source, "can_skip_parsing", False)]  # type: ignore[attr-defined]
+    read = [(node, graph.source_of(node)) for node in graph.sources(root)]
+    lazy = [(node, source) for node, source in read if isinstance(source, FileSource) and source.can_skip_parsing]
     if not lazy:
         return root
     schemas = graph.schemas(root)
     live = live_columns(root, schemas, out)
     made: dict[int, Node] = {}
-    for node in lazy:
+    for node, source in lazy:
         needed = live[id(node)]
         if needed is not None and (unread := frozenset(schemas[id(node)] or ()) - needed):
-            made[id(node)] = dataclasses.replace(node, operator=Read(node.operator.source.leaving(unread)))  # type: ignore[attr-defined]
+            made[id(node)] = dataclasses.replace(node, operator=Read(source.leaving(unread)))
     return graph.replace(root, lambda node: made.get(id(node)))
 
 

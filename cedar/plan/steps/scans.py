@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -31,7 +30,7 @@ class PushFilter(Step):
         below = graph.inputs[0] if graph.inputs else None
         if below is None or graph.operator.condition is None or not isinstance(below.operator, Read):
             return Refusal("it is not a filter by expression above a source")
-        if not can_select(below.operator.source):
+        if not below.operator.source.selects:
             return Refusal("the source cannot read some columns before others")
         if (why := shared(below, facts)) is not None:
             return Refusal(why)
@@ -70,7 +69,7 @@ class PushColumns(Step):
         if needed is None:
             return Refusal("it is not a source whose columns are known")
         assert isinstance(operator, Read)
-        if not can_select(operator.source):
+        if not operator.source.selects:
             return Refusal("the source cannot leave columns out")
         if facts.skips(graph) and rows_may_fail(operator.source):
             return Refusal("rows may fail in the other columns, and are then skipped")
@@ -80,7 +79,7 @@ class PushColumns(Step):
         for name, paths in chosen_fields(needed, known).items():
             if name not in chosen or not _covers(chosen[name], paths):
                 return Refusal(f"column {name!r} is read further up")
-        if any(paths is not None for paths in chosen.values()) and not selects_fields(operator.source):
+        if any(paths is not None for paths in chosen.values()) and operator.source.selects != "fields":
             return Refusal("the source cannot select fields")
         return Refusal("it reads these columns already") if self.columns == columns_of(graph, facts) else None
 
@@ -125,7 +124,7 @@ def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[
     """Return the field paths to read of those struct columns that are only partly read, by column."""
     assert isinstance(node.operator, Read)
     source = node.operator.source
-    if not selects_fields(source):
+    if source.selects != "fields":
         return {}
     known = Read(source).schema()
     by_column = {}
@@ -152,13 +151,3 @@ def _least(known: Mapping[str, ColumnType]) -> tuple[str, ...]:
     plain = (n for n, kind in known.items() if isinstance(kind, pa.DataType) and pa.types.is_primitive(kind))
     found = next(plain, None) or next(iter(known), None)
     return () if found is None else (found,)
-
-
-def can_select(source: Any) -> bool:
-    """Return whether a source can read some of its columns without the others."""
-    return callable(getattr(source, "select", None))
-
-
-def selects_fields(source: Any) -> bool:
-    """Return whether a source can read some fields of struct columns without the others."""
-    return bool(getattr(source, "selects_fields", False))

@@ -111,5 +111,5 @@ def test_only_the_wanted_rows_are_read(tmp_path: Path) -> None:
     source = read_parquet(path)
     split = next(iter(source.splits()))
     wanted = np.array([1, 4, 5])
-    (chunk,) = source.read(split, wanted)
+    (chunk,) = source.read_rows(split, wanted)
     assert pa.table(chunk.columns).to_pylist() == table.take(wanted).to_pylist()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.cursor import hash_ints, mix64
-from cedar.datasets.base import Split
+from cedar.datasets.base import BaseSource, Split
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams import splits as module
 from cedar.engine.streams.lanes import Lane
@@ -25,11 +25,17 @@ SPLITS = st.lists(
 
 
 @dataclass
-class Source:
+class Source(BaseSource):
     row_bytes: float | None = None
     left_out: frozenset[int] = frozenset()
 
-    def prune(self, split: Split, condition: Any) -> bool:
+    def splits(self) -> Any:
+        raise NotImplementedError
+
+    def read(self, split: Split) -> Any:
+        raise NotImplementedError
+
+    def prune(self, split: Split, predicate: Any) -> bool:
         return split.file in self.left_out
 
 

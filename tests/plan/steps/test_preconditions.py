@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pytest
 
 import cedar
 from cedar import Skip, col
-from cedar.datasets.base import BaseSource, Read, Split
+from cedar.datasets.base import BaseSource, Read, Selects, Split
 from cedar.operators import image, recsys
 from cedar.operators.expressions import FilterExpression, select
 from cedar.plan import graph
@@ -80,6 +80,8 @@ def anything(row: Any) -> Any:
 class Stub(BaseSource):
     """A source that can leave columns out, but no fields."""
 
+    selects: ClassVar[Selects] = "columns"
+
     def splits(self) -> list[Split]:
         return [Split(rows=1)]
 
@@ -96,14 +98,13 @@ class Stub(BaseSource):
 class Failing(Stub):
     """Its rows may fail."""
 
-    def read_valid_rows(self, split: Split) -> Any:
-        raise NotImplementedError
+    reports_bad_rows = True
 
 
 class Whole(Stub):
     """A source that reads all of its columns."""
 
-    select = None  # type: ignore[assignment]
+    selects: ClassVar[Selects] = ""
 
 
 def reads(source: Any) -> cedar.Pipeline:
