@@ -17,8 +17,9 @@ from cedar.datasets.base import Read, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.dedup import has_dedup, wide_sample
 from cedar.executors.isolated import IsolatedCalls
-from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
+from cedar.operators.base import Bound, Env, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
+from cedar.operators.kernel import BlockKernel, block_kernel
 from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -71,8 +72,8 @@ class Binding:
             env, epoch=0, sampling=True, call_in_subprocess=call_in_subprocess, numeric=self.numeric
         )
         self.marks = has_dedup(root)
-        self._kernels: dict[int, Kernel] = {}
-        self._bound: dict[int, Kernel] = {}
+        self._kernels: dict[int, BlockKernel] = {}
+        self._bound: dict[int, BlockKernel] = {}
         self._moved_nodes: dict[int, bool] = {}
         self._kept_alive: list[Node] = []  # references to nodes of plans, so that their ids are not reused
         self._samples: dict[tuple[int, int], Block] = {}
@@ -190,19 +191,19 @@ class Binding:
         """The physical plan of the pipeline as written."""
         return self.lowered(self.root)
 
-    def kernel(self, node: Node) -> Kernel:
+    def kernel(self, node: Node) -> BlockKernel:
         """Return the bound kernel of a row operator; a plan's node reuses that of its node as written if it can."""
         node = self._where_bound(node)
         if id(node) not in self._kernels:
             operator = node.operator
             assert isinstance(operator, RowOperator)
             with graph.prepared(node):
-                self._bound[id(node)] = kernel = operator.bind(self.place(node))
+                self._bound[id(node)] = kernel = block_kernel(operator.bind(self.place(node)))
             self._kernels[id(node)] = for_groups(kernel, operator) if self.marks else kernel
             self._kept_alive.append(node)
         return self._kernels[id(node)]
 
-    def bound(self, node: Node) -> Kernel:
+    def bound(self, node: Node) -> BlockKernel:
         """Return the operator's own kernel, without the wrapper that handles groups of columns."""
         self.kernel(node)
         return self._bound[id(self._where_bound(node))]

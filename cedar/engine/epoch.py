@@ -37,7 +37,7 @@ from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
 from cedar.engine.watcher import Watcher
-from cedar.operators.base import Env, Instances
+from cedar.operators.kernel import Env, Instances
 from cedar.plan.data import Plan
 from cedar.plan.steps.edit import as_tolerated, tolerated
 from cedar.tasks.chain import KernelStep

@@ -31,9 +31,10 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.executors.recovery import Patience
-from cedar.operators.base import Kernel, Operator, RowOperator, Schema, StreamOperator
+from cedar.operators.base import Operator, RowOperator, Schema, StreamOperator
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
+from cedar.operators.kernel import BlockKernel
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
@@ -438,11 +439,11 @@ class _TwinBinding(Binding):
         super().__init__(root, binding.on_error, binding.check_env, binding.call_in_subprocess)
         self._binding, self._originals = binding, originals
 
-    def kernel(self, node: Node) -> Kernel:
+    def kernel(self, node: Node) -> BlockKernel:
         original = self._original(node)
         return super().kernel(node) if original is None else self._binding.kernel(original)
 
-    def bound(self, node: Node) -> Kernel:
+    def bound(self, node: Node) -> BlockKernel:
         original = self._original(node)
         return super().bound(node) if original is None else self._binding.bound(original)
 

@@ -22,7 +22,8 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.engine.watcher import TimeUp, Watcher
-from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
+from cedar.operators.base import Env, RowOperator, StreamOperator
+from cedar.operators.kernel import Instances
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile

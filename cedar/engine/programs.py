@@ -10,6 +10,7 @@ from cedar.core.block import Block
 from cedar.core.columns import ColumnType
 from cedar.engine.binding import Binding
 from cedar.operators.base import Env, Operator
+from cedar.operators.kernel import BlockKernel
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Link, Physical
 from cedar.plan.scan import Scan, narrowed
@@ -19,7 +20,7 @@ from cedar.tasks.scanning import scan_reader
 
 
 @dataclass(frozen=True)
-class BranchKernel:
+class BranchKernel(BlockKernel):
     """Kernel that adds to row keys the number of the concat input that the rows come from."""
 
     index: int
@@ -112,7 +113,7 @@ def _as_written(node: Node) -> Node:
 
 
 @dataclass(frozen=True)
-class _ProjectKernel:
+class _ProjectKernel(BlockKernel):
     """Kernel that selects columns, if they exist in the block, and within structs only the fields that a scan reads."""
 
     types: dict[str, ColumnType]

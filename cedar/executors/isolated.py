@@ -23,6 +23,7 @@ from cedar.executors.recovery.waiting import Waiting
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
 from cedar.operators.in_flight import Outcome
+from cedar.operators.kernel import BlockKernel, FunctionKernel
 from cedar.operators.marks import Marks, each_key
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
@@ -74,7 +75,7 @@ class IsolatedCalls:
 
     def _outcome(self, call: Call, env: Env, rows: Block, columns: list[list[Any]], hashes: Hashes | None) -> Outcome:
         blame = call.blame
-        program = Program((KernelStep(_identity, (blame.index,), blame.label, blame.site),))
+        program = Program((KernelStep(FunctionKernel(_identity), (blame.index,), blame.label, blame.site),))
 
         def send(submit: Submit, marks: Marks | None) -> Future[Any]:
             return submit(_run_call, code, env, marks, rows, columns, hashes)
@@ -148,7 +149,7 @@ def _portable(results: list[Any], failures: dict[int, Any]) -> Outcome:
 
 
 @dataclass(frozen=True)
-class _SomeRowsKernel:
+class _SomeRowsKernel(BlockKernel):
     """Kernel that runs the call on the rows of a block, and ignores the results."""
 
     call: Call

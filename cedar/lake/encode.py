@@ -15,10 +15,11 @@ from cedar.datasets.to_arrow import arrow_batch
 from cedar.lake.formats import Format
 from cedar.lake.parts import split_by
 from cedar.operators.base import Env
+from cedar.operators.kernel import BlockKernel
 
 
 @dataclass(frozen=True)
-class Encode:
+class Encode(BlockKernel):
     """The kernel that encodes a batch as bytes inside a task.
 
     Args:

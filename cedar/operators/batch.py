@@ -18,6 +18,7 @@ from cedar.core.groups.column import concat_each
 from cedar.core.sizes import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
+from cedar.operators.kernel import BlockKernel
 
 Last = Literal["drop", "keep", "pad"] | None
 Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows of a batch; None means all
@@ -218,7 +219,7 @@ class _BatchFlow(Flow):
 
 
 @dataclass(frozen=True)
-class PadBatch:
+class PadBatch(BlockKernel):
     """The kernel of ``last="pad"``: pads a batch to ``size`` rows and marks the real rows in the column ``valid``."""
 
     size: int

@@ -9,7 +9,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import Column
 from cedar.operators.base import Bound, Env
-from cedar.operators.calls import Call
+from cedar.operators.calls import Call, CallKernel
 from cedar.operators.failures import BadResult, first_row
 from cedar.operators.outputs import NO_ROWS, SAMPLED, Form, Outputs, Types, UnequalLengths, fix_outputs, types_of_arrays
 from cedar.operators.whole_batch import UNIT, MapToValue, block_with_value, call_batch
@@ -58,7 +58,7 @@ def bind_batch(
 
 
 @dataclass(frozen=True)
-class MapBatch:
+class MapBatch(CallKernel):
     """The kernel of ``map`` after a ``batch``: one call per batch. A function of the whole batch may resize it."""
 
     call: Call

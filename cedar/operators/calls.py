@@ -31,6 +31,7 @@ from cedar.operators.constructing import constructed
 from cedar.operators.draws import seeded
 from cedar.operators.failures import ErrorContext, Failure, error_text
 from cedar.operators.in_flight import AsyncRows, Outcome, as_items, new_runner, timeout_error
+from cedar.operators.kernel import BlockKernel
 
 if TYPE_CHECKING:
     import asyncio
@@ -248,6 +249,20 @@ _MAX_STUCK_THREADS = 64
 def left_behind() -> int:
     """Return the number of threads that are still running a call that timed out."""
     return sum(thread.is_alive() for thread in list(_stuck))
+
+
+class CallKernel(BlockKernel):
+    """Base class of kernels that call a user's function."""
+
+    call: Call
+
+    @property
+    def timeout(self) -> float | None:
+        return self.call.timeout
+
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
+        """Describe the random generator of each live row."""
+        return self.call.describe(block, env)
 
 
 class _TimedCalls:

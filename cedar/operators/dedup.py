@@ -18,6 +18,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import grouped
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.dedup_estimate import GroupEstimate, Sampled, find_groups
+from cedar.operators.kernel import BlockKernel
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -178,7 +179,7 @@ def _check_session(column: Any, name: str | None, block: Block, bound: Bound) ->
 
 
 @dataclass(frozen=True)
-class DedupRows:
+class DedupRows(BlockKernel):
     """The kernel of ``dedup`` finds each group's distinct rows in a block. It leaves other columns unchanged."""
 
     groups: Groups

@@ -10,11 +10,12 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import take, type_of
 from cedar.core.groups.column import GroupColumn, RowSharing, plain
-from cedar.operators.base import Env, Kernel, RowOperator
+from cedar.operators.base import Env, RowOperator
 from cedar.operators.dedup import is_lists
+from cedar.operators.kernel import BlockKernel
 
 
-def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
+def for_groups(kernel: BlockKernel, operator: RowOperator) -> BlockKernel:
     """Wrap a kernel for blocks whose columns may be in deduplicated groups."""
     if not operator.group_aware:
         effects = operator.effects()
@@ -24,27 +25,34 @@ def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
     return OncePerGroup(kernel, reads, writes) if reads is not None and writes is not None else kernel
 
 
-class _WrappedKernel:
-    """A wrapper around a kernel that forwards the attributes ``row_wise`` and ``pooled``."""
+class _WrappedKernel(BlockKernel):
+    """A wrapper around a kernel."""
 
-    kernel: Any
+    kernel: BlockKernel
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("row_wise", "pooled"):
-            return getattr(self.kernel, name)
-        raise AttributeError(name)
+    @property
+    def row_wise(self) -> bool:
+        return self.kernel.row_wise
+
+    @property
+    def pooled(self) -> bool:
+        return self.kernel.pooled
+
+    @property
+    def timeout(self) -> float | None:
+        return self.kernel.timeout
 
 
 @dataclass(frozen=True)
 class PlainRows(_WrappedKernel):
     """Expands groups to plain columns before the kernel runs. ``names`` limits this to some columns; None means all."""
 
-    kernel: Any
+    kernel: BlockKernel
     names: frozenset[str] | None = None
 
     def __call__(self, block: Block, env: Env) -> Block:
         touched = [name for name in block.columns if self.names is None or name in self.names]
-        return self.kernel(block.with_columns({name: plain(block.columns[name]) for name in touched}), env)  # type: ignore[no-any-return]
+        return self.kernel(block.with_columns({name: plain(block.columns[name]) for name in touched}), env)
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class OncePerGroup(_WrappedKernel):
     that it returns are added to the group. Other results are repeated for each row.
     """
 
-    kernel: Any
+    kernel: BlockKernel
     reads: tuple[str, ...]
     writes: frozenset[str]
 
@@ -64,12 +72,12 @@ class OncePerGroup(_WrappedKernel):
         one = columns[0].sharing if isinstance(columns[0], GroupColumn) else None
         together = all(isinstance(c, GroupColumn) and c.sharing is one for c in columns)
         if one is None or not together or block.dead:
-            return self.kernel(block, env)  # type: ignore[no-any-return]
+            return self.kernel(block, env)
         narrow = one.narrow[0]
         group = {n: c.narrow() for n, c in block.columns.items() if isinstance(c, GroupColumn) and c.sharing is one}
         made = self._unique(block, {name: group[name].values for name in self.reads}, narrow, env)
         if made is None:
-            return self.kernel(block, env)  # type: ignore[no-any-return]
+            return self.kernel(block, env)
         return block.with_columns(group | {name: _for_rows(values, narrow) for name, values in made.items()})
 
     def _unique(self, block: Block, rows: dict[str, Any], sharing: RowSharing, env: Env) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from cedar.core.groups.column import plain, take_each
 from cedar.core.groups.encode import list_offsets
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
+from cedar.operators.kernel import BlockKernel
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,12 @@ class Explode(RowOperator):
 
 
 @dataclass(frozen=True)
-class ExplodeRows:
+class ExplodeRows(BlockKernel):
     """The kernel of ``Explode``. An output row's key is the original row's key plus the item's index."""
 
     operator: Explode
     blame: ErrorContext
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    row_wise: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         known = block.known_types

@@ -33,6 +33,7 @@ from cedar.operators.expression_steps import (
     whole_columns,
 )
 from cedar.operators.failures import ErrorContext, Failure
+from cedar.operators.kernel import BlockKernel
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,7 +42,7 @@ Failed: TypeAlias = tuple[ErrorContext, Failure]
 
 
 @dataclass(frozen=True, eq=False)
-class ExpressionKernel:
+class ExpressionKernel(BlockKernel):
     """The kernel of one or several adjacent expression operators."""
 
     steps: tuple[Step, ...]
@@ -51,8 +52,8 @@ class ExpressionKernel:
     empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # the result for zero rows
     fused: list[Fused] = field(default_factory=list, repr=False)
     compiling: Lock = field(default_factory=Lock, repr=False)
-    pooled: ClassVar[bool] = True  # polars does the work in its own threads
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    pooled: ClassVar[bool] = True
+    row_wise: ClassVar[bool] = True
 
     @in_fresh_process_after_fork
     def __call__(self, block: Block, env: Env) -> Block:
@@ -95,7 +96,7 @@ class ExpressionKernel:
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnsKernel:
+class ColumnsKernel(BlockKernel):
     """Selects, drops or renames plain columns by reference, without copying data."""
 
     step: KeepColumns | DropColumns | RenameColumns

@@ -13,7 +13,7 @@ from cedar.core.skip import Skip
 from cedar.core.values import describe, plain
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy
 from cedar.operators.failures import BadResult, Failure, no_rows
 from cedar.operators.merging import by_content
@@ -85,12 +85,12 @@ class FilterFunction(RowOperator):
 
 
 @dataclass(frozen=True)
-class FilterRows:
+class FilterRows(CallKernel):
     """The kernel of ``filter`` on rows."""
 
     call: Call
     columns: tuple[str, ...]
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    row_wise: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame = self.call.blame
@@ -104,13 +104,9 @@ class FilterRows:
         keep = np.array([r for i, r in enumerate(results) if i not in failures] if failures else results, dtype=bool)
         return block if keep.all() else block.filter(keep)
 
-    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """Describe the random generator of each live row."""
-        return self.call.describe(block, env)
-
 
 @dataclass(frozen=True)
-class FilterBatch:
+class FilterBatch(CallKernel):
     """The kernel of ``filter`` after a ``batch``. The function returns one bool per batch; False drops the batch."""
 
     call: Call

@@ -17,7 +17,7 @@ from cedar.core.groups.column import take_each
 from cedar.core.skip import Skip
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import Failure, without
 from cedar.operators.merging import by_content
@@ -149,13 +149,13 @@ def _sample_block(call: Call, columns: tuple[str, ...], block: Block, env: Env) 
 
 
 @dataclass(frozen=True)
-class FlatMapRows:
+class FlatMapRows(CallKernel):
     """The kernel of ``flat_map``. An output row's key is the original row's key plus the item's index."""
 
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    row_wise: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame = self.call.blame
@@ -169,10 +169,6 @@ class FlatMapRows:
             kept = take_each({n: c for n, c in block.columns.items() if n not in columns}, rows)
             columns = {n: columns[n] if n in columns else kept[n] for n in block.columns} | columns
         return _expand_block(block, counts, columns)
-
-    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """Describe the random generator of each live row."""
-        return self.call.describe(block, env)
 
     def _columns(self, results: list[Any], failures: dict[int, Failure]) -> tuple[dict[str, Column], list[list[Any]]]:
         """Return the columns and the items of each successful row; add rows with invalid items to ``failures``."""

@@ -17,6 +17,7 @@ from cedar.core.errors import PipelineError, missing_column
 from cedar.core.forks import in_fresh_process_after_fork
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.lookup import candidates, key_hashes, take_rows
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
@@ -158,12 +159,12 @@ class Join(RowOperator):
 
 
 @dataclass(frozen=True)
-class JoinRows:
+class JoinRows(BlockKernel):
     """The kernel of ``join``."""
 
     operator: Join
-    pooled: ClassVar[bool] = True  # polars does the work in its own threads
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    pooled: ClassVar[bool] = True
+    row_wise: ClassVar[bool] = True
 
     @in_fresh_process_after_fork
     def __call__(self, block: Block, env: Env) -> Block:

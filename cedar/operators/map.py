@@ -19,7 +19,7 @@ from cedar.operators.algebra import algebra_of
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import bind_batch
-from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.chains import Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import ErrorContext, Failure, without
@@ -200,17 +200,16 @@ def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledRe
 
 
 @dataclass(frozen=True)
-class MapRows:
+class MapRows(CallKernel):
     """The kernel of ``map``, which converts results to columns and applies the policy to failing rows."""
 
     call: Call
     columns: tuple[str, ...]
     outputs: Outputs
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    row_wise: ClassVar[bool] = True
 
     @property
     def row_bytes(self) -> int:
-        """The number of bytes per row of the arrays that are written directly into the batch's memory."""
         kinds = [kind for kind in self.outputs.types.values() if isinstance(kind, TensorType)]
         return sum(np.dtype(kind.dtype).itemsize * math.prod(kind.shape) for kind in kinds)
 
@@ -244,10 +243,6 @@ class MapRows:
             return {written.name: written.out}, {}
         rows = [written.out[i] if result is WRITTEN else result for i, result in enumerate(results)]
         return self.outputs.columns(without(rows, failures) if failures else rows)
-
-    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """Describe the random generator of each live row."""
-        return self.call.describe(block, env)
 
 
 WRITTEN = object()  # a placeholder for the result of a row whose array was written into the batch's memory

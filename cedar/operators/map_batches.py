@@ -20,7 +20,7 @@ from cedar.core.skip import Skip
 from cedar.core.values import describe
 from cedar.operators.arguments import numpy_columns, pick
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
 from cedar.operators.merging import by_content
@@ -137,7 +137,7 @@ class MapBatches(RowOperator):
 
 
 @dataclass(frozen=True)
-class MapBlock:
+class MapBlock(CallKernel):
     """The kernel of ``map_batches``: one call per block.
 
     Args:
@@ -158,7 +158,6 @@ class MapBlock:
 
     @property
     def row_wise(self) -> bool:
-        """Whether splitting a block does not change results."""
         return self.single
 
     def fixed(self, block: Block, size: int | None, env: Env) -> MapBlock:

@@ -22,6 +22,7 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.documents import token_dtype
 from cedar.operators.failures import ErrorContext, Failure
 from cedar.operators.fill_values import Fill, as_fill, check_fill, fill_for_column
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.merging import by_content
 
 
@@ -110,7 +111,7 @@ class Pad(RowOperator):
 
 
 @dataclass(frozen=True)
-class PadKernel:
+class PadKernel(BlockKernel):
     """The kernel of ``pad``; see ``Pad``."""
 
     columns: tuple[str, ...]

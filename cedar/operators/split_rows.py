@@ -17,6 +17,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import plain
 from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.merging import by_content
 from cedar.operators.surveys import Survey
 from cedar.operators.value_hashes import value_hashes
@@ -121,11 +122,11 @@ class SplitPart(RowOperator):
 
 
 @dataclass(frozen=True)
-class SplitRows:
+class SplitRows(BlockKernel):
     """The kernel of ``split``."""
 
     operator: SplitPart
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    row_wise: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         rule = self.operator.rule

@@ -15,11 +15,12 @@ from cedar.operators.base import Env
 from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.failures import ErrorContext, Failure
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.transform import BadValues, Transform, as_tuple
 
 
 @dataclass(frozen=True)
-class TransformRows:
+class TransformRows(BlockKernel):
     """The kernel of one transform; ``draw`` is the operator's own seed, for a random transform.
 
     ``Link`` describes ``exact`` and ``like``.
@@ -35,7 +36,6 @@ class TransformRows:
 
     @property
     def row_wise(self) -> bool:
-        """Whether splitting a block does not change results."""
         return not self.transform.mixes_rows
 
     def __call__(self, block: Block, env: Env) -> Block:
@@ -71,7 +71,6 @@ class TransformRows:
         return Draws(key_hashes(block, env, self.draw))
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """Return each live row's random choices by name; [] if the transform is not random."""
         draws = self.draws(block, env)
         if draws is None:
             return []
@@ -85,17 +84,17 @@ class TransformRows:
     def link(self) -> Link:
         return Link(self.transform, self.reads, self.writes, self.exact, self.like)
 
-    def fuse(self, above: object) -> ChainRows | None:
-        """Return a kernel that fuses this one with the next; None if no chain can fuse them."""
+    def fuse(self, above: BlockKernel) -> ChainRows | None:
         return ChainRows((self,)).fuse(above)
 
 
 @dataclass(frozen=True)
-class ChainRows:
+class ChainRows(BlockKernel):
     """The kernel of several transforms of one family, which a ``Chain`` runs together."""
 
     parts: tuple[TransformRows, ...]
     row_wise: ClassVar[bool] = True
+    samples_parts: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         chain = self.parts[0].transform.chain
@@ -117,10 +116,9 @@ class ChainRows:
 
     @property
     def inexact(self) -> bool:
-        """Whether results may differ from those of running the transforms separately."""
         return not all(part.exact for part in self.parts)
 
-    def fuse(self, above: object) -> ChainRows | None:
+    def fuse(self, above: BlockKernel) -> ChainRows | None:
         """Return the chain extended by the next kernel; None if it cannot join the chain."""
         chain = self.parts[0].transform.chain
         if chain is None or not isinstance(above, TransformRows) or above.transform.chain is not chain:

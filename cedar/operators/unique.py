@@ -13,6 +13,7 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, missing_column
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.merging import by_content
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
@@ -96,11 +97,11 @@ class Unique(RowOperator):
 
 
 @dataclass(frozen=True)
-class UniqueRows:
+class UniqueRows(BlockKernel):
     """The kernel of ``unique``. It keeps all rows of samples, which are used only to infer types."""
 
     survey: Survey[Repeats]
-    row_wise: ClassVar[bool] = True  # splitting a block does not change results
+    row_wise: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         if env.sampling:

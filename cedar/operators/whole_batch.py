@@ -13,7 +13,7 @@ from cedar.core.errors import VALUE
 from cedar.core.jagged import each
 from cedar.operators.arguments import batch_arguments, key_hashes
 from cedar.operators.base import Env
-from cedar.operators.calls import Call
+from cedar.operators.calls import Call, CallKernel
 from cedar.operators.failures import BadResult, Failure
 
 UNIT = "batch starting at row"
@@ -51,7 +51,7 @@ def delivered(values: Any, tensors: bool) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class MapToValue:
+class MapToValue(CallKernel):
     """The kernel of a function that is called once per batch and whose results are delivered unchanged.
 
     Args:

@@ -19,8 +19,9 @@ from cedar.core.limits import MemoryReservation, Passing
 from cedar.core.observation import Observation
 from cedar.core.request_owner import Use
 from cedar.core.skip import Skip
-from cedar.operators.base import Env, Kernel
+from cedar.operators.base import Env
 from cedar.operators.failures import ErrorContext
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.marks import Marks
 from cedar.tasks import clocks, preparing
 from cedar.tasks.copying import plain_copy
@@ -37,7 +38,7 @@ class KernelStep:
     ``parts`` are the steps that were fused into it. ``on_error`` is the policy for rows that crash the worker.
     """
 
-    kernel: Kernel
+    kernel: BlockKernel
     operators: tuple[int, ...] = ()
     label: str = ""
     site: Site | None = None
@@ -85,12 +86,12 @@ class Program:
     @cached_property
     def encodes(self) -> bool:
         """Whether the program encodes batches to bytes, an expensive step."""
-        return any(getattr(step.kernel, "encodes", False) for step in self.steps)
+        return any(step.kernel.encodes for step in self.steps)
 
     @cached_property
     def row_bytes(self) -> int:
         """Bytes per row that the last kernel that can write into given memory produces; 0 without such a kernel."""
-        return next(filter(None, map(_row_bytes, reversed(self.steps))), 0)
+        return next((step.kernel.row_bytes for step in reversed(self.steps) if step.kernel.row_bytes), 0)
 
     @cached_property
     def fused(self) -> bool:
@@ -155,16 +156,16 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
     sizes: Sizes = {}
     place, last = env.place, None
     if place is not None:  # only for the last such step, as an earlier step's result may be a view of this memory
-        env, last = replace(env, place=None), next(filter(_row_bytes, reversed(steps)), None)
+        env, last = replace(env, place=None), next((s for s in reversed(steps) if s.kernel.row_bytes), None)
     for step in steps:
         env = env if last is None else replace(env, place=place if step is last else None)
         if block.is_nothing:
             return block
         start, worked = time.perf_counter(), time.thread_time()
         try:
-            apiece = env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step))
+            apiece = env.marks is not None and env.marks.enter(_ordinal(step), block, step.kernel.row_wise)
             bad = env.marks.known() if env.marks is not None and step.operators and len(block) else None
-            if bad is not None and (bad.block or _row_wise(step)):
+            if bad is not None and (bad.block or step.kernel.row_wise):
                 block = step.kernel(step.blame.settle_crash(block, env, bad), env)
             elif env.marks is not None and apiece:
                 block = _run_row_by_row(step, block, env, env.marks)
@@ -185,16 +186,8 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
     return block
 
 
-def _row_bytes(step: KernelStep) -> int:
-    return int(getattr(step.kernel, "row_bytes", 0))
-
-
 def _ordinal(step: KernelStep) -> int:
     return step.operators[0] if step.operators else -1
-
-
-def _row_wise(step: KernelStep) -> bool:
-    return bool(getattr(step.kernel, "row_wise", False))
 
 
 def _run_row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> Block:
@@ -214,7 +207,7 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
     Operators that are fused into one kernel run separately on a few rows, to measure the share of each. These shares
     divide the time of the fused kernel on all rows.
     """
-    together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
+    together = len(step.parts) > 1 and step.kernel.samples_parts and block.aligned
     rows = max(_MIN_MEASURED_ROWS, block.slots // 16) if together and env.watch == "detail" else block.slots
     sample = block if rows >= block.slots else block.slice(0, rows)
     measured, seconds = Timing(), 0.0
@@ -224,10 +217,10 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
         took = clocks.now().since(start)
         seconds += took.wall
         if part.operators:
-            pooled = getattr(part.kernel, "pooled", False)  # the kernel runs in a library's threads
-            observe(measured, part.operators[0], before, sample, took.wall, took.wall if pooled else took.cpu, sizes)
+            cpu = took.wall if part.kernel.pooled else took.cpu
+            observe(measured, part.operators[0], before, sample, took.wall, cpu, sizes)
     sampled, faster, result = 0 < rows < block.slots, 1.0, sample
-    if sampled or getattr(step.kernel, "inexact", False):
+    if sampled or step.kernel.inexact:
         start = clocks.now()
         result = step.kernel(block, env)  # the same call as without measuring
         if sampled and seconds:
@@ -328,8 +321,7 @@ def fuse_steps(steps: Sequence[KernelStep]) -> list[KernelStep]:
     """Fuse adjacent steps whose kernels can be joined: the first kernel's ``fuse`` returns the joint kernel or None."""
     fused: list[KernelStep] = []
     for step in steps:
-        join = getattr(fused[-1].kernel, "fuse", None) if fused else None
-        both = join(step.kernel) if join is not None else None
+        both = fused[-1].kernel.fuse(step.kernel) if fused else None
         if both is None:
             fused.append(step)
         else:

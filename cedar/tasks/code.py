@@ -11,7 +11,7 @@ from typing import Any
 
 from cedar.core import forks
 from cedar.core.errors import WorkerError
-from cedar.operators.base import Env, Instances
+from cedar.operators.kernel import Env, Instances
 from cedar.tasks.unpicklable import unsendable_code
 
 _KEPT = 32  # maximum number of loaded values in a process

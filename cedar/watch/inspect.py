@@ -16,7 +16,8 @@ from cedar.core.redact import redact
 from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
-from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
+from cedar.operators.base import Env, RowOperator, StreamOperator
+from cedar.operators.kernel import Instances
 from cedar.operators.row_wise import same_value
 from cedar.pipeline.explain_words import as_written
 from cedar.plan.graph import Node
@@ -138,8 +139,7 @@ class _InspectPass:
 
     def _random_draws(self, node: Node, block: Block) -> dict[str, Any]:
         """Return an operator's random draws for the block's row, from the operator's ``describe`` method."""
-        describe = getattr(self.binding.bound(node), "describe", None)
-        drawn = describe(block, self.env) if describe is not None else []
+        drawn = self.binding.bound(node).describe(block, self.env)
         return drawn[0] if drawn else {}
 
     def _draws_if_known(self, node: Node, block: Block) -> dict[str, Any]:

@@ -1,66 +1,48 @@
-"""What a task is told of its run, on its way to another process, and the instances that it borrows."""
+"""What an operator promises that declares nothing, and what a user's operator must have."""
 
 from __future__ import annotations
 
-import pickle
-import threading
-import time
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 import cedar
-from cedar.core.limits import Limits
-from cedar.core.numeric import NumericEnvironment
-from cedar.operators.base import Env, Instances
-from cedar.operators.marks import Marks, SlotAddress
+from cedar.core.block import Block
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema, StreamOperator
 
 
-def test_an_env_arrives_as_it_was_sent_but_for_what_is_of_its_process():
-    sent = Env(
-        seed=3, epoch=5, sampling=True, watch="whole", marks=Marks(SlotAddress("/nowhere", b"t", 2, 7)),
-        call_in_subprocess=print, numeric=NumericEnvironment(blas=2, flush=True), limits=Limits(json_depth=7),
-    )  # fmt: skip
-    for epoch in (5, 6):
-        sent = replace(sent, epoch=epoch)
-        found, again = (pickle.loads(pickle.dumps(sent)) for _ in range(2))
-        assert found.marks.place == sent.marks.place
-        assert found.instances is not again.instances
-        same = {"marks": None, "instances": None, "call_in_subprocess": None}
-        assert {**vars(found), **same} == {**vars(sent), **same}
-        assert found.call_in_subprocess is None
+@dataclass(frozen=True)
+class Negate(RowOperator):
+    """An operator of a user, with what the manual asks for, and a kernel that is a plain function."""
+
+    name = "negate"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset({"x"}), frozenset({"x"}))
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return inputs[0]
+
+    def bind(self, bound: Bound) -> Kernel:
+        return negate
 
 
-def test_none_is_made_while_the_caller_is_at_work():
-    instances, made = Instances(), threading.Event()
-
-    def borrow() -> None:
-        with instances.borrow(0, lambda: made.set() or "one"):
-            pass
-
-    instances.leave()
-    thread = threading.Thread(target=borrow)
-    thread.start()
-    assert not made.wait(0.05)
-    with instances.borrow(0, lambda: "by the caller itself") as one:
-        assert one == "by the caller itself"
-    thread.join(60)
-    assert not made.is_set()  # one was there meanwhile
-    instances.enter()
+def negate(block: Block, env: Env) -> Block:
+    return block.with_columns({"x": -block.columns["x"].to_numpy()})  # type: ignore[union-attr]
 
 
-def test_who_waits_for_an_instance_ends_with_the_run():
-    instances, errors = Instances(), []
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_a_users_operator_needs_no_more_than_the_manual_asks_for(executor: Any) -> None:
+    p = cedar.from_items([{"x": 1}, {"x": 2}]).apply(Negate())
+    assert [row["x"] for row in p.loader(executor=executor, workers=1)] == [-1, -2]
 
-    def borrow() -> None:
-        try:
-            with instances.borrow(0, object):
-                pass
-        except cedar.PipelineError as error:
-            errors.append(str(error))
 
-    instances.leave()
-    thread = threading.Thread(target=borrow)
-    thread.start()
-    time.sleep(0.02)
-    instances.end()
-    thread.join(60)
-    assert errors == ["the run ended while a worker waited for an instance of a class"]
+def test_a_stream_operator_that_says_nothing_may_do_anything() -> None:
+    class Mine(StreamOperator):
+        name = "mine"
+
+        def stream(self, inputs: Any, context: Any) -> Any:
+            return inputs[0]
+
+    assert Mine().effects() == Effects(rows="stream")

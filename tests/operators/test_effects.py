@@ -12,7 +12,7 @@ from cedar import Skip, col
 from cedar.datasets.base import Read
 from cedar.datasets.iterable import IterableSource
 from cedar.operators.balance import Balance
-from cedar.operators.base import Effects, Operator, StreamOperator
+from cedar.operators.base import Effects, Operator
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
 from cedar.operators.cache import Cache
@@ -141,12 +141,5 @@ def test_every_operator_of_the_package_is_tested_here():
     assert concrete == {type(operator) for operator, _ in CASES}
 
 
-def test_an_operator_that_says_nothing_may_do_anything():
-    class Mine(StreamOperator):
-        name = "mine"
-
-        def stream(self, inputs, context):
-            return inputs[0]
-
-    assert Mine().effects() == Effects(rows="stream")
+def test_a_source_reads_no_column_and_may_write_any():
     assert Read(IterableSource(list)).effects() == effects("", None)

@@ -11,6 +11,7 @@ import cedar
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.operators.base import Env
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.marks import BadRow, Mark, Marks, SlotAddress
 from cedar.tasks import clocks
 from cedar.tasks.chain import KernelStep, Program, Timing, run_steps
@@ -18,12 +19,12 @@ from tests.toy_blocks import block, values
 
 
 @dataclass
-class Takes:
+class Takes(BlockKernel):
     """A kernel that does nothing, for so many seconds a row."""
 
     each: float
     clock: list[float]
-    inexact: bool = False
+    samples_parts = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         self.clock[0] += self.each * block.slots
@@ -63,10 +64,10 @@ def test_a_block_that_is_looked_at_as_a_whole_is_not_worked_on_twice(monkeypatch
     assert [seen.wall for seen in timing.seen.values()] == pytest.approx([0.004, 0.012])
 
 
-class Together:
+class Together(BlockKernel):
     """Two kernels in one, as those of images."""
 
-    inexact = False
+    samples_parts = True
 
     def __init__(self) -> None:
         self.rows = 0
@@ -87,7 +88,7 @@ def test_operators_that_work_together_are_measured_on_a_few_rows() -> None:
         assert timing.seen[0].rows_in == looked
 
 
-class Twice:
+class Twice(BlockKernel):
     """A kernel of rows, which the marked ones do not get to."""
 
     row_wise = True

@@ -12,6 +12,7 @@ from cedar.core.block import Block
 from cedar.core.errors import Site, SourceError
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.operators.base import Env
+from cedar.operators.kernel import BlockKernel
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, read_split
 from tests.toy_blocks import values
@@ -40,7 +41,7 @@ class Numbers(BaseSource):
 SPLIT = Split(file=3, start=40, stop=75)
 
 
-class Twice:
+class Twice(BlockKernel):
     def __call__(self, block: Block, env: Env) -> Block:
         return block.with_columns({"y": block.columns["x"] * 2})
 

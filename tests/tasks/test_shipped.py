@@ -11,6 +11,7 @@ from cedar.core.block import Block
 from cedar.core.stream import Rows
 from cedar.datasets.arrow import from_arrow
 from cedar.operators.base import Env
+from cedar.operators.kernel import BlockKernel
 from cedar.tasks.chain import KernelStep, Program, Result
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader
@@ -18,7 +19,7 @@ from cedar.tasks.shipped import Gathering, call_shipped, read_shipped, run_shipp
 from tests.toy_blocks import block, values
 
 
-class Plus:
+class Plus(BlockKernel):
     """Adds one, and how often this object was called before."""
 
     def __init__(self) -> None:

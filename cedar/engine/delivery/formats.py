@@ -17,6 +17,7 @@ from cedar.core.groups.column import GroupColumn
 from cedar.core.jagged import each
 from cedar.operators.base import Env
 from cedar.operators.dedup import in_groups
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.whole_batch import delivered
 
 FORMATS = ("numpy", "torch", "arrow", "jax", "tuple")
@@ -47,7 +48,7 @@ def in_form(columns: dict[str, Any], format: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Finish:
+class Finish(BlockKernel):
     """Kernel that converts a batch's columns to the loader's format. The caller may modify the result.
 
     Args:

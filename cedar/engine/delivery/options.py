@@ -16,7 +16,7 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.uncounted import counted_if_read
-from cedar.operators.base import Kernel
+from cedar.operators.kernel import BlockKernel
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.planner import Planner
@@ -76,7 +76,7 @@ class Options:
     plan_for: Callable[[Node], Planner | None] | None = None  # creates the planner for a root with other snapshots
     explainer: Callable[[Node, Plans], str] | None = None
     as_blocks: bool = False  # deliver blocks instead of rows or batches, for sinks
-    encode: Kernel | None = None  # kernel that tasks run on each batch, and whose result is delivered
+    encode: BlockKernel | None = None  # kernel that tasks run on each batch, and whose result is delivered
     observer: Observer | None = None
     words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # returns labels for display
 

@@ -34,7 +34,7 @@ from cedar.engine.runner import Runner, Runners, UntakenResults
 from cedar.executors.choose import available_cpus, check_executor, executor_after_fork
 from cedar.executors.isolated import isolated_calls_for
 from cedar.executors.recovery import Patience
-from cedar.operators.base import Env, Instances
+from cedar.operators.kernel import Env, Instances
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, digest
 from cedar.tasks.chain import KernelStep

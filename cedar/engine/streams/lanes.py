@@ -18,6 +18,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.cursor import Keys, hash_ints
 from cedar.operators.base import Env
+from cedar.operators.kernel import BlockKernel
 
 Past: TypeAlias = Sequence[Any]  # earlier assignments of splits, oldest first: [lanes, splits that each has started]
 DONE = -1  # replaces the number of started splits of a finished lane, so that none of its splits is redistributed
@@ -129,7 +130,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RowsByKey:
+class RowsByKey(BlockKernel):
     """Kernel that selects the rows of a lane by a hash of their row keys.
 
     All items of a row have the same hash. It ignores the number of the concat input, so that plans may move the kernel

@@ -199,6 +199,5 @@ def time_limits(program: Program, reader: Any = None) -> tuple[float, ...]:
     """Return the time limits of the functions that a program and a reader call, in seconds."""
     programs = [program, *([reader.program] if hasattr(reader, "program") else [])]
     steps = [step for each in programs for step in (*each.steps, *(each.written or ()))]
-    calls = [getattr(part.kernel, "call", None) for step in steps for part in (step.parts or (step,))]
-    limits = [getattr(call, "timeout", None) for call in calls]
+    limits = [part.kernel.timeout for step in steps for part in (step.parts or (step,))]
     return tuple(limit for limit in limits if limit is not None)

@@ -17,6 +17,7 @@ from cedar.core.groups.column import plain
 from cedar.operators.arguments import pick
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext
+from cedar.operators.kernel import BlockKernel
 from cedar.operators.recsys.lists import as_int64, is_ids, values_of
 
 _TWO_53 = float(1 << 53)
@@ -88,7 +89,7 @@ class Sampling(RowOperator):
 
 
 @dataclass(frozen=True)
-class SampleRows:
+class SampleRows(BlockKernel):
     """The function that samples the rows of a block for ``Sampling``."""
 
     rate: float
@@ -96,7 +97,7 @@ class SampleRows:
     keep: str | None
     draw: int
     blame: ErrorContext
-    row_wise: ClassVar[bool] = True  # lets the engine split blocks
+    row_wise: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
         mask = self._draw_rows(block, env) < self.rate
@@ -116,7 +117,6 @@ class SampleRows:
         return np.asarray((hashes >> np.uint64(11)).astype(np.float64) / _TWO_53, dtype=np.float64)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """Return the number drawn for each row."""
         return [{"drawn": number} for number in self._draw_rows(block, env).tolist()]
 
 

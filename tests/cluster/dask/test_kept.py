@@ -16,6 +16,7 @@ from cedar.cluster.dask.remote import Parcel, RemoteCall, stamp
 from cedar.core.block import Block
 from cedar.datasets.arrow import from_arrow
 from cedar.operators.base import Env
+from cedar.operators.kernel import BlockKernel
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader
@@ -46,7 +47,7 @@ def test_what_cannot_be_made_is_no_result() -> None:
     assert isinstance(failed.error, ZeroDivisionError)
 
 
-class Grows:
+class Grows(BlockKernel):
     """A kernel that changes its rows in place."""
 
     def __call__(self, block: Block, env: Env) -> Block:

@@ -15,7 +15,7 @@ import pytest
 
 import cedar
 from cedar import PipelineError
-from cedar.operators.base import Instances
+from cedar.operators.kernel import Instances
 from tests.engine.delivery.few_rows import rows, xs
 from tests.toy_runs import run
 
