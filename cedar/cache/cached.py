@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
@@ -23,8 +23,8 @@ from cedar.core.block import Block
 from cedar.datasets.base import Split
 from cedar.operators.base import Env
 from cedar.plan import graph
-from cedar.tasks.chain import Program, Timing, run_program
-from cedar.tasks.reading import Reader, read_split
+from cedar.tasks.chain import KernelStep, Program, Timing, run_program
+from cedar.tasks.reading import Reader, SplitReader, read_split
 
 T = TypeVar("T")
 __all__ = ["Fingerprint", "KeptReader", "Store", "fingerprint", "load_seconds_per_byte"]
@@ -44,7 +44,7 @@ class KeptReader:
         version: the user's version, which replaces the digests of the functions; None if not set.
     """
 
-    reader: Any
+    reader: SplitReader
     program: Program
     store: Store
     where: str
@@ -52,6 +52,7 @@ class KeptReader:
     branches: tuple[int, ...] = ()
     version: str | None = None
     record: Record = field(init=False)
+    caches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "record", self.store.described(self.fingerprint, self.version))
@@ -71,7 +72,7 @@ class KeptReader:
         blocks_read: list[Block] | None = None
         contents: str | None = ""
         if identity is None:  # the source has no identity: hash the rows, since entries outlive the run
-            blocks_read = list(self._plain.blocks(split, 0))
+            blocks_read = list(self.plain.blocks(split, 0))
             contents = _contents(blocks_read)
             where = "memory" if contents is None else where
         key = self._key(split, identity, contents)
@@ -83,11 +84,11 @@ class KeptReader:
             timing.rows_cached += sum(block.slots for block in blocks)
         elif blocks_read is None:
             timing.rows_kept += split.rows if split.rows is not None else sum(block.slots for block in blocks)
-        yield from relabeled(blocks, self._plain.ordinal, lap)
+        yield from relabeled(blocks, self.plain.ordinal, lap)
 
     def _compute(self, split: Split, env: Env, blocks_read: list[Block] | None, timing: Timing) -> list[Block]:
         """Run the program on a split, using blocks that were already read if possible."""
-        if blocks_read is not None and self.reader is self._plain:
+        if blocks_read is not None and self.reader is self.plain:
             timing.rows_read += sum(block.slots for block in blocks_read)
             return [run_program(self.program, block, env, timing) for block in blocks_read]
         result = read_split(self.program, self.reader, split, 0, env)
@@ -95,10 +96,16 @@ class KeptReader:
         return result.blocks
 
     @property
-    def _plain(self) -> Reader:
-        """The reader of the source, without the plan's changes."""
-        plain: Reader = getattr(self.reader, "plain", self.reader)
-        return plain
+    def plain(self) -> Reader:
+        return self.reader.plain
+
+    @property
+    def as_written(self) -> KeptReader:
+        return self
+
+    @property
+    def steps(self) -> tuple[KernelStep, ...]:
+        return (*self.reader.steps, *self.program.steps)
 
     def describe(self, splits: Sequence[Split]) -> str:
         """Describe whether the entries of the splits exist, and if not, why. Runs no user function and reads no rows.
@@ -125,22 +132,21 @@ class KeptReader:
         """Return the identity of the data; None if unknown. Entries in memory belong to this loader only."""
         if kind_of(self.where) == "memory":
             return "this loader"
-        reported: str | None = self._plain.source.identity()
-        return reported
+        return self.plain.source.identity()
 
     def _policy(self) -> str:
         """Return the policy for bad rows. Runs in which bad rows are errors must not use entries with skipped rows."""
-        policy = self._plain.on_error
+        policy = self.plain.on_error
         return "raise" if policy is None else f"skip, refill={policy.refill}, files={policy.files}"
 
     def _group(self, identity: str | None) -> str:
         separate = self.record.several or kind_of(self.where) == "memory"
-        ordinal = self._plain.ordinal if separate else 0
+        ordinal = self.plain.ordinal if separate else 0
         return graph.digest([self.record.key(), identity, self._policy(), ordinal, *self.branches])
 
     def _key(self, split: Split, identity: str | None, contents: str | None = "") -> Key:
-        steps = (*self.program.steps, *(self.program.written or ()), *getattr(self.reader, "steps", ()))
-        ordinals = {self._plain.operator, *(o for step in steps for o in step.operators)}
+        steps = (*self.steps, *(self.program.written or ()))
+        ordinals = {self.plain.operator, *(o for step in steps for o in step.operators)}
         return Key(
             self._group(identity), graph.digest([repr(split), contents]), tuple(sorted(ordinals)), self.record.columns
         )

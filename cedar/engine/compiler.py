@@ -44,7 +44,7 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import group_size
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.tasks.chain import KernelStep, Program
-from cedar.tasks.reading import Reader
+from cedar.tasks.reading import Reader, SplitReader
 
 _CHUNK_WINDOWS = 8  # windows in a rank's run: enough that the two windows shared with neighbor ranks cost little
 
@@ -331,7 +331,9 @@ class Compiler:
             binding.policy(node), node.site,
         )  # fmt: skip
 
-    def keeper(self, segment: plans.Segment, reader: Any = None, program: Program | None = None) -> KeptReader:
+    def keeper(
+        self, segment: plans.Segment, reader: SplitReader | None = None, program: Program | None = None
+    ) -> KeptReader:
         """Return a reader that caches a segment's rows below its ``cache()``; without ``reader`` only for display."""
         links = segment.links[: segment.kept]
         top = next(link for link in reversed(links) if isinstance(link, int))

@@ -45,7 +45,7 @@ from cedar.operators.base import Env
 from cedar.operators.marks import Marks
 from cedar.tasks.chain import Program, Result, Timing, run_block
 from cedar.tasks.code import Code
-from cedar.tasks.reading import Hand, read_split
+from cedar.tasks.reading import Hand, SplitReader, read_split
 from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 GATHER: Part = ("gather", ())
@@ -251,7 +251,14 @@ class Runner:
         return self._record(self._recovery.submit(TaskWork(program, send, limits=time_limits(program))))
 
     def read(
-        self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
+        self,
+        program: Program,
+        reader: SplitReader,
+        split: Split,
+        lap: int,
+        env: Env,
+        first: int = 0,
+        hand: Hand | None = None,
     ) -> Future[Result]:
         """Submit a task that reads a split from row ``first`` on, and runs the program.
 
@@ -414,10 +421,10 @@ class Runners:
             runner.close()
 
 
-def _url(reader: Any, split: Split) -> str:
+def _url(reader: SplitReader, split: Split) -> str:
     """Return the URL that a split is read from, for messages."""
     try:
-        return str(reader.source.url(split.file))
+        return str(reader.plain.source.url(split.file))
     except Exception:  # noqa: BLE001 - the user's own source may raise, and this is only for a message
         return "a split"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,29 @@ Hand: TypeAlias = Callable[[int, Block], None]
 OnBlock: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block, with all blocks so far
 
 
+class SplitReader(Protocol):
+    """Everything that a task asks of a reader: a ``Reader``, or one that wraps it, for a scan or a cache."""
+
+    @property
+    def plain(self) -> Reader:
+        """The reader of the source, without the plan's changes."""
+
+    @property
+    def as_written(self) -> SplitReader:
+        """The reader of the same rows for running a program in the order as written."""
+
+    @property
+    def steps(self) -> tuple[KernelStep, ...]:
+        """The steps that the reader runs on the rows of the source, in order."""
+
+    @property
+    def caches(self) -> bool:
+        """Whether blocks may come from a cache, so that they do not count as read."""
+
+    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+        """Yield the blocks of a split, after the reader's own steps. ``timing`` receives its measurements."""
+
+
 @dataclass(frozen=True)
 class Reader:
     """Reads a source in a run. It has the source's ordinal and the policy for rows that cannot be read."""
@@ -41,6 +64,21 @@ class Reader:
     label: str = ""
     on_error: Skip | None = None
     site: Site | None = None
+    steps: ClassVar[tuple[KernelStep, ...]] = ()
+    caches: ClassVar[bool] = False
+
+    @property
+    def plain(self) -> Reader:
+        return self
+
+    @property
+    def as_written(self) -> Reader:
+        return self
+
+    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+        for block in self.blocks(split, lap):
+            timing.rows_read += block.slots
+            yield block
 
     @property
     def reads_rows(self) -> bool:
@@ -127,7 +165,7 @@ class Reader:
 
 
 def read_split(
-    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
+    program: Program, reader: SplitReader, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
 ) -> Result:
     """Run a reading task: read a whole split, and run the chain on its rows, starting with row number ``first``.
 
@@ -149,7 +187,7 @@ def read_split(
 
     preparing.watch()
     began = time.perf_counter()
-    again = not _plain(reader).source.one_pass
+    again = not reader.plain.source.one_pass
     result = work() if env.numeric is None else env.numeric.run(work, again=again)
     result.timing.began = began
     result.timing.ended()
@@ -157,7 +195,14 @@ def read_split(
 
 
 def _read_split(
-    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing, on_block: OnBlock
+    program: Program,
+    reader: SplitReader,
+    split: Split,
+    lap: int,
+    env: Env,
+    first: int,
+    timing: Timing,
+    on_block: OnBlock,
 ) -> Result:
     if program.written is None:
         return Result(_read(program.steps, reader, split, lap, env, first, timing, on_block), timing)
@@ -169,23 +214,21 @@ def _read_split(
     return Result(blocks, timing)
 
 
-def _read_written(program: Program, reader: Any, split: Split, lap: int, env: Env, first: int) -> list[Block]:
-    plain = getattr(reader, "plain", reader)
-    return _read(program.written or (), plain, split, lap, quiet(env), first, Timing())
+def _read_written(program: Program, reader: SplitReader, split: Split, lap: int, env: Env, first: int) -> list[Block]:
+    return _read(program.written or (), reader.as_written, split, lap, quiet(env), first, Timing())
 
 
 def _read(
-    steps: Sequence[KernelStep], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing,
+    steps: Sequence[KernelStep], reader: SplitReader, split: Split, lap: int, env: Env, first: int, timing: Timing,
     on_block: OnBlock = lambda _: None,
 ) -> list[Block]:  # fmt: skip
     start = clocks.now()
     scanning = Timing()
-    scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # a cache's reader wraps a reader
     blocks = []
     inside = clocks.Reading(0.0, 0.0)  # time spent in the steps
-    for block in marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
-        timing.rows_passed += block.slots if reads else 0
-        if env.watch in ("detail", "whole") and reads:
+    for block in marked(reader.read_blocks(split, lap, env, scanning), reader.plain, split, first, env):
+        timing.rows_passed += 0 if reader.caches else block.slots
+        if env.watch in ("detail", "whole") and not reader.caches:
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
         if env.watch == "audit":  # copied, as an in-memory source returns the same objects again
@@ -196,19 +239,17 @@ def _read(
         take(sum(map(nbytes, arrays)), "its rows")
         inside = inside.plus(clocks.now().since(entered))
         on_block(blocks)
-    scanning.rows_read = scanning.rows_read if scans else timing.rows_passed
     for _, wall, cpu in scanning.parts:
         inside = inside.plus(clocks.Reading(wall, cpu))
     timing.take(scanning)
     took = clocks.now().since(start)
-    read: Part = ("read", (_plain(reader).operator,))
+    read: Part = ("read", (reader.plain.operator,))
     timing.parts.append((read, max(took.wall - inside.wall, 0.0), max(took.cpu - inside.cpu, 0.0)))
     return blocks
 
 
-def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: Env) -> Iterator[Block]:
+def marked(blocks: Iterator[Block], plain: Reader, split: Split, first: int, env: Env) -> Iterator[Block]:
     """Yield the blocks. While a block is being read, record that in the task's marks."""
-    plain = _plain(reader)
     if env.marks is None:
         yield from blocks
         return
@@ -219,16 +260,6 @@ def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: 
         if block is None:
             return
         yield block
-
-
-def _plain(reader: Any) -> Any:
-    return getattr(reader, "plain", getattr(reader, "_plain", reader))
-
-
-def _blocks_of(reader: Any, split: Split, lap: int, env: Env, scanning: Timing) -> Iterator[Block]:
-    if isinstance(reader, Reader):
-        return reader.blocks(split, lap)
-    return reader.read_blocks(split, lap, env, scanning)  # type: ignore[no-any-return]
 
 
 def from_row(block: Block, first: int) -> Block:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +85,7 @@ class ScanReader:
     rest: Reader | None = None
     rest_bytes: float | None = None
     selectivity: FilterHits = field(default_factory=FilterHits, compare=False, repr=False)
+    caches: ClassVar[bool] = False
 
     @property
     def source(self) -> BaseSource:
@@ -92,12 +93,12 @@ class ScanReader:
         return self.plain.source
 
     @property
+    def as_written(self) -> Reader:
+        return self.plain
+
+    @property
     def ordinal(self) -> int:
         return self.plain.ordinal
-
-    def blocks(self, split: Split, lap: int) -> Iterator[Block]:
-        """Yield blocks like ``Reader.blocks``, for streaming splits, where filtering would shift the windows."""
-        return self.read_blocks(split, lap, Env())
 
     def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
         """Yield the rows of a split that pass, with the same keys as from ``Reader``, or one empty block.

@@ -263,7 +263,7 @@ def test_a_streaming_split_is_read_once(tmp_path: Path):
     scan = scan_reader(reader, ["c", "a"], [], [])
     (split,) = source.splits()
     check_same(scan, reader, split, ["c", "a"], [])
-    assert [b.slots for b in scan.blocks(split, 0)] == [50]
+    assert [b.slots for b in scan.read_blocks(split, 0, Env())] == [50]
 
 
 def test_data_that_change_between_the_two_reads():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cedar.cache.cached import KeptReader
 from cedar.cache.cost import kind_of
@@ -18,10 +18,10 @@ from cedar.core.block import Block
 from cedar.executors.worker.main import TaskFailed
 from cedar.operators.base import Env
 from cedar.plan import graph
-from cedar.tasks.chain import Program, Result, Timing
+from cedar.tasks.chain import KernelStep, Program, Result, Timing
 from cedar.tasks.code import Code
 from cedar.tasks.copying import own_copy
-from cedar.tasks.reading import Reader, read_split
+from cedar.tasks.reading import Reader, SplitReader, read_split
 
 _MAX_CODE_BYTES = 1 << 18  # splits are only shared if the code, which is sent with each of them, is smaller
 KEPT = "cedar-kept-"  # prefix of the keys of shared results
@@ -46,7 +46,7 @@ class SharedResult:
     call: Parcel
 
 
-def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None:
+def shared(reader: SplitReader, split: Any, env: Env, code: Code) -> SharedResult | None:
     """Return the part of a reading task that other jobs can share; None if there is no such part.
 
     Args:
@@ -56,14 +56,14 @@ def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None
     """
     if not isinstance(reader, KeptReader) or kind_of(reader.where) != "memory" or env.watch == "audit":
         return None
-    identity = reader._plain.source.identity()
+    identity = reader.plain.source.identity()
     if identity is None or code.pickled is None or len(code.pickled) > _MAX_CODE_BYTES:
         return None
-    policy = reader._plain.on_error
-    steps = (*reader.program.steps, *(reader.program.written or ()), *getattr(reader.reader, "steps", ()))
+    policy = reader.plain.on_error
+    steps = (*reader.steps, *(reader.program.written or ()))
     ordinals = sorted({o for step in steps for o in step.operators}) if policy is not None else []
     parts = [
-        reader.record.key(), list(reader.record.columns or ()), reader.record.several and reader._plain.ordinal,
+        reader.record.key(), list(reader.record.columns or ()), reader.record.several and reader.plain.ordinal,
         identity, repr(policy), ordinals, list(reader.branches), repr(split), str(env.numeric),
     ]  # fmt: skip
     call = RemoteCall(_compute_blocks, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
@@ -96,7 +96,7 @@ def run_on_shared(theirs: str, call: Parcel, shared_result: Parcel) -> Parcel:
 def read_shared(blocks: list[Block], code: Code, env: Env, split: Any, lap: int, first: int) -> Result:
     """Run a task's program on shared blocks, without changing them."""
     program, reader = code.load()
-    return read_split(program, _BlockReader(blocks, reader._plain), split, lap, code.env(env), first)
+    return read_split(program, _BlockReader(blocks, reader.plain), split, lap, code.env(env), first)
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,19 @@ class _BlockReader:
     """A reader that returns existing blocks."""
 
     existing: list[Block]
-    _plain: Reader
+    plain: Reader
+    steps: ClassVar[tuple[KernelStep, ...]] = ()
+    caches: ClassVar[bool] = False
+
+    @property
+    def as_written(self) -> _BlockReader:
+        return self
 
     def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
-        for block in relabeled(self.existing, self._plain.ordinal, lap):
+        for block in relabeled(self.existing, self.plain.ordinal, lap):
             yield own_copy(block)
 
 
-def code_of(reader: Any) -> tuple[Any, Program] | None:
+def code_of(reader: SplitReader) -> tuple[SplitReader, Program] | None:
     """Return the inner reader and the program that compute a cache reader's blocks; None for other readers."""
     return (reader.reader, reader.program) if isinstance(reader, KeptReader) else None

@@ -16,6 +16,7 @@ from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError
 from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Pulled, Rows
 from cedar.datasets.base import UNCOUNTED, Split
+from cedar.operators.base import Env
 from cedar.tasks.chain import Result, Timing
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class _ChunkReader:
     """Reads a streaming split from its iterator, and drops the first ``row`` rows, which were delivered before."""
 
     def __init__(self, segment: SplitSegment, split: Split, row: int, lap: int) -> None:
-        self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
+        self._blocks: Iterator[Block] = segment.reader.read_blocks(split, lap, Env(), Timing())
         self._drop = row
         self._operator = segment.operator
 

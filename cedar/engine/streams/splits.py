@@ -24,6 +24,7 @@ from cedar.engine.streams.split_flow import SplitFlow
 from cedar.engine.task_context import Tasks
 from cedar.plan.splits import SplitCounts
 from cedar.tasks.chain import Program
+from cedar.tasks.reading import SplitReader
 
 _DEFAULT_ROW_BYTES = 1024
 _MIN_WINDOW_BYTES = 8 << 20
@@ -64,7 +65,7 @@ class SplitSegment:
         counted: number of rows of each split that pass the filters, if these were counted.
     """
 
-    make: Callable[[], tuple[Any, Program]]
+    make: Callable[[], tuple[SplitReader, Program]]
     source: BaseSource
     operator: int
     splits: SplitTable
@@ -86,11 +87,11 @@ class SplitSegment:
         return np.asarray(hash_array(hash_array(seed, file_ids(self.source, file)), start), dtype=np.uint64)
 
     @cached_property
-    def _reader_and_program(self) -> tuple[Any, Program]:
+    def _reader_and_program(self) -> tuple[SplitReader, Program]:
         return self.make()
 
     @property
-    def reader(self) -> Any:
+    def reader(self) -> SplitReader:
         return self._reader_and_program[0]
 
     @property

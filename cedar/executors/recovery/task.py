@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, SlotReading, Trial
 from cedar.tasks.chain import Program, Result
+from cedar.tasks.reading import SplitReader
 
 Submit: TypeAlias = "Callable[..., Future[Result]]"
 _MAX_SAME_DEATHS = 6  # maximum consecutive deaths at the same mark, if they reveal no single row
@@ -195,9 +196,8 @@ class SupervisedTask(Future[Result]):
         return self._unmarked
 
 
-def time_limits(program: Program, reader: Any = None) -> tuple[float, ...]:
+def time_limits(program: Program, reader: SplitReader | None = None) -> tuple[float, ...]:
     """Return the time limits of the functions that a program and a reader call, in seconds."""
-    programs = [program, *([reader.program] if hasattr(reader, "program") else [])]
-    steps = [step for each in programs for step in (*each.steps, *(each.written or ()))]
+    steps = (*program.steps, *(program.written or ()), *(() if reader is None else reader.steps))
     limits = [part.kernel.timeout for step in steps for part in (step.parts or (step,))]
     return tuple(limit for limit in limits if limit is not None)

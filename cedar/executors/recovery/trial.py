@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from cedar.operators.base import Env
 from cedar.operators.marks import READING, Mark, Marks, each_key
 from cedar.tasks.chain import KernelStep, Timing, run_steps
 from cedar.tasks.code import Code
-from cedar.tasks.reading import Reader, from_row, marked
+from cedar.tasks.reading import from_row, marked
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def run_trial_task(code: Code, env: Env, block: Block) -> Survived:
 def read_trial_task(code: Code, env: Env, split: Split, lap: int, first: int) -> Survived:
     """Run a trial instead of ``read_shipped``, without reading or writing a cache."""
     program, reader = code.load()
-    plain, steps = _source_and_steps(reader)
+    plain, steps = reader.plain, reader.steps
     env = code.env(env)
     assert env.marks is not None
     trial = env.marks.trial
@@ -49,16 +48,6 @@ def read_trial_task(code: Code, env: Env, split: Split, lap: int, first: int) ->
         split = replace(split, start=row, stop=row + 1, rows=1)
     blocks = marked(plain.blocks(split, lap), plain, split, first, env)
     return run_trial((*steps, *program.steps), (from_row(block, first) for block in blocks), env)
-
-
-def _source_and_steps(reader: Any) -> tuple[Reader, tuple[KernelStep, ...]]:
-    """Return the innermost reader, which reads the source, and the steps that the outer readers run on its rows."""
-    if hasattr(reader, "program"):  # this is the reader of a ``cache()``
-        plain, steps = _source_and_steps(reader.reader)
-        return plain, (*steps, *reader.program.steps)
-    if isinstance(reader, Reader):
-        return reader, ()
-    return reader.plain, tuple(reader.steps)
 
 
 def run_trial(steps: Sequence[KernelStep], blocks: Iterable[Block], env: Env) -> Survived:

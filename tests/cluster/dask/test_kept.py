@@ -64,7 +64,7 @@ def test_each_run_has_rows_of_its_own() -> None:
     tags = np.empty(3, dtype=object)
     tags[:] = [["a"], ["b"], ["c"]]
     made = [Block({"x": read.columns["x"], "tags": tags}, read.keys)]
-    code = Code.of((Program((KernelStep(Grows(), (1,)),)), SimpleNamespace(_plain=plain)))
+    code = Code.of((Program((KernelStep(Grows(), (1,)),)), SimpleNamespace(plain=plain)))
     for lap in (0, 2):
         (block,) = read_shared(made, code, Env(), split, lap, 1).blocks
         assert values(block, "x") == [2, 3]
