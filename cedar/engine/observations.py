@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -192,8 +191,8 @@ class RunMeasurements:
 
     def _pool(self) -> tuple[float, float]:
         runner = self._runner
-        pool = None if runner is None or not (runner.owned or not runner.local) else runner._here
-        return clocks.spent_by(list(pool._threads)) if isinstance(pool, ThreadPoolExecutor) else (0.0, 0.0)
+        own = runner is not None and (runner.owned or not runner.local)
+        return clocks.spent_by(runner._here.threads()) if runner is not None and own else (0.0, 0.0)
 
     @property
     def crowded(self) -> float:

@@ -19,6 +19,7 @@ from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.engine.memory import MemoryBound
 from cedar.engine.rendezvous import PATIENCE
+from cedar.executors.base import TaskExecutor, task_executor
 from cedar.executors.choose import (
     InlineExecutor,
     available_cpus,
@@ -157,15 +158,14 @@ class Runner:
         self.deaths = deaths or Deaths()
         self.patience = patience = patience or Patience()
         self.executor = self._open(name, workers or (None if self._cluster else self.cores))
-        given = getattr(self.executor, "_max_workers", None)
-        self.workers = 1 if name == "inline" else workers or given or self.cores
+        self.workers = 1 if name == "inline" else workers or self.executor.concurrency or self.cores
         self.inline = isinstance(self.executor, InlineExecutor)
-        # Threads share memory with this process. Other executors are sent pickled code and gathered blocks.
-        self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)
+        self.local = self.executor.in_this_process
         self._ahead = 1 if self.inline else 2 * self.workers
         self.others: Runners | None = None  # runners for other executors that a plan may use
         # Executor for work that stays in this process. A thread pool starts threads only when needed.
-        self._here = self.executor if self.local else own_threads(min(self.workers, _MAX_LOCAL_THREADS))
+        here = self.executor if self.local else task_executor(own_threads(min(self.workers, _MAX_LOCAL_THREADS)))
+        self._here = here
         self._old_executors: list[Executor] = []  # executors replaced by ``resize``, which still finish their tasks
         self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
@@ -174,15 +174,14 @@ class Runner:
         self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
         self._watches = watched and self.inline and patience.timeout is None
         if self.inline and patience.timeout is not None:  # unlike the caller's thread, a hanging one can be abandoned
-            self.executor = self._here = ThreadPoolExecutor(1, thread_name_prefix="cedar-inline")
+            self.executor = self._here = task_executor(ThreadPoolExecutor(1, thread_name_prefix="cedar-inline"))
         self._shipped: dict[tuple[int, ...], Code] = {}
         self._kept: list[Any] = []  # references to shipped code, so that its id is not reused
 
-    def _open(self, executor: str | Executor, workers: int | None) -> Executor:
-        opened: Any = open_executor(executor, workers, self.patience.timeout or PATIENCE)
-        if self.alone and hasattr(opened, "alone"):
-            opened.alone = True
-        return opened  # type: ignore[no-any-return]
+    def _open(self, executor: str | Executor, workers: int | None) -> TaskExecutor:
+        opened = open_executor(executor, workers, self.patience.timeout or PATIENCE)
+        opened.alone = self.alone
+        return opened
 
     def resize(self, workers: int, ahead: int | None = None) -> bool:
         """Change the number of concurrent tasks. Submitted tasks continue. Return False if the size is fixed.
@@ -211,7 +210,7 @@ class Runner:
     @property
     def ahead(self) -> int:
         """Number of tasks to keep in flight; on a cluster, it depends on the cluster's current size."""
-        return getattr(self.executor, "ahead", 0) or self._ahead
+        return self.executor.ahead or self._ahead
 
     def ahead_of(self, size: int) -> int:
         """Return how many tasks with results of ``size`` bytes to keep in flight, so that the results fit into memory.
@@ -219,7 +218,7 @@ class Runner:
         Args:
             size: bytes per result; 0 if unknown.
         """
-        ahead: int = getattr(self.executor, "ahead", 0) or self._ahead
+        ahead = self.executor.ahead or self._ahead
         if self.bound is not None:
             return self.bound.ahead(ahead, size)
         if not self.local or ahead * size <= _AHEAD_BYTES:
@@ -273,8 +272,7 @@ class Runner:
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             own = replace(env, marks=marks)
-            keeper: Any = getattr(submit, "__self__", None)  # for a cluster: its executor, where jobs share cached rows
-            kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
+            kept = submit.executor.read_kept(code, own, split, lap, first, reader)
             return kept or submit(read_trial_task if tried(marks) else read_shipped, code, own, split, lap, first)
 
         work = TaskWork(program, send, _url(reader, split), time_limits(program, reader))
@@ -286,12 +284,8 @@ class Runner:
         Raises:
             WorkerError: no task made progress for too long.
         """
-        meter = getattr(self.executor, "meter", None)  # a cluster measures how long its trainers wait
-        if meter is None:
+        with self.executor.awaited():
             self._waiting.wait(futures, awaited)
-        else:
-            with meter.waited():
-                self._waiting.wait(futures, awaited)
 
     def result(self, future: Future[T], awaited: str) -> T:
         """Return a task's result; log a warning if it takes long.
@@ -312,7 +306,7 @@ class Runner:
             ) from error
 
     def _progress(self) -> object:
-        return self._running.progress(), self._recovery.progress(), getattr(self.executor, "waits", 0.0)
+        return self._running.progress(), self._recovery.progress(), self.executor.waits
 
     def _at_work(self) -> list[RunningTask]:
         return [*self._running.at_work(), *self._recovery.at_work()]

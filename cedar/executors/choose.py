@@ -14,6 +14,7 @@ from cedar.core.extensions import extension
 from cedar.core.numeric import keep_in_this_thread
 from cedar.core.packages import loaded
 from cedar.core.quota import cores
+from cedar.executors.base import TaskExecutor, task_executor
 from cedar.operators.constructing import constructing
 
 _SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
@@ -45,8 +46,10 @@ class DoneFuture(Future[Any]):
         fn(self)
 
 
-class InlineExecutor(Executor):
+class InlineExecutor(TaskExecutor):
     """Runs each task in the caller's thread when it is submitted, so that ``breakpoint()`` works in tasks."""
+
+    in_this_process = True
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         try:
@@ -111,8 +114,8 @@ def names_cluster(executor: Any) -> bool:
     return distributed is not None and isinstance(executor, distributed.Client)
 
 
-def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Executor:
-    """Return the executor for a name, a Dask client, or a scheduler's address. An Executor is returned unchanged.
+def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> TaskExecutor:
+    """Return the executor for a name, a Dask client, or a scheduler's address. Any other Executor is adapted.
 
     Args:
         workers: number of concurrent tasks; None means one per available core, or one per thread of the cluster.
@@ -125,7 +128,7 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Exe
         return extension("cluster.dask").open_cluster(executor, workers, limit)  # type: ignore[no-any-return]
     if executor == "threads" and constructing():
         executor = "inline"
-    return EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor
+    return task_executor(EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor)
 
 
 def check_executor(executor: Any) -> None:

@@ -22,10 +22,10 @@ from cedar.core.skip import Skip
 from cedar.core.stream import Stream
 from cedar.operators.kernel import Env as Env  # noqa: PLC0414 - part of the interface
 from cedar.operators.kernel import Kernel as Kernel  # noqa: PLC0414 - part of the interface
-from cedar.operators.surveys import Survey
 
 if TYPE_CHECKING:
     from cedar.operators.chains import Link
+    from cedar.operators.surveys import Survey
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the column names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]

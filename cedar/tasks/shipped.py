@@ -37,8 +37,9 @@ def _itself(block: Block) -> Block:
 
 
 def run_shipped(code: Code, env: Env, block: Any) -> Result:
-    """Run a program on a block. Unpickling has turned a ``Gathering`` into a block."""
+    """Run a program on a block. Unpickling has turned a ``Gathering`` into a block, unless nothing was pickled."""
     began = time.perf_counter()
+    block = block.rows.gather() if isinstance(block, Gathering) else block
     (program,) = code.load()
     return _with_shipping(run_block, began, program, block, code.env(env))
 

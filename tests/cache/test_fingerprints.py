@@ -152,7 +152,7 @@ def test_a_function_that_counts_in_a_list_keeps_its_key_within_a_loader(file: Pa
 
 def reason(p: cedar.Pipeline, where: str, **how: Any) -> str:
     kept = keeper(p, where, **how)
-    source = kept.reader.source
+    source = kept.reader.plain.source
     return kept.describe(source.splits())
 
 

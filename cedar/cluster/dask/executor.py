@@ -17,8 +17,9 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -30,9 +31,12 @@ from cedar.cluster.dask.signals import Signal, job_and_rank
 from cedar.cluster.dask.tasks import ClusterTask, DaskCall, Meter, PackedCall, pack
 from cedar.cluster.dask.watch import Watch
 from cedar.core.errors import WorkerError
+from cedar.datasets.base import Split
+from cedar.executors.base import TaskExecutor
 from cedar.executors.processes.process import WorkerDied
 from cedar.operators.base import Env
 from cedar.tasks.code import Code
+from cedar.tasks.reading import SplitReader
 
 _log = logging.getLogger("cedar")
 _LARGE = 1 << 20  # bytes; larger messages are unpickled outside the client's event loop
@@ -40,7 +44,7 @@ _ROOM_SECONDS = 0.05  # seconds between two checks of whether another result may
 _MAX_FETCHED_BYTES = 256 << 20  # max bytes of fetched results that the run has not consumed; others stay on workers
 
 
-class DaskExecutor(Executor):
+class DaskExecutor(TaskExecutor):
     """A run's use of a cluster. Shutting it down removes only the run's own tasks from the cluster.
 
     Args:
@@ -49,6 +53,8 @@ class DaskExecutor(Executor):
         local: whether the workers are on this machine, so that they can change to the caller's directory.
         limit: seconds to wait for a lost scheduler to return.
     """
+
+    ended = False
 
     def __init__(self, client: Any, workers: int | None = None, *, local: bool = False, limit: float = 0.0) -> None:
         self.client = client
@@ -62,7 +68,6 @@ class DaskExecutor(Executor):
         self._numbers = itertools.count()
         self._tasks: dict[int, ClusterTask] = {}  # tasks in progress, by number
         self._code: dict[str, asyncio.Future[None]] = {}  # for each piece of code sent to all workers, by key
-        self.ended = False
         self._shut = threading.Event()
         self._limit = limit
         self._lock = threading.Lock()
@@ -77,13 +82,13 @@ class DaskExecutor(Executor):
     # ---- called by runs ----------------------------------------------------------------------------------------------
 
     @property
-    def _max_workers(self) -> int:
+    def concurrency(self) -> int:
         return self._workers or max(1, self.watch.threads)
 
     @property
-    def ahead(self) -> int:
+    def ahead(self) -> int:  # type: ignore[override]
         """The number of tasks to keep in flight, which follows the size of the cluster."""
-        return 2 * self._max_workers
+        return 2 * self.concurrency
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``. A ``Code`` argument is sent to the cluster only once.
@@ -94,16 +99,14 @@ class DaskExecutor(Executor):
         return self._submit(fn, args, kwargs)
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Submit a call ahead of all calls that have not started."""
         return self._submit(fn, args, {}, urgent=True)
 
-    def read_kept(self, code: Code, env: Env, split: Any, lap: int, first: int, reader: Any) -> Future[Any] | None:
-        """Submit a call that reads a split from blocks that a service keeps for all jobs; None if it keeps none.
+    def awaited(self) -> AbstractContextManager[object]:
+        return self.meter.waited()
 
-        Args:
-            code: the code of the task's program and reader.
-            reader: the task's reader.
-        """
+    def read_kept(
+        self, code: Code, env: Env, split: Split, lap: int, first: int, reader: SplitReader
+    ) -> Future[Any] | None:
         made = code_of(reader) if self.watch.service else None
         if made is None:
             return None

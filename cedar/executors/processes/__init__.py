@@ -9,10 +9,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
 
 from cedar.core import forks
+from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.keeper import QueuedCall
 from cedar.executors.processes.pool import Pool
@@ -28,13 +29,11 @@ _fresh_pools: weakref.WeakSet[Pool] = weakref.WeakSet()  # pools created by ``fr
 _lock = threading.Lock()
 
 
-class Lease(Executor):
+class Lease(TaskExecutor):
     """One run's access to a warm pool. ``shutdown`` can cancel the run's queued tasks, but does not end the workers.
 
     With ``alone`` set, a worker is sent a task only when it is idle, so that no task waits for a slow task to finish.
     """
-
-    alone = False
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -50,7 +49,6 @@ class Lease(Executor):
         return self._enter(QueuedCall(Future(), fn, args, kwargs, self.alone))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Submit a call ahead of all queued calls."""
         return self._enter(QueuedCall(Future(), fn, args, {}, self.alone), first=True)
 
     def _enter(self, work: QueuedCall, first: bool = False) -> Future[Any]:
@@ -62,7 +60,6 @@ class Lease(Executor):
         return future
 
     def members(self) -> list[WorkerProcess]:
-        """Return the pool's worker processes."""
         return [] if self._pool.closed else self._pool.members()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

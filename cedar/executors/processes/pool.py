@@ -10,16 +10,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
 
+from cedar.executors.base import TaskExecutor
 from cedar.executors.processes.keeper import Keeper, QueuedCall
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
 
 _JOIN_SECONDS = 2.0  # maximum seconds to wait for the keeper threads at shutdown
 
 
-class Pool(Executor):
+class Pool(TaskExecutor):
     """Worker processes, started in the background as soon as the pool is created.
 
     Args:
@@ -27,7 +28,6 @@ class Pool(Executor):
     """
 
     def __init__(self, workers: int) -> None:
-        self._max_workers = workers
         self._closed = False
         self._changed = threading.Condition()
         self._waiting: deque[QueuedCall] = deque()
@@ -41,7 +41,6 @@ class Pool(Executor):
         return self.enter(QueuedCall(Future(), fn, args, kwargs))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Submit a call ahead of all queued calls. Used for retries, whose results a caller may be waiting for."""
         return self.enter(QueuedCall(Future(), fn, args, {}), first=True)
 
     def enter(self, work: QueuedCall, first: bool = False) -> Future[Any]:
@@ -53,6 +52,10 @@ class Pool(Executor):
                     self._changed.notify()
                     return work.future
         raise RuntimeError("cannot schedule new futures after shutdown")
+
+    @property
+    def concurrency(self) -> int:
+        return len(self._keepers)
 
     def ready(self) -> int:
         """Return how many workers are ready and alive."""

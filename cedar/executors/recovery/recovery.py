@@ -7,19 +7,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, InvalidStateError
+from concurrent.futures import BrokenExecutor, CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from cedar.core.errors import CedarError, RowRef, SourceError, WorkerError
+from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import fresh, warm
 from cedar.executors.recovery.board import process_board
 from cedar.executors.recovery.deaths import AfterDeath, Death, Deaths
 from cedar.executors.recovery.lost import block_daemon_at_exit, is_lost
 from cedar.executors.recovery.patience import Patience
-from cedar.executors.recovery.task import SupervisedTask, TaskWork
+from cedar.executors.recovery.task import Submit, SupervisedTask, TaskWork
 from cedar.executors.recovery.trial import Survived
 from cedar.executors.recovery.waiting import RunningTask
 from cedar.executors.recovery.watch import WorkerWatch
@@ -51,7 +52,7 @@ class Recovery:
     """
 
     def __init__(
-        self, executor: Callable[[], Executor], deaths: Deaths, marks: bool, patience: Patience | None = None
+        self, executor: Callable[[], TaskExecutor], deaths: Deaths, marks: bool, patience: Patience | None = None
     ) -> None:
         self._executor = executor
         self._deaths = deaths
@@ -125,8 +126,7 @@ class Recovery:
             self._release(task)
             raise
         try:
-            first = getattr(executor, "submit_first", executor.submit)  # for retries, which other tasks may wait for
-            attempt = task.work.send(first if task.deaths else executor.submit, marks)
+            attempt = task.work.send(Submit(executor, first=bool(task.deaths)), marks)
         except (RuntimeError, BrokenExecutor) as error:
             self._release(task)
             if not (task.on_this_machine or task.in_fresh_process) and executor is not self._executor():  # a new one
@@ -145,7 +145,7 @@ class Recovery:
             attempt.cancel()
         attempt.add_done_callback(partial(self._attempt_done, task))
 
-    def _next_executor(self, task: SupervisedTask) -> Executor:
+    def _next_executor(self, task: SupervisedTask) -> TaskExecutor:
         """Return the executor for the next attempt."""
         return fresh() if task.in_fresh_process else warm(1) if task.on_this_machine else self._executor()
 
@@ -219,7 +219,7 @@ class Recovery:
                 self._release(task)
                 task.cancel()
                 return
-            if getattr(self._executor(), "ended", False):  # the pool was closed intentionally, such as at exit
+            if self._executor().ended:  # the pool was closed intentionally, such as at exit
                 self._release(task)
                 _settle(task, cause if isinstance(cause, BaseException) else CancelledError(), None)
                 return
@@ -316,7 +316,7 @@ class Recovery:
     def _check_workers(self) -> None:
         with self._lock:
             tasks = list(self._tasks)
-        self._watch.look(getattr(self._executor(), "members", list)(), tasks)
+        self._watch.look(self._executor().members(), tasks)
         if self._extra_check is not None:
             self._extra_check()
 

@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
+from cedar.executors.base import TaskExecutor
 from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, SlotReading, Trial
 from cedar.tasks.chain import Program, Result
 from cedar.tasks.reading import SplitReader
 
-Submit: TypeAlias = "Callable[..., Future[Result]]"
 _MAX_SAME_DEATHS = 6  # maximum consecutive deaths at the same mark, if they reveal no single row
 _MAX_TRIALS = 5  # maximum consecutive series of trials that find no row or block to blame
 _CRASHES_TO_BLAME = 2  # number of fresh processes that a row or block must crash to be considered bad
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Submits a call to an executor; ``first``: ahead of all queued calls."""
+
+    executor: TaskExecutor
+    first: bool = False
+
+    def __call__(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        return (self.executor.submit_first if self.first else self.executor.submit)(fn, *args)
 
 
 @dataclass(frozen=True)

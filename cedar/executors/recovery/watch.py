@@ -7,21 +7,13 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
+from cedar.executors.base import OwnWorker
 from cedar.executors.recovery.board import AttemptBoard, process_board
 from cedar.executors.recovery.patience import Patience, StallTimer, pulse, why_stopped
 from cedar.executors.recovery.task import SupervisedTask
 from cedar.operators.marks import SlotAddress, SlotReading
-
-
-class OwnWorker(Protocol):
-    """A worker process that an executor in this process started."""
-
-    pid: int
-
-    def kill(self, why: str = "") -> None:
-        """Kill the worker; ``why`` is reported as the reason."""
 
 
 class WorkerWatch:

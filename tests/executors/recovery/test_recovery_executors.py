@@ -16,6 +16,7 @@ import pytest
 
 import cedar
 from cedar.executors import processes
+from cedar.executors.base import TaskExecutor
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.recovery import Deaths, Recovery, TaskWork
@@ -181,12 +182,12 @@ def test_a_loader_that_is_left_does_not_go_on(pool: Pool) -> None:
 
 
 def test_a_task_that_meets_a_pool_being_replaced_goes_to_the_next(pool: Pool) -> None:
-    class Left(Executor):
+    class Left(TaskExecutor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
             current[0] = pool
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-    current: list[Executor] = [Left()]
+    current: list[TaskExecutor] = [Left()]
     recovery = Recovery(lambda: current[0], Deaths(), marks=True)
     work = TaskWork(Program((), 0), lambda submit, _: submit(abs, -3))
     result: Any = recovery.submit(work).result(60)
@@ -197,7 +198,7 @@ def test_a_task_that_meets_a_pool_being_replaced_goes_to_the_next(pool: Pool) ->
 def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: Future[Any] = Future()
 
-    class One(Executor):
+    class One(TaskExecutor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
             return lost
 
@@ -218,7 +219,7 @@ def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: 
 def test_results_that_do_not_come_are_no_deaths_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cedar.executors.recovery.recovery._MAX_DEATHS_IN_A_ROW", 1)
 
-    class Slow(Executor):
+    class Slow(TaskExecutor):
         def __init__(self) -> None:
             self.left = 4
 
@@ -241,7 +242,7 @@ def test_results_that_do_not_come_are_no_deaths_in_a_row(monkeypatch: pytest.Mon
 def test_a_look_that_fails_leaves_recovery_at_work(caplog: pytest.LogCaptureFixture) -> None:
     looked, lost = threading.Event(), Future[Any]()
 
-    class Unseen(Executor):
+    class Unseen(TaskExecutor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
             self.submit = pool_of_one.submit  # type: ignore[method-assign] # from the second on
             return lost
