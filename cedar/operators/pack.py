@@ -61,8 +61,7 @@ class Pack(StreamOperator):
     value: Any = 0
     name: ClassVar[str] = "pack"
     shares = True
-    recounts = True
-    joins = True
+    row_use = "joined"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))

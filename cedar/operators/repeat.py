@@ -43,7 +43,7 @@ class Repeat(StreamOperator):
 
     n: int | None = None
     name: ClassVar[str] = "repeat"
-    repeats = True
+    row_use = "repeated"
     shares = True
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ class Sample(StreamOperator):
     fraction: float | None = None
     replace: bool = True
     name: ClassVar[str] = "sample"
-    recounts = True
+    row_use = "drawn"
 
     def __post_init__(self) -> None:
         if self.n is not None:

@@ -216,7 +216,7 @@ class LoaderPosition(Parts):
         counted = self._job.streams(Runner("inline", 1), 0, [], dry=True)[1].source.count is not None
         try:
             for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
-                source = getattr(node.operator, "source", None)
+                source = graph.source_of(node)
                 changed = own[number] != state["sources"][number] and listing is not None
                 if changed and isinstance(source, FileSource):
                     other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
@@ -349,7 +349,7 @@ def _in_order(root: Node) -> bool:
     """Whether rows are delivered in the order of reading, row by row or batched by the last stream operator."""
     nodes = [node for node in graph.walk(root) if node.inputs]
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
-    holding = [each for each in streams if not (each.preserves_windows or each.repeats or each.cuts)]
+    holding = [each for each in streams if not (each.preserves_windows or each.row_use in ("repeated", "some"))]
     alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
     return alone and (not holding or (streams[-1].batch_rows is not None and holding == [streams[-1]]))
 

@@ -19,7 +19,6 @@ from cedar.engine.delivery.state import copied
 from cedar.engine.epoch import Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.plan_control import Plans
-from cedar.operators.base import StreamOperator
 from cedar.operators.expressions import Select
 from cedar.plan import graph
 from cedar.plan.data import Plan
@@ -98,7 +97,7 @@ class Locator:
         self.ran = bare is None
         self._last: tuple[Any, Keys] | None = None  # cached, since callers often look up several rows of one step
         self._replays = full
-        if any(isinstance(n.operator, StreamOperator) and n.operator.joins for n in job.binding.nodes):
+        if any(n.operator.row_use == "joined" for n in job.binding.nodes):
             binding = copy.copy(job.binding)
             binding.parts = True
             self._replays = Replays(replace(job, binding=binding), options, None)

@@ -94,10 +94,6 @@ class AtLeast(RowOperator):
         return False
 
     @property
-    def filters(self) -> bool:
-        return True
-
-    @property
     def condition(self) -> Any:
         return pl.col(self.column) >= self.least
 
