@@ -116,7 +116,8 @@ def _has_compiler() -> bool:
 
 def _read_column(file: int, leaf: Any, column: ListLeaf, keep: Flags, decode: Any) -> pa.Array:
     kept, entries, width = int(np.count_nonzero(keep)), int(leaf.num_values), column.kind.bit_width // 8
-    values, ends, missing = np.empty(entries + 1, np.uint64), np.zeros(kept + 1, np.int64), np.zeros(kept + 1, np.uint8)
+    values, ends, missing = _empty(entries + 1, np.uint64), _empty(kept + 1, np.int64), np.zeros(kept + 1, np.uint8)
+    ends[0] = 0
     page = np.zeros(12, np.int64)
     page[[EMPTY, FULL, ROW]] = column.empty, column.full, -1
     dictionary, levels, index = np.empty(0, np.uint64), np.empty((2, 0), np.uint8), np.empty(0, np.int32)
@@ -129,7 +130,8 @@ def _read_column(file: int, leaf: Any, column: ListLeaf, keep: Flags, decode: An
         if encoding != _PLAIN and encoding not in _DICTIONARY:
             raise _Unsupported
         if page[ENTRIES] >= len(index):
-            levels, index = np.empty((2, page[ENTRIES]), np.uint8), np.empty(page[ENTRIES] + 1, np.int32)
+            levels = _empty(2 * page[ENTRIES], np.uint8).reshape(2, -1)
+            index = _empty(page[ENTRIES] + 1, np.int32)
         present = dictionary if page[IN_DICTIONARY] else _words(data, int(page[VALUES]), width)
         decode(np.frombuffer(data, np.uint8), page, levels[0], levels[1], index, keep, present, values, ends, missing)
         if page[FAILED]:
@@ -146,6 +148,11 @@ def _read_column(file: int, leaf: Any, column: ListLeaf, keep: Flags, decode: An
     return pa.Array.from_buffers(pa.large_list(column.kind), kept, [valid, pa.py_buffer(ends)], children=[items])
 
 
+def _empty(count: int, kind: Any) -> npt.NDArray[Any]:
+    """Return memory of Arrow's allocator, which is used again; new memory would cost page faults."""
+    return np.frombuffer(pa.allocate_buffer(int(count) * np.dtype(kind).itemsize), kind)
+
+
 def _pages(file: int, leaf: Any) -> Iterator[tuple[dict[tuple[int, ...], int], Any]]:
     """Yield the headers of a column's pages and their decompressed bytes.
 
@@ -158,7 +165,9 @@ def _pages(file: int, leaf: Any) -> Iterator[tuple[dict[tuple[int, ...], int], A
     start, size = leaf.data_page_offset, leaf.total_compressed_size
     if leaf.dictionary_page_offset:
         start = min(start, leaf.dictionary_page_offset)
-    data, whole = memoryview(os.pread(file, size, start)), leaf.total_uncompressed_size
+    data, whole = memoryview(_empty(size, np.uint8)), leaf.total_uncompressed_size
+    if os.preadv(file, [data], start) != size:
+        raise _Unsupported
     seen = place = 0
     while seen < leaf.num_values:
         header, place = numbers_of(data, place)  # type: ignore[arg-type] # a memoryview of bytes
