@@ -58,7 +58,7 @@ class Case:
         """Two epochs, as something that compares; or what they ended in."""
         given: list[Any] = []
         loader = self.pipeline.loader(plan=plan, executor="inline", on_error=self.policy, format="arrow")
-        loader._plans.audits = audits
+        loader._plans.audits.share = audits
         loader._plans._admitted = not checked or loader._plans._admitted
         try:
             for _ in range(2):

@@ -119,7 +119,7 @@ def audited(loader: cedar.Loader, every: int = 5) -> None:
     """Let one in so many pieces that a plan gives be compared with the pipeline as written, the first one too."""
     found: Any = loader._plans
     pieces = itertools.count()
-    found.audits = 1.0  # as long as it takes
+    found.audits.share = 1.0  # as long as it takes
     found.audit_due = lambda _: found.rewrites and next(pieces) % every == 0
 
 

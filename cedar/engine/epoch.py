@@ -449,7 +449,7 @@ class DataEpoch:
         )  # fmt: skip
         flow = top.open([piece.at, piece.skip])
         as_written: list[Piece] = []
-        limit = plans.audit_seconds
+        limit = plans.audits.seconds
         try:
             while sum(each.units for each in as_written) < piece.units:
                 each = flow.pull(limit == math.inf)

@@ -24,8 +24,8 @@ from cedar.control.controller import (
     step,
 )
 from cedar.control.settings import ControllerSettings
-from cedar.core.columns import OBJECT
 from cedar.datasets.base import Read
+from cedar.engine.audit_budget import AuditBudget
 from cedar.engine.background_calls import Calls, RunOver, start_background_thread
 from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows
@@ -47,7 +47,6 @@ from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
-_AUDITS = 0.03  # fraction of the time to spend on audits, which compute delivered rows again as written
 _STALLED = 0.1  # if the trainer waits less than this fraction of the time, throughput measures only the trainer
 _WHOLE = "all of it"  # subject of a decision that rejects a rule entirely
 
@@ -111,10 +110,7 @@ class Plans:
         self._warming = WorkerWarmup()
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
-        # State of audits.
-        self.audits = _AUDITS  # fraction of the time for audits; 1 or more audits every piece
-        self._audited = (0.0, 0.0)  # seconds spent on audits of this plan, and estimated seconds of the next audit
-        self._opened = 0.0  # ``time.perf_counter()`` when the current plan's streams were opened
+        self.audits = AuditBudget(binding)
 
     @property
     def listed(self) -> Splits:
@@ -141,7 +137,7 @@ class Plans:
             self._runner = runner
             self._resize()  # each epoch's runner starts with the default number of workers
             self._watcher = Watcher(DETAILS if live and not self._state.looks else 0, EVERY if live else 0)
-            self._opened, self._audited = time.perf_counter(), (0.0, 0.0)
+            self.audits.restart()
             return self._watcher
 
     def _admit(self) -> None:
@@ -424,35 +420,8 @@ class Plans:
     # ---- audits ------------------------------------------------------------------------------------------------------
 
     def audit_due(self, opening: float) -> bool:
-        """Whether to audit the next piece now.
-
-        Args:
-            opening: seconds until the first rows arrived, a lower bound for the duration of an audit.
-        """
-        if self.current.root is self._binding.root or self._settled or not self._auditable:
-            return False
-        again = math.inf if self._has_streams else max(self._audited[1], opening)  # streaming splits seek slowly
-        spent = time.perf_counter() - self._opened
-        return self.audits >= 1 or spent * self.audits - self._audited[0] >= again
-
-    @property
-    def audit_seconds(self) -> float:
-        """Seconds that the next audit may take at most."""
-        if self.audits >= 1:
-            return math.inf
-        return (time.perf_counter() - self._opened) * self.audits - self._audited[0]
-
-    @cached_property
-    def _has_streams(self) -> bool:
-        return any(self._binding.splits(source).streams for source in self._binding.sources)
-
-    @cached_property
-    def _auditable(self) -> bool:
-        """Whether rows can be read again unchanged. One-pass iterators and objects that functions may modify cannot."""
-        if self._one_pass:
-            return False
-        holders = [n for n in self._binding.sources if source_of(n).holds_objects]
-        return not any(OBJECT in self._binding.types(n).values() for n in holders)
+        """Whether to audit the next piece now. ``opening`` is the seconds until the first rows arrived."""
+        return self.rewrites and not self._settled and self.audits.due(opening)
 
     def audit(self, seconds: float, why: str | None, *, done: bool = True) -> None:
         """Record an audit. If it found a difference, the rest of the run uses the pipeline as written.
@@ -463,7 +432,7 @@ class Plans:
             done: False if the audit was stopped for taking too long; the next one is expected to take twice as long.
         """
         self._metrics.audited += done
-        self._audited = (self._audited[0] + seconds, seconds if done else 2 * seconds)
+        self.audits.record(seconds, done=done)
         if why is None:
             return
         self._metrics.differences.append(why)

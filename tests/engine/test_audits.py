@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 from typing import Any
 
@@ -172,19 +171,3 @@ def test_audits_take_their_share_of_the_time_and_find_a_good_plan_good(path: str
     assert outcome(loader) == outcome(p.loader(plan="off", executor="inline", format="torch"))
     assert loader._metrics.audited
     assert not loader._metrics.differences
-
-
-def test_audits_take_their_share_of_the_time(path: str) -> None:
-    p = pipeline(path)
-    plans = p.loader(plan=initial_plan(p.node), executor="inline")._plans
-    plans._opened = time.perf_counter() - 1000.0  # 30 s for audits
-    assert plans.audit_due(29.0)
-    assert not plans.audit_due(40.0), "the first rows took as long"
-    plans.audit(10.0, None)
-    assert plans.audit_due(1.0)
-    plans.audit(15.0, None, done=False)  # given up
-    assert not plans.audit_due(1.0)
-    assert 4.0 < plans.audit_seconds < 6.0
-    plans._opened -= 1000.0
-    assert plans.audit_due(1.0), "35 s are left, and the next one may take 30"
-    assert plans._metrics.audited == 1

@@ -165,7 +165,7 @@ def _pages(file: int, leaf: Any) -> Iterator[tuple[dict[tuple[int, ...], int], A
     start, size = leaf.data_page_offset, leaf.total_compressed_size
     if leaf.dictionary_page_offset:
         start = min(start, leaf.dictionary_page_offset)
-    data, whole = memoryview(_empty(size, np.uint8)), leaf.total_uncompressed_size
+    data, whole = memoryview(pa.allocate_buffer(size)), leaf.total_uncompressed_size
     if os.preadv(file, [data], start) != size:
         raise _Unsupported
     seen = place = 0
