@@ -123,8 +123,8 @@ def test_a_forked_child_ends_nothing_of_the_parents(device: Any) -> None:
         loop = iter(loader)
         next(loop)
         loader.read(0)
-        pools = [runner.executor.inner for runner in (loader._runner, loader._replays._current.runner)]
-        locks = [pool._shutdown_lock for pool in pools]
+        pools = [runner.executor for runner in (loader._runner, loader._replays._current.runner)]
+        locks = [pool.inner._shutdown_lock for pool in pools if hasattr(pool, "inner")]
         for lock in [*locks, loader._job.instances._lock]:  # as another thread may hold them at the fork
             threading.Thread(target=lock.acquire).start()
         if child := os.fork():
