@@ -89,7 +89,7 @@ def _kills(executor: Any, form: Form) -> list[Figure]:
             repeated += (Counter(got) - Counter(expected)).total()
             moved += sum(a != b for a, b in zip(expected, got, strict=False))
             epochs += 1
-        report, recoveries = loader.report(), list(loader._metrics.deaths.recoveries)
+        report, recoveries = loader.report(), list(loader._epochs.job.metrics.deaths.recoveries)
     name = f"{executor}: {kills.count} SIGKILLs over {epochs} epochs of {rows:,} rows"
     note = f"{report.restarts} of them hit a task"
     figures = [

@@ -44,7 +44,7 @@ def in_processes(root: Node) -> Plan:
 def changing(made: cedar.Pipeline, **options: Any) -> cedar.Loader:
     """A loader whose functions move between threads and processes at every window's end."""
     loader = made.loader(executor="threads", workers=WORKERS, plan="off", **options)
-    plans: Any = loader._plans
+    plans: Any = loader._epochs.job.plans
     order = [in_processes(made.node), Plan.as_written(made.node)]
     polls = 0
 

@@ -58,8 +58,8 @@ class Case:
         """Two epochs, as something that compares; or what they ended in."""
         given: list[Any] = []
         loader = self.pipeline.loader(plan=plan, executor="inline", on_error=self.policy, format="arrow")
-        loader._plans.audits.share = audits
-        loader._plans._admitted = not checked or loader._plans._admitted
+        loader._epochs.job.plans.audits.share = audits
+        loader._epochs.job.plans._admitted = not checked or loader._epochs.job.plans._admitted
         try:
             for _ in range(2):
                 given.extend(repr(unit.to_pylist() if isinstance(unit, pa.Table) else unit) for unit in loader)
@@ -69,7 +69,7 @@ class Case:
             return given, f"{type(error).__name__}"
         finally:
             if differences is not None:
-                differences += loader._metrics.differences
+                differences += loader._epochs.job.metrics.differences
             loader.close()
 
 

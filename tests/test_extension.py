@@ -36,7 +36,7 @@ def rows(p: cedar.Pipeline, **options: Any) -> list[Any]:
 
 
 def planned(p: cedar.Pipeline, **options: Any) -> Any:
-    return p.loader(executor="inline", **options)._plans.current
+    return p.loader(executor="inline", **options)._epochs.job.plans.current
 
 
 def names(plan: Any) -> list[str]:

@@ -81,7 +81,8 @@ def the_same_under_every_plan(case: Case) -> None:
         if case.draw.random() < 0.5:
             audited(loader)
         same(outcome(loader), case.off, plan)
-        assert not loader._metrics.differences, (str(plan), loader._metrics.differences)
+        differences = loader._epochs.job.metrics.differences
+        assert not differences, (str(plan), differences)
 
 
 def the_same_while_plans_change(case: Case) -> None:

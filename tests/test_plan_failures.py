@@ -85,7 +85,7 @@ def test_a_function_that_fails_in_the_plans_order_alone(executor: str) -> None:
     loader = p.loader(plan=plan, executor=executor, workers=2)
     assert outcome(loader) == wanted
     assert wanted.error is None
-    assert loader._metrics.fell_back > 0
+    assert loader._epochs.job.metrics.fell_back > 0
 
 
 def test_a_map_that_fails_on_rows_that_are_dropped_before_it() -> None:
@@ -96,7 +96,7 @@ def test_a_map_that_fails_on_rows_that_are_dropped_before_it() -> None:
     plan = ordered(p, 1, 3)
     loader = p.loader(plan=plan)
     assert outcome(loader) == outcome(p.loader(plan="off"))
-    assert loader._metrics.fell_back > 0
+    assert loader._epochs.job.metrics.fell_back > 0
 
 
 def test_an_error_in_both_orders_is_the_error_as_written() -> None:
@@ -185,6 +185,6 @@ def test_a_function_that_changes_its_argument_is_found_by_an_audit(caplog: pytes
     found = outcome(loader)
     assert found.error is None
     assert found.units == wanted.units
-    assert loader._metrics.differences
-    assert not loader._plans.rewrites
+    assert loader._epochs.job.metrics.differences
+    assert not loader._epochs.job.plans.rewrites
     assert "different rows than the pipeline as written" in caplog.text

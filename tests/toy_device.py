@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.engine.delivery import by_step
-from cedar.engine.delivery import device_prefetch as device_ahead
+from cedar.engine.delivery import units
 from cedar.engine.delivery.device import on_tensors
 from cedar.engine.delivery.device_prefetch import AHEAD
 
@@ -71,8 +70,7 @@ def put_in(monkeypatch: pytest.MonkeyPatch) -> Toy:
     def make(device: Any) -> Toy | None:
         return None if device is None else made
 
-    monkeypatch.setattr(device_ahead, "make_mover", make)
-    monkeypatch.setattr(by_step, "make_mover", make)
+    monkeypatch.setattr(units, "make_mover", make)
     return made
 
 

@@ -104,7 +104,7 @@ class Driven(Plans):
     @staticmethod
     def drive(loader: cedar.Loader, plans: Sequence[Plan], every: int) -> None:
         """Make a loader's plans change."""
-        found: Any = loader._plans
+        found: Any = loader._epochs.job.plans
         found.__class__ = Driven
         found.every, found.turn, found.order = every, 0, list(plans)
         found.current = found.order[0]
@@ -117,7 +117,7 @@ class Driven(Plans):
 
 def audited(loader: cedar.Loader, every: int = 5) -> None:
     """Let one in so many pieces that a plan gives be compared with the pipeline as written, the first one too."""
-    found: Any = loader._plans
+    found: Any = loader._epochs.job.plans
     pieces = itertools.count()
     found.audits.share = 1.0  # as long as it takes
     found.audit_due = lambda _: found.rewrites and next(pieces) % every == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -130,3 +131,13 @@ class DeliveryCounter:
         if error.done is None:
             error.done = f"the epoch was stopped after {self._metrics.rows:,} rows"
         return shortened(error)
+
+    @contextmanager
+    def located(self, done: str | None = None) -> Iterator[None]:
+        """Complete the errors of the statements in ``with``; see ``locate``. ``done`` is what was done before them."""
+        try:
+            yield
+        except CedarError as error:
+            error.done = error.done or done
+            self.locate(error)
+            raise

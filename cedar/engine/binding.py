@@ -104,6 +104,11 @@ class Binding:
 
     # When given a node of a plan, the methods below use the corresponding node of the pipeline as written.
 
+    @property
+    def unsteady(self) -> list[str]:
+        """Notes on functions whose results differ between two calls with the same sample row."""
+        return [text for text in (self.check_env.unsteady or {}).values() if text]
+
     def label(self, node: Node) -> str:
         """Return the name by which messages refer to a node."""
         return self.labels.get(id(node.logical)) or one_line(node.operator.label())

@@ -18,7 +18,7 @@ from cedar.core.errors import PipelineError, ResumeError, Site
 from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
 from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
-from cedar.engine.agree import Agreement, board
+from cedar.engine.agree import Agreement, board, next_run
 from cedar.engine.any_order import describe_order
 from cedar.engine.binding import Binding
 from cedar.engine.compare import compared
@@ -40,6 +40,7 @@ from cedar.engine.watcher import Watcher
 from cedar.operators.base import StreamOperator
 from cedar.operators.kernel import Env, Instances
 from cedar.plan.data import Plan
+from cedar.plan.graph import digest, topology
 from cedar.plan.steps.edit import as_tolerated, tolerated
 from cedar.tasks.chain import KernelStep
 
@@ -96,11 +97,15 @@ class Job:
             return Sharing(why=_with_alternative(NO_COMMON_END.format(last=reported), self.binding))
         return Sharing(lanes=True, together=together)
 
-    def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
-        """Return the ranks' agreement on an epoch's end; None if none is needed. All ranks pass the same ``run``."""
+    def agreement(self, meeting: str, timeout: float | None, site: Site | None) -> Agreement | None:
+        """Return the ranks' agreement on the end of the epoch that begins; None if none is needed.
+
+        ``meeting`` is the name of the rendezvous at which the ranks last changed; "" if they have not.
+        """
         if not self.sharing.together:
             return None
         rank, world = self.rank.rank, self.rank.world
+        run = next_run(meeting or digest([topology(self.binding.root), self.seed, world])[:16], rank)
         with talk(site):
             where = board(self.place(rank, world), run, rank, world)
         return Agreement(where, world, last_mode(self.binding.root) == "pad", timeout, site)
@@ -305,12 +310,6 @@ class DataEpoch:
             self._open(None, self._deal).close()
         if self._before is not None:
             self._before.check_position()
-
-    @property
-    def left(self) -> bool:
-        """Whether some units were not delivered, because the ranks agreed on an earlier end."""
-        self._settle()
-        return self._before is not None or any(not LaneState(*lane).ended for lane in self._lanes or ())
 
     def closed(self) -> dict[str, Any]:
         """Return this epoch's part of a state after this rank's last unit; other ranks may still be in the epoch."""

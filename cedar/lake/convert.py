@@ -348,11 +348,11 @@ def optimize_layout(
                 f"optimize_layout: there is nothing to lay out{why}", site=user_site(),
                 fix="it needs a pipeline that reads files split by split and has no cache()",
             )  # fmt: skip
-        loader._job.store.place(os.fspath(budget.layout))  # raises if the folder belongs to another user
+        loader._epochs.job.store.place(os.fspath(budget.layout))  # raises if the folder belongs to another user
         for _ in loader:
             pass
         dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]
-        if problems := [*dropped, *loader._job.store.notes]:
+        if problems := [*dropped, *loader._epochs.job.store.notes]:
             raise PipelineError(
                 f"optimize_layout: the layout in {str(budget.layout)!r} is incomplete: {problems[0]}", site=user_site(),
                 fix="check the folder and Budget(cache=), and call it again: existing splits are kept",

@@ -54,7 +54,7 @@ def assert_deterministic(
     site = user_site()
     with pipeline.loader(**({"executor": "inline", "plan": "off"} | options)) as loader:
         expected = collect(loader, batches)
-        unit = "batch" if loader._batched else "row"
+        unit = "batch" if pipeline.node.batched else "row"
     ways: list[tuple[str, AbstractContextManager[None], dict[str, Any]]] = [
         ("a second run", nullcontext(), {"executor": "inline", "plan": "off"}),
         *((f"a run in blocks of {rows} row(s)", blocks_of(rows), {"executor": "inline"}) for rows in reversed(_BLOCKS)),

@@ -95,7 +95,7 @@ def _check_worlds(
         after = []
         for rank in range(world):
             with pipeline.loader(**(next(turns) | {"rank": rank, "world": world})) as loader:
-                last = deal_mode(loader._binding.root)
+                last = deal_mode(pipeline.node)
                 if states:
                     loader.load_state_dict(states)
                 parts += _collect_rest(loader, epoch, stop)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cedar.control.timeline import Line
 from cedar.core.memory import resident
 from cedar.core.printable import printable
-from cedar.core.request_owner import Use
+from cedar.datasets.base import Read
+from cedar.datasets.filesource import requests_outside_tasks
+from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.epoch import Job
 from cedar.engine.metrics import Metrics, SkippedFile
+from cedar.engine.nodes import pictured
+from cedar.plan.graph import sources
 
 _DEATHS = 20  # max dead workers to list in a report, one per line
 
@@ -140,40 +144,61 @@ class Report:
         return page.view(self)
 
 
-def make_report(metrics: Metrics, metadata: Use, inline: bool, notes: tuple[str, ...], **facts: Any) -> Report:
-    """Build a report from the counters. ``metadata``: storage requests made outside tasks."""
+def make_report(epochs: Epochs) -> Report:
+    """Report on a loader's run so far."""
+    parts, job, position = epochs.parts, epochs.job, epochs.position
+    metrics, binding, rank = job.metrics, job.binding, job.rank
+    metadata = requests_outside_tasks(n.operator.source for n in sources(binding.root) if isinstance(n.operator, Read))
+    executor = "none yet" if parts.run is None else parts.run.runner.name
     time, labels, bound = metrics.time, metrics.display_labels, metrics.bound
     with metrics._lock:  # any thread may call this at any time
-        lines = time.workers(labels, metrics.weights, inline)
+        lines = time.workers(labels, metrics.weights, executor == "inline")
         operators = time.operators(lines, labels)
     return Report(
-        rows=metrics.rows,
-        batches=metrics.batches,
-        seconds=time.elapsed,
-        rows_per_second=time.rate(metrics.rows),
-        stall=time.stall,
-        operators=operators,
-        workers_time=tuple(lines),
-        loader_time=time.loader(),
-        bottleneck=metrics.bottleneck[0],
-        summary=str(metrics),
-        skipped=dict(metrics.skipped),
-        skipped_files=dict(metrics.skipped_files),
+        rows=metrics.rows, batches=metrics.batches, seconds=time.elapsed, rows_per_second=time.rate(metrics.rows),
+        stall=time.stall, operators=operators, workers_time=tuple(lines), loader_time=time.loader(),
+        bottleneck=metrics.bottleneck[0], summary=str(metrics), skipped=dict(metrics.skipped),
+        skipped_files=dict(metrics.skipped_files), restarts=metrics.deaths.count, metrics=metrics,
         dedup={"+".join(names): factor for names, factor in metrics.factors.items()},
-        restarts=metrics.deaths.count,
-        metrics=metrics,
         recovery=statistics.median(list(metrics.deaths.recoveries)) if metrics.deaths.recoveries else None,
-        rows_read=metrics.rows_read,
-        history=tuple(metrics.history),
-        notes=notes if bound is None else (*notes, bound.note()),
-        memory=resident(),
-        memory_peak=0 if bound is None else bound.peak,
+        deaths=tuple(map(parts.account.describe, list(metrics.deaths.latest))),
+        rows_read=metrics.rows_read, rows_cached=metrics.rows_kept, bytes_read=metrics.bytes_read,
+        queue_bytes=metrics.queued(), history=tuple(metrics.history), notes=tuple(_notes(epochs)),
+        memory=resident(), memory_peak=0 if bound is None else bound.peak,
         memory_parts={} if bound is None else dict(bound.parts),
-        rows_cached=metrics.rows_kept,
-        bytes_read=metrics.bytes_read,
-        queue_bytes=metrics.queued(),
-        requests=metrics.storage.requests + metadata.requests,
-        retries=metrics.storage.retries + metadata.retries,
+        requests=metrics.storage.requests + metadata.requests, retries=metrics.storage.retries + metadata.retries,
         retry_wait=metrics.storage.waited + metadata.waited,
-        **facts,
-    )
+        rank=rank.rank, world=rank.world, rank_from=rank.origin, epoch=position.epoch, step=position.step,
+        executor=executor, workers=0 if parts.run is None else parts.run.workers,
+        plan=job.plans.current.method, plan_changes=len(job.plans.history),
+        numeric="" if binding.numeric is None else str(binding.numeric),
+        graph=_graph(job, None if parts.run is None else executor),
+    )  # fmt: skip
+
+
+def _notes(epochs: Epochs) -> Iterator[str]:
+    job, metrics = epochs.job, epochs.job.metrics
+    yield from job.binding.unsteady
+    yield from job.plans.notes()
+    yield from job.store.describe()
+    yield from epochs.parts.account.left_behind()
+    if metrics.carried:
+        yield f"{metrics.carried} batch(es), left over when all ranks ended an epoch, opened the next"
+    for unit, number in metrics.left_out.items():
+        yield f"{number:,} {unit} left out at the end of an epoch: too few for a batch on every rank"
+    if epochs.position.has_leftovers and job.sharing.together:
+        yield "this rank had batches left when all ranks ended the epoch: they open the next"
+    yield from epochs.file_changes
+    if metrics.bound is not None:
+        yield metrics.bound.note()
+
+
+def _graph(job: Job, executor: str | None) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
+    """Return ``Report.graph``; without the details of the sources before the first run, which would list storage."""
+    binding, labels = job.binding, job.metrics.display_labels
+    details: list[tuple[str, ...]] = [()] * len(binding.nodes)
+    if executor is not None:
+        physical = binding.lowered(job.plans.current.root, executor)
+        details = pictured(binding.nodes, binding.splits, physical, executor)
+    inputs = (tuple(binding.index[id(child)] for child in node.inputs) for node in binding.nodes)
+    return tuple((labels[i], below, details[i]) for i, below in enumerate(inputs))

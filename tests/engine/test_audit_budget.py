@@ -11,7 +11,7 @@ from cedar.pipeline.planning import initial_plan
 
 
 def budget(pipeline: cedar.Pipeline) -> AuditBudget:
-    return pipeline.loader(plan=initial_plan(pipeline.node), executor="inline")._plans.audits
+    return pipeline.loader(plan=initial_plan(pipeline.node), executor="inline")._epochs.job.plans.audits
 
 
 def test_audits_take_their_share_of_the_time() -> None:

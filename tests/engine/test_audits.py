@@ -130,7 +130,7 @@ def test_a_plan_that_is_given_is_checked_too(path: str) -> None:
     for root, taken in ((good.root, True), (bad, False)):
         loader = p.loader(plan=Plan(p.node, root, good.decisions, method="loaded"), executor="inline")
         assert outcome(loader) == outcome(p.loader(plan="off", executor="inline"))
-        assert loader._plans.rewrites is taken
+        assert loader._epochs.job.plans.rewrites is taken
 
 
 def test_the_planner_takes_no_plan_of_which_nothing_can_be_said(path: str) -> None:
@@ -156,11 +156,11 @@ def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
     bad = graph.replace(plan.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)
     wanted = outcome(p.loader(plan="off", executor="inline", format=format))
     loader = p.loader(plan=Plan(p.node, bad, method="loaded"), executor=executor, workers=2, format=format)
-    loader._plans._admitted = True  # as if the check had seen nothing
+    loader._epochs.job.plans._admitted = True  # as if the check had seen nothing
     audited(loader)
     assert outcome(loader) == wanted
-    assert loader._metrics.differences
-    assert not loader._plans.rewrites
+    assert loader._epochs.job.metrics.differences
+    assert not loader._epochs.job.plans.rewrites
     assert "different rows than the pipeline as written" in caplog.text
 
 
@@ -169,5 +169,5 @@ def test_audits_take_their_share_of_the_time_and_find_a_good_plan_good(path: str
     loader = p.loader(plan=initial_plan(p.node), executor="inline", format="torch")
     audited(loader)
     assert outcome(loader) == outcome(p.loader(plan="off", executor="inline", format="torch"))
-    assert loader._metrics.audited
-    assert not loader._metrics.differences
+    assert loader._epochs.job.metrics.audited
+    assert not loader._epochs.job.metrics.differences

@@ -181,7 +181,7 @@ def test_wrong_rows_are_not_delivered(shape: str, executor: str, order: Any, sou
         assert sorted(found) == sorted(wanted)
         if order == "exact":
             assert found == wanted
-        assert not loader._plans.rewrites
+        assert not loader._epochs.job.plans.rewrites
         assert "the plan does not fit" not in str(loader.report())
         assert any(not d.applied and d.rule == "plan" for d in loader.plan.decisions)
 
@@ -207,7 +207,7 @@ def test_the_rows_of_an_iterator_are_compared_and_then_delivered(makes: str, ord
     wanted = [row["x"] for row in rows if row["y"] > 2]
     with p.loader(plan=bad, executor="inline", order=order) as loader:
         assert [x for batch in loader for x in batch["x"].tolist()] == wanted
-        assert not loader._plans.rewrites
+        assert not loader._epochs.job.plans.rewrites
     assert len(begun) == 1, "the first rows are not read twice"
 
 
@@ -271,7 +271,7 @@ def test_a_function_that_ends_the_process_ends_none_but_workers(tmp_path: Any, m
     pq.write_table(pa.table({"x": range(40), "z": range(40)}), tmp_path / "t.parquet")
     p = cedar.read_parquet(str(tmp_path / "t.parquet")).map(deadly, "x", into="y", dtype=int).select("x", "y")
     with p.batch(8, last="keep").loader(executor="processes", workers=1, on_error=Skip()) as loader:
-        assert loader._plans.first_rows.rewrites(loader.plan), "a column is not read"
+        assert loader._epochs.job.plans.first_rows.rewrites(loader.plan), "a column is not read"
         assert [x for batch in loader for x in batch["x"].tolist()] == [i for i in range(40) if i != 5]
         assert "scan_columns" in {d.rule for d in loader.plan.decisions if d.applied}
 
@@ -290,7 +290,7 @@ def test_a_function_that_hangs_is_not_waited_for(executor: str, source: cedar.Pi
 
     p = source.map(hangs, "x", dtype=int).select("x").batch(8)
     with p.loader(executor=executor, workers=1, timeout=0.2) as loader:
-        assert loader._plans.first_rows.rewrites(loader.plan), "a column is not read"
+        assert loader._epochs.job.plans.first_rows.rewrites(loader.plan), "a column is not read"
         with pytest.raises(cedar.WorkerError):
             list(loader)
         done.set()

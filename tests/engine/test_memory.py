@@ -129,9 +129,9 @@ def test_a_forked_process_counts_no_results_of_its_parent():
     pipeline = cedar.from_items([{"x": i} for i in range(100)]).batch(10)
     with pipeline.loader(executor="threads", budget=cedar.Budget(memory="900GiB")) as loader:
         next(iter(loader))
-        before = loader._untaken
-        loader._begin_in_fork()
-        assert loader._untaken is not before
+        before = loader._epochs.parts.untaken
+        loader._epochs.begin_in_fork()
+        assert loader._epochs.parts.untaken is not before
 
 
 @pytest.mark.parametrize("size", ["-5", "0", "true", '"2GiB"'])

@@ -41,6 +41,6 @@ def test_rows_from_a_cache_count_as_much_as_rows_that_are_read(executor: str) ->
     loader = cedar.from_items(list(range(200))).map(abs, "item").cache().batch(8).loader(executor=executor, workers=2)
     for epoch in (1, 2):
         assert sum(len(batch["item"]) for batch in loader) == 200
-        metrics = loader._metrics
+        metrics = loader._epochs.job.metrics
         assert metrics.rows_entered == 200 * epoch, "else a plan seems to have stopped"
         assert executor == "processes" or metrics.rows_read == 200

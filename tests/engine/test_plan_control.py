@@ -18,7 +18,7 @@ from cedar.engine import observations as run_figures
 from cedar.engine import plan_control as planning
 from cedar.engine.background_calls import Calls
 from cedar.engine.binding import Binding
-from cedar.engine.delivery import loader
+from cedar.engine.delivery import iteration
 from cedar.engine.metrics import Metrics
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
@@ -60,7 +60,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of the run; plans are made between two batches, and take none."""
     made = Clock()
-    for module in (loader, chain, account, planning, run_figures):
+    for module in (iteration, chain, account, planning, run_figures):
         monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(clocks, "now", made.reading)
 
@@ -97,7 +97,7 @@ def test_a_function_that_becomes_dear_changes_the_plan(tmp_path: Any, clock: Clo
     pipeline = cedar.read_parquet(str(tmp_path / "in")).filter(first, "x").filter(second, "y").batch(16, last="keep")
     with pipeline.loader(executor=InlineExecutor(), workers=1) as run:
         found = [y for batch in run for y in batch["y"].tolist()]
-        plan, history = run.plan, run._plans.history
+        plan, history = run.plan, run._epochs.job.plans.history
     assert found == [row["y"] for row in table if row["x"] % 4 == 0 and row["y"] % 4 == 0]
     assert history, "the plan was replaced"
     assert [n.operator.label() for n in cedar.plan.graph.walk(plan.root)][1:3] == ["filter(second)", "filter(first)"]

@@ -75,7 +75,7 @@ def run(pipeline: cedar.Pipeline, plan: Any, **options: Any) -> tuple[list[Any],
     with pipeline.loader(plan=plan, workers=2, **options) as loader:
         for value in loader:
             found.append({name: plain(column) for name, column in value.items()})
-            thread = loader._plans._thread
+            thread = loader._epochs.job.plans._thread
             if thread is not None and options.get("executor") != "inline":
                 thread.join(60)
     return found, loader
@@ -92,7 +92,7 @@ def same(make: Callable[[], cedar.Pipeline], **options: Any) -> cedar.Loader:
 def switched(loader: cedar.Loader) -> bool:
     """Whether a plan took over: on a busy machine that may be in one of the next epochs."""
     for _ in range(6):
-        if loader._plans.history:
+        if loader._epochs.job.plans.history:
             return True
         list(loader)
     return False
@@ -137,7 +137,7 @@ def test_a_function_that_reads_what_another_one_leaves_in_a_global(files: str) -
     loader = same(make)
     # A check next to the run may take from the global what the run was about to take: then it finds a difference. On a
     # slow machine the run may end before.
-    taken, found = bool(loader._plans.history), refusals(loader)
+    taken, found = bool(loader._epochs.job.plans.history), refusals(loader)
     assert taken or not found or "all of it" in found, found
     assert not taken or "push_filter" in applied(loader), "the filter may go below all of them"
 

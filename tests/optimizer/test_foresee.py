@@ -122,7 +122,7 @@ def test_the_bytes_of_a_budget_reach_what_a_loader_keeps():
     assert plan.cache_bytes == 1 << 20
     assert plan_from(text_of(plan), pipeline).cache_bytes == 1 << 20
     with Loader(pipeline.node, Options(plan=plan)) as loader:
-        assert loader._job.store.memory._budget == 1 << 20
+        assert loader._epochs.job.store.memory._budget == 1 << 20
     assert Store.within(None).memory._budget > 1 << 20
 
 

@@ -24,7 +24,7 @@ def pipeline():
 
 
 def of(loader):
-    return loader._plans.current
+    return loader._epochs.job.plans.current
 
 
 def g(x):
@@ -89,7 +89,7 @@ def test_a_rule_that_is_left_out_is_not_applied(without):
 def test_the_budget_is_that_of_the_run():
     loader = pipeline().loader(budget=cedar.Budget(cache="1MiB", cpus=1))
     assert of(loader).cache_bytes == 1 << 20
-    assert loader._plans.planner.budget.cpus == 1
+    assert loader._epochs.job.plans.planner.budget.cpus == 1
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_run_that_is_served_has_a_page_and_gives_traces(tmp_path, capsys):
             next(batches)
         found = json.loads(got["trace"])
         assert sum(event["name"] == "map(add_one)" for event in found["traceEvents"]) > 0
-        assert loader._metrics.time.recording is None  # nothing asks any more
+        assert loader._epochs.job.metrics.time.recording is None  # nothing asks any more
         (tmp_path / "now.json").write_text(got["trace"])
         cedar.view_trace(tmp_path / "now.json")
 

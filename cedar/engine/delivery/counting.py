@@ -25,10 +25,7 @@ from cedar.engine.delivery.options import Options
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.plan_control import Plans
-from cedar.engine.runner import Runner
 from cedar.engine.uncounted import columns_of, percent
-from cedar.executors.choose import executor_after_fork
-from cedar.executors.recovery import Patience
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, source_of
 
@@ -121,10 +118,7 @@ class Counting:
         ids = narrow.file_ids()
         by_id = np.argsort(ids)
         left = np.zeros(len(splits), dtype=np.int64)
-        options = self._options
-        runner = Runner(
-            *executor_after_fork(options.executor, options.workers), self.job.metrics.deaths, Patience(options.timeout)
-        )
+        runner = self._options.runner(self.job.metrics.deaths)
         try:
             for piece in DataEpoch(job, runner, 0, None).pieces():
                 keys = piece.rows.keys()

@@ -16,7 +16,7 @@ from cedar.core.block import Block
 from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Count, Piece
 from cedar.engine.agree import Agreement
-from cedar.engine.delivery.device import Mover, make_mover
+from cedar.engine.delivery.device import Mover
 from cedar.engine.delivery.formats import in_form
 from cedar.engine.delivery.state import copied
 from cedar.engine.delivery.units import Units, replaced
@@ -95,11 +95,6 @@ class AheadEpoch:
     def closed(self) -> dict[str, Any]:
         """Return this epoch's part of a state after all its batches were delivered."""
         return self._data.closed()
-
-    @property
-    def left(self) -> bool:
-        """See ``DataEpoch.left``."""
-        return self._data.left
 
     @property
     def left_out(self) -> Counter[str]:
@@ -228,21 +223,16 @@ class _CancellablePlans:
 
 
 def deliver(
-    job: Job,
-    runner: Runner,
-    epoch: int,
-    entry: dict[str, Any] | None,
-    units: Units,
-    whole: bool,
+    job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, units: Units, whole: bool,
     agreement: Agreement | None = None,
-) -> tuple[DataEpoch | AheadEpoch, Iterator[Any]]:
+) -> tuple[DataEpoch | AheadEpoch, Iterator[Any]]:  # fmt: skip
     """Return one epoch of the data, and its values for the caller, which are prefetched if they are copied to a device.
 
     Args:
         job, runner, epoch, entry, units, agreement: see ``AheadEpoch``.
         whole: the epoch is delivered to its end, so limits on skipped rows may use its number of rows.
     """
-    mover = make_mover(units.options.device) if units.batched else None
+    mover = units.mover()
     data: DataEpoch | AheadEpoch
     if mover is None:
         data = DataEpoch(job, runner, epoch, entry, agreement)

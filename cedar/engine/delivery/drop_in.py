@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from cedar.core.errors import UsageError
-
-
-class Epochs(Protocol):
-    """The attributes of a loader that ``EpochSampler`` uses."""
-
-    epoch: int
-    _continue_if_over: bool
-
-    def set_epoch(self, epoch: int) -> None: ...
+from cedar.engine.delivery.epochs import Epochs
 
 
 class EpochSampler:
@@ -24,17 +16,17 @@ class EpochSampler:
     A loader that is already in that epoch keeps its position, since it may have been resumed in the middle of it.
 
     Args:
-        loader: the loader whose epoch is set.
+        epochs: moves the loader.
     """
 
-    def __init__(self, loader: Epochs) -> None:
-        self._loader = loader
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
 
     def set_epoch(self, epoch: int) -> None:
         """Begin or continue epoch ``epoch``."""
-        self._loader._continue_if_over = False
-        if epoch != self._loader.epoch:
-            self._loader.set_epoch(epoch)
+        self._epochs.position.continue_if_over = False
+        if epoch != self._epochs.position.epoch:
+            self._epochs.set_epoch(epoch)
 
 
 class ByRank:
@@ -69,6 +61,8 @@ def _name(rank: int, world: int) -> str:
 class DataLoaderLike:
     """Attributes of ``torch.utils.data.DataLoader`` that trainers use, and checkpoint support."""
 
+    _epochs: Epochs  # the loader's components and position
+
     def __reduce_ex__(self, protocol: object) -> Any:
         raise UsageError(
             "a loader cannot be pickled or copied, because it holds running threads and workers",
@@ -76,7 +70,7 @@ class DataLoaderLike:
             "pipeline because of lambdas or nested functions, use cloudpickle",
         )
 
-    def __getitem__(self: Any, item: object) -> NoReturn:
+    def __getitem__(self, item: object) -> NoReturn:
         """Raise an error, because a loader cannot be indexed, for example by a DataLoader that wraps it.
 
         Raises:
@@ -84,7 +78,7 @@ class DataLoaderLike:
         """
         raise UsageError(
             "a loader has no items: it can only be iterated",
-            site=self._site,  # the nearest calling line would be torch's
+            site=self._epochs.parts.site,  # the nearest calling line would be torch's
             fix="iterate the loader in place of a DataLoader, without wrapping it; see help(cedar.Loader). "
             "loader.read(step) returns one batch",
         )
@@ -107,9 +101,9 @@ class DataLoaderLike:
         return ByRank(self, world)
 
     @property
-    def sampler(self: Any) -> EpochSampler:
+    def sampler(self) -> EpochSampler:
         """An object whose ``set_epoch`` sets the loader's epoch, for trainers such as Lightning that call it."""
-        return EpochSampler(self)
+        return EpochSampler(self._epochs)
 
     @property
     def batch_sampler(self) -> None:

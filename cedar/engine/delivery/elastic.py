@@ -10,61 +10,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
+from cedar.core.ranks import Rank
+from cedar.engine.compiler import min_run_units
+from cedar.engine.delivery.checkpoint import saved_state
+from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.delivery.iteration import iterate
+from cedar.engine.delivery.options import check_slices
+from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import merge, part_of, validated
 from cedar.engine.key_values import KeyValueStore, key_value_store_at
+from cedar.engine.quarantine import Budgets
 from cedar.engine.rendezvous import Rendezvous, talk
+from cedar.operators.take import whole
+from cedar.plan.graph import digest, topology
 
 State = dict[str, Any]
 _NO_MEETING = "0"
-
-
-@dataclass(frozen=True)
-class LostRank:
-    """A lost rank, whose part must be run again to find its position.
-
-    Args:
-        rank, world: its number, and the number of ranks, before the change.
-        state: its state when it began the epoch.
-        steps: number of steps that it has received since then.
-        lanes: whether it had its own lanes.
-    """
-
-    rank: int
-    world: int
-    state: State
-    steps: int
-    lanes: bool
 
 
 class Elastic:
     """One rank's part in changes of ranks: it publishes data in advance, and participates in the change.
 
     Args:
-        name: name of the loader, the same on all ranks.
-        place: returns the means of communication for (rank, world); see ``meeting_place``.
-        timeout: seconds to wait for the slowest rank.
-        check: raises an error if a state belongs to another pipeline.
-        chunk: returns the minimum units of a rank's run; see ``merge``.
-        drifts: whether a rank's position in an epoch cannot be derived from its steps, even if counts are known.
-        run_again: runs a lost rank's part, and returns its state after its last step.
+        parts: the loader's components. What is used of them here stays the same when they are replaced.
     """
 
-    def __init__(
-        self,
-        name: str,
-        place: Callable[[int, int], Any],
-        timeout: float | None,
-        check: Callable[[State, Site | None], None],
-        chunk: Callable[[], int],
-        drifts: bool,
-        run_again: Callable[[LostRank, Callable[[], None]], State],
-    ) -> None:
-        self._name, self._place, self._timeout = name, place, timeout
-        self._check, self._chunk, self._drifts, self._run_again = check, chunk, drifts, run_again
+    def __init__(self, parts: Parts) -> None:
+        options = parts.options
+        self._name = f"cedar/{digest([topology(parts.job.binding.root), options.seed, 'reshard'])[:16]}"
+        self._place, self._timeout, self._drifts = parts.job.place, options.timeout, parts.drifts
         self._changes = 0  # number of changes in which this rank participated
         self.meeting = ""  # name of the latest change's rendezvous
 
@@ -81,42 +59,55 @@ class Elastic:
 
     # ---- what ranks publish in advance -------------------------------------------------------------------------------
 
-    def must_publish(self, begun: State, epoch: int, lanes: bool, together: bool) -> bool:
-        """Whether this rank must publish its position at an epoch's beginning, since other ranks cannot derive it."""
-        plain = begun == {"step": 0, "data": epoch, "open": {}}
-        return (lanes or self._drifts) and (together or not plain)
+    def _must_publish(self, epochs: Epochs) -> bool:
+        """Whether only this rank knows where it began the epoch."""
+        sharing, position = epochs.job.sharing, epochs.position
+        plain = position.begun == {"step": 0, "data": position.epoch, "open": {}}
+        return (sharing.lanes or position.has_lanes or self._drifts) and (sharing.together or not plain)
 
-    def publish_beginning(self, begun: State, epoch: int, rank: int, world: int, site: Site | None) -> None:
+    def publish_beginning(self, epochs: Epochs) -> None:
         """Publish this rank's position at an epoch's beginning, in case the rank is lost before the next change."""
-        words = self._words(rank, world, site)
+        rank, position, site = epochs.parts.job.rank, epochs.position, epochs.parts.site
+        if rank.world == 1 or not self._must_publish(epochs):
+            return
+        words = self._words(rank.rank, rank.world, site)
         if words is not None:
+            said = {"epoch": position.epoch, "world": rank.world, "begun": position.begun}
             with talk(site):
-                words.set(self._key("begun", rank), json.dumps({"epoch": epoch, "world": world, "begun": begun}))
+                words.set(self._key("begun", rank.rank), json.dumps(said))
 
-    def leave(self, state: State | None, rank: int, world: int, site: Site | None) -> None:
+    def leave(self, epochs: Epochs, site: Site | None) -> None:
         """Publish this rank's last state for the ranks that continue."""
-        words = self._words(rank, world, site)
-        if words is not None and state is not None:
+        rank = epochs.job.rank
+        words = self._words(rank.rank, rank.world, site)
+        if words is not None and epochs.used:
             with talk(site):
-                words.set(self._key("left", rank), json.dumps(state))
+                words.set(self._key("left", rank.rank), json.dumps(saved_state(epochs)))
 
     # ---- a change ----------------------------------------------------------------------------------------------------
 
-    def change(
-        self, state: State | None, epoch: int, publishes: bool, rank: int, world: int, site: Site | None
-    ) -> State | None:
-        """Return the merged state of all ranks; None if no rank had begun.
+    def reshard(self, epochs: Epochs, rank: int, world: int, site: Site | None) -> None:
+        """Continue as a rank of another number of ranks; see ``Loader.reshard``."""
+        parts = epochs.parts
+        parts.check_exact("reshard()", site)
+        rank, world = whole(rank, "reshard(rank)"), whole(world, "reshard(world)", least=1)
+        if rank >= world:
+            raise PipelineError(f"reshard({rank}, {world}): rank must be between 0 and world - 1", site=site)
+        if parts.options.split_batches:
+            check_slices(parts.job.binding, world, site)
+        merged = self._agreed_state(epochs, rank, world, site)
+        parts.change_job(rank=Rank(rank, world, "arguments"))
+        parts.account.budgets = Budgets(rank)
+        if merged is None:
+            epochs.begin(epochs.position.epoch)
+            epochs.used = True
+        else:
+            epochs.move_to(part_of(merged, rank, world))
 
-        Args:
-            state: this rank's state; None if it has not begun.
-            epoch: this rank's current epoch.
-            publishes: the result of ``must_publish``.
-            rank, world: this rank's number and the number of ranks after the change.
-
-        Raises:
-            ResumeError: the ranks are at different steps or have different pipelines.
-            WorkerError: a rank did not join in time.
-        """
+    def _agreed_state(self, epochs: Epochs, rank: int, world: int, site: Site | None) -> State | None:
+        """Return the merged state of all ranks; None if no rank had begun."""
+        state = saved_state(epochs) if epochs.used else None
+        parts, epoch = epochs.parts, epochs.position.epoch
         words = self._words(rank, world, site)
         if words is None:
             if world > 1 or (state is not None and state["world"] > 1):
@@ -128,12 +119,14 @@ class Elastic:
                     "torch.distributed that outlives each of them; or initialize torch.distributed for the new ranks "
                     "before reshard()",
                 )
-            return None if state is None else merge([validated(state, site)], self._chunk(), site)
+            chunk = min_run_units(parts.job.binding)
+            return None if state is None else merge([validated(state, site)], chunk, site)
+        publishes = self._must_publish(epochs)
         said = {"state": state, "epoch": epoch, "publishes": publishes, "deals": self._changes, "meeting": self.meeting}
 
         def make(messages: list[State], keep_alive: Callable[[], None]) -> State:
             try:
-                return self._merged(words, messages, keep_alive, site)
+                return self._merged(parts, words, messages, keep_alive, site)
             except CedarError as error:  # send the error to the other ranks
                 return {"error": [error.what, error.fix]}
 
@@ -145,8 +138,9 @@ class Elastic:
         return made["state"]  # type: ignore[no-any-return]
 
     def _merged(
-        self, words: KeyValueStore, said: Sequence[State], keep_alive: Callable[[], None], site: Site | None
-    ) -> State:
+        self, parts: Parts, words: KeyValueStore, said: Sequence[State], keep_alive: Callable[[], None],
+        site: Site | None,
+    ) -> State:  # fmt: skip
         """On rank 0: merge the states of all ranks."""
         deals = max(each["deals"] for each in said)
         if all(each["state"] is None for each in said):
@@ -157,14 +151,16 @@ class Elastic:
         meeting = _common_value("meetings", [each["meeting"] for each in stood])
         states = [validated(each["state"], site) for each in stood]
         for state in states:
-            self._check(state, site)
+            parts.identity.check(state, site)
         world = _common_value("worlds", [state["world"] for state in states])
         gone = sorted({*range(world)} - {state["rank"] for state in states})
         front = [state for state in states if state["epoch"] == min(each["epoch"] for each in states)]
         _common_value("steps", [state["step"] for state in front])
         publishes = any(each["publishes"] for each in stood)
-        states += [self._lost_state(words, meeting, front[0], rank, publishes, keep_alive, site) for rank in gone]
-        state = merge(states, self._chunk(), site)
+        states += [
+            self._lost_state(parts, words, meeting, front[0], rank, publishes, keep_alive, site) for rank in gone
+        ]
+        state = merge(states, min_run_units(parts.job.binding), site)
         with talk(site):  # all ranks of the last change have met again, so what they published for it can be deleted
             for rank in range(world):
                 words.drop(self._key("begun", rank, meeting))
@@ -173,7 +169,7 @@ class Elastic:
         return {"state": state, "deals": deals + 1}
 
     def _lost_state(
-        self, words: KeyValueStore, meeting: str, other: State, rank: int, publishes: bool,
+        self, parts: Parts, words: KeyValueStore, meeting: str, other: State, rank: int, publishes: bool,
         keep_alive: Callable[[], None], site: Site | None,
     ) -> State:  # fmt: skip
         """Return the state of a lost rank after the same number of steps as another rank's state, ``other``."""
@@ -188,7 +184,7 @@ class Elastic:
             if (state["epoch"], state["step"], state["begun"]) == (other["epoch"], other["step"], begun):
                 return state
         state = other | begun | {"rank": rank, "begun": begun, "skipped": {}, "seen": 0}
-        return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), keep_alive)
+        return _run_again(parts, state, other["step"] - begun["step"], lanes, keep_alive)
 
     def _lost_beginning(self, words: KeyValueStore, meeting: str, other: State, rank: int, publishes: bool) -> State:
         """Return the position at which a lost rank began this epoch."""
@@ -220,3 +216,23 @@ def _common_value(quantity: str, values: list[Any]) -> Any:
             "loads no state",
         )
     return values[0]
+
+
+def _run_again(parts: Parts, state: State, steps: int, lanes: bool, keep_alive: Callable[[], None]) -> State:
+    """Run a lost rank's part again from a state, and return its state ``steps`` steps later.
+
+    Args:
+        lanes: whether it had its own lanes.
+    """
+    options = replace(parts.options, observer=None, planner=None, plan=None, device=None)
+    rank = Rank(state["rank"], state["world"], "arguments")
+    parts = Parts(parts.job.binding.root, options, rank, parts.site)
+    parts.job = replace(parts.job, shares=replace(parts.job.sharing, lanes=lanes, together=False))
+    other = Epochs(parts, Elastic(parts))
+    other.move_to(state)
+    try:
+        for _ in zip(range(steps), iterate(other), strict=False):
+            keep_alive()
+        return saved_state(other)
+    finally:
+        parts.close()

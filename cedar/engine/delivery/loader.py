@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from cedar.core import forks
-from cedar.core.errors import CedarError, PipelineError, WorkerError
+from cedar.core.block import Block
+from cedar.core.errors import PipelineError, ResumeError, user_site
+from cedar.core.extensions import extension
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.jagged import JaggedTensor
-from cedar.core.numeric import hold_threads
+from cedar.core.printable import one_line
 from cedar.core.pytrees import register
-from cedar.core.ranks import refuse_workers
-from cedar.engine.account import ROWS_PER_TIMING, OwnTime
-from cedar.engine.agree import Agreement, next_run
+from cedar.core.ranks import Rank, find_rank, refuse_workers
+from cedar.engine.delivery import checkpoint, mixtures
 from cedar.engine.delivery.by_step import ByStep
-from cedar.engine.delivery.device_prefetch import deliver
-from cedar.engine.delivery.loader_position import has_leftovers
-from cedar.engine.delivery.mixtures import Mixtures
-from cedar.engine.delivery.units import units_left
+from cedar.engine.delivery.device import check_device
+from cedar.engine.delivery.drop_in import DataLoaderLike
+from cedar.engine.delivery.elastic import Elastic
+from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.delivery.formats import check_format
+from cedar.engine.delivery.iteration import iterate
+from cedar.engine.delivery.locate import Located, Location
+from cedar.engine.delivery.options import Options, checked
+from cedar.engine.delivery.parts import Parts
+from cedar.engine.delivery.state import validated
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import warn_of_cuts
 from cedar.engine.runner import Runner
-from cedar.plan.graph import digest, topology
+from cedar.executors.choose import check_executor
+from cedar.operators.take import whole
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from cedar.watch.report import Report
 
     T = TypeVarWithDefault("T", default=Any)
 else:
@@ -38,7 +49,7 @@ else:
 _log = logging.getLogger("cedar")
 
 
-class Loader(ByStep, Mixtures, Generic[T]):
+class Loader(DataLoaderLike, Generic[T]):
     """Iterates over a pipeline, epoch by epoch, and can be stopped and resumed after any batch.
 
     ``for batch in loader`` runs the current epoch, then moves to the next epoch. After a ``break``, the next ``for``
@@ -52,202 +63,303 @@ class Loader(ByStep, Mixtures, Generic[T]):
         [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
+    url: str | None = None  # address of the status page, if there is one
+
+    def __init__(self, root: Node, options: Options) -> None:
+        site = user_site()
+        check_executor(options.executor)
+        check_format(options.format, site)
+        options = checked(options, site)
+        check_device(options.device, options.format, site)
+        rank = find_rank(options.rank, options.world, options.subgroup, site)
+        parts = Parts(root, options, rank, site)
+        self._epochs = Epochs(parts, Elastic(parts))
+        self._warning = ""  # the latest warning about work that all ranks repeat
+
     def __iter__(self) -> Iterator[T]:
-        refuse_workers(self.rank, self._site)
+        epochs = self._epochs
+        refuse_workers(self.rank, epochs.parts.site)
         register(JaggedTensor, InverseKeyedJaggedTensor)
-        if os.getpid() != self._pid:
-            self._begin_in_fork()
-        sharing = self._job.sharing
-        if sharing.why and not sharing.asked and not self._warned:
-            self._warned = True
-            _log.warning("%s", sharing.warning(self.rank.world))
-        warn_of_cuts(self._binding.root, self.epoch)
-        again, self._started = self._started, True
-        self._unused = False
-        return self._iterate(again)
+        if os.getpid() != epochs.parts.pid:
+            epochs.begin_in_fork()
+        sharing = epochs.job.sharing
+        warning = sharing.warning(self.rank.world) if sharing.why and not sharing.asked else ""
+        if warning not in ("", self._warning):
+            self._warning = warning
+            _log.warning("%s", warning)
+        warn_of_cuts(epochs.job.binding.root, self.epoch)
+        return iterate(epochs, self)
 
-    def _begin_in_fork(self) -> None:
-        """Recreate this loader in a forked child at the parent's position, without the parent's threads and locks."""
-        names = {"epoch", "_step", "_data", "_begun", "_saved_numeric", "_started", "_resumed", "_data_placed"}
-        names |= {"_generation", "_unused", "_elastic", "_ended", "_continue_if_over", "_earlier_steps"}
-        position = {name: self.__dict__[name] for name in names}
-        weights = self._job.weights
-        opened, counted = self._opened(), (dict(self._account.budgets.counts), self._account.budgets.seen)
-        self.__init__(self._binding.root, self._options)  # type: ignore[misc] # everything else is recreated
-        self.__dict__.update(position)
-        self._open = opened
-        self._job = replace(self._job, weights=weights)
-        self._account.budgets.start(*counted)
+    def __repr__(self) -> str:
+        label, rank = one_line(self._epochs.job.binding.root.operator.label()), self.rank
+        return (
+            f"<Loader of {label}: format {self._epochs.parts.options.format!r}, rank {rank.rank} of {rank.world}, "
+            f"epoch {self.epoch}, step {self._epochs.position.step}; print(loader.explain()) shows its plan>"
+        )
 
-    def _iterate(self, again: bool) -> Iterator[Any]:
-        self._generation += 1
-        mine, getpid = self._generation, os.getpid  # ``os`` may be gone at interpreter exit
-        self._stop()
-        if again:
-            self._restart()
-        if self._current_files is not None:
-            self._reread_files()
-        self._resumed = self._redistributed = False
-        runner, others = self._new_runner()
-        numeric = self._binding.begin(self._environment())
-        instances = self._job.instances
-        instances.runs_concurrently_with_caller = numeric is not None
-        self._plans.start(runner)
-        clock, batches_before = self._metrics.time, self._metrics.batches
-        clock.begin(time.perf_counter(), runner.lanes)
-        own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_TIMING)
-        deliveries = self._deliveries(runner, self._continue_if_over)
-        # The run's threads work while the caller trains, so the numeric settings must apply until the run ends.
-        holding = hold_threads(numeric if runner.local and not runner.inline else None)
-        holding.__enter__()
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop tasks and threads. The loader can still return its state and report."""
+        self._epochs.parts.close()
+
+    @property
+    def rank(self) -> Rank:
+        """This rank's number, and the number of ranks."""
+        return self._epochs.job.rank
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch; ``set_epoch`` changes it."""
+        return self._epochs.position.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to the beginning of epoch ``epoch``, 0 or above; if a loaded state is in that epoch, keep its position.
+
+        The position is kept because code written for a DataLoader sets the epoch before each ``for``, even after it
+        resumed in the middle of the epoch. A state saved after the last batch of epoch 3 is at the beginning of epoch
+        4. Setting epoch 3 after loading it selects the rest of epoch 3, which is empty.
+        """
+        self._epochs.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch received: JSON-serializable, a few KiB, and cheap to create.
+
+        Save it on every rank, since a later run with another number of ranks needs the list of all states.
+        """
+        return checkpoint.saved_state(self._epochs)
+
+    def check_state(self, state: Any) -> None:
+        """Check that a state of any rank matches this pipeline, its code, its data and its seed.
+
+        Raises:
+            ResumeError: the state does not match.
+        """
+        site, identity = user_site(), self._epochs.parts.identity
+        saved = validated(state, site)
+        identity.check(saved | {"code": identity.code}, site)
+        if saved["code"] != identity.code:
+            raise ResumeError("the code of a function or an expression of the pipeline changed", site=site)
+
+    def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Make the next ``for`` continue from a saved state.
+
+        Args:
+            state: what ``state_dict()`` returned on this rank. If row counts are known, the state of any rank works,
+                also with another number of ranks. If they are unknown and the number changed, pass all ranks' states.
+
+        Raises:
+            ResumeError: the state is damaged; or of another pipeline, data, seed or version; or of another rank, and
+                this rank's position cannot be derived from it.
+        """
+        checkpoint.load_state(self._epochs, state, user_site())
+
+    def reshard(self, rank: int | None, world: int) -> None:
+        """Change this rank's number and the number of ranks; the rest of the epoch is redistributed without loss.
+
+        All ranks of the new world must call it at the same step: staying ranks between two batches, and new ranks with
+        an unused loader of the same pipeline and seed. A ``for`` in progress continues with this rank's part of the
+        rest; otherwise the next ``for`` does. Ranks communicate through ``loader(agree=)``, torch.distributed's store
+        if it is initialized for the new ranks, or the service that they read through; see docs/ranks.md.
+
+        A rank of the old world that does not call it is lost. All batches up to this step count as delivered to it.
+
+        Args:
+            rank: this rank's new number; None if it leaves. A leaving rank publishes its state, so that other ranks
+                need not recompute it, and its loader is closed.
+            world: the new number of ranks.
+
+        Raises:
+            PipelineError: a rank is outside its world, or ranks cannot communicate.
+            ResumeError: the ranks are at different steps, or have different pipelines.
+            WorkerError: a rank did not join within ``loader(timeout=)``, or 600 s. This rank keeps its position.
+
+        Examples:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(8)]).batch(2)
+            >>> loader = p.loader(rank=0, world=2, agree="ranks")
+            >>> for batch in loader:
+            ...     print(batch["x"].tolist())
+            ...     if loader.rank.world == 2:
+            ...         loader.reshard(0, 1)  # rank 1 is gone after this step: [4, 5] was its batch
+            [0, 1]
+            [2, 3]
+            [6, 7]
+        """
+        if rank is not None:
+            self._epochs.elastic.reshard(self._epochs, rank, world, user_site())
+        else:
+            self._epochs.elastic.leave(self._epochs, user_site())
+            self.close()
+
+    def update_mix(
+        self, weights: Mapping[str, float] | Sequence[float] | None = None, *, remove: Iterable[str] = ()
+    ) -> None:
+        """Change the weights of a ``mix()`` from the next batch on. Each input continues at its current position.
+
+        All ranks must make the same call at the same step, between two batches or before a ``for``. States saved later
+        include the new weights. When such a state is loaded, its weights apply if the weights in the pipeline's code
+        are the same as when it was saved; otherwise the pipeline's weights apply.
+
+        Args:
+            weights: new weights by input name, or by input number as a string if inputs have no names; or one weight
+                for each input. Inputs that are not named keep their weights.
+            remove: inputs from which no more rows are drawn.
+
+        Raises:
+            PipelineError: no ``mix()`` or several have such inputs; a weight is negative; or the position in each
+                input cannot be derived from the delivered batches.
+
+        Examples:
+            >>> import cedar
+            >>> a, b = (cedar.from_items([{"x": v}] * 8).repeat() for v in (0, 1))
+            >>> loader = cedar.mix({"a": (a, 0.5), "b": (b, 0.5)}).batch(4).loader(steps=3, executor="inline")
+            >>> for batch in loader:
+            ...     loader.update_mix(remove=["a"])
+            >>> batch["x"].tolist()
+            [1, 1, 1, 1]
+        """
+        mixtures.update_mix(self._epochs, weights, remove, user_site())
+
+    def _by_step(self, method: str) -> ByStep:
+        """Check that the rows of a step are known before the step is run."""
+        parts, site = self._epochs.parts, user_site()
+        parts.check_exact(method, site)
+        if parts.may_skip_units:
+            raise PipelineError(f"{method} needs batches if rows may be skipped", site=site, fix="use batch()")
+        self._epochs.place()
+        return parts.by_step
+
+    def read(self, step: int, rank: int | None = None) -> Any:
+        """Return batch ``step`` of this epoch again, of this rank or another rank. Not possible after ``commit(step)``.
+
+        Raises:
+            PipelineError: the step is committed, after the epoch's end, or negative.
+        """
+        by_step = self._by_step("read() and commit()")
+        return by_step.read(self._epochs.position, step, rank, user_site())
+
+    def commit(self, step: int) -> None:
+        """Declare that batches up to and including ``step`` of this epoch will not be read again."""
+        replays = self._by_step("read() and commit()").replays
+        replays.open(self._epochs.position).commit(whole(step, "commit(step)"))
+
+    def locate(self, step: int, i: int = 0) -> Located:
+        """Return the origin of row ``i`` of batch ``step`` in this epoch; without batches, of row ``step``.
+
+        Files are read and functions run again only if they determine which rows exist (filters, rows that may be
+        skipped, batches by length); then ``Located.ran`` is True. For a saved state, call ``load_state_dict`` first.
+
+        Raises:
+            PipelineError: the step does not exist, or has no such row.
+
+        Examples:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(10)]).map(str, "x").batch(4)
+            >>> print(p.loader().locate(1, 2).row)
+            from_items(list of 10), row 6, epoch 0
+        """
+        step, i = whole(step, "locate(step)"), whole(i, "locate(i)")
+        return self._by_step("locate()").locate(self._epochs.position, step, i, user_site())
+
+    def where(self, file: str, row: int) -> list[Location]:
+        """Return the ranks and steps at which row ``row`` of ``file`` is delivered in this epoch; inverts ``locate``.
+
+        If row counts are known, all ranks are searched. Otherwise only this rank is searched, so call this method on
+        each rank. Files and functions run again as in ``locate``. An empty list means that the row is in no batch: it
+        is filtered out, left out at the end of the epoch, or in a file that the pipeline does not read.
+
+        Args:
+            file: the URL of the file, or the last part of the URL: ``"clicks/part-3.parquet"``.
+            row: the row's number in the file, from 0; for text, the byte offset of the line.
+
+        Raises:
+            PipelineError: the epoch is endless.
+
+        Examples:
+            >>> import cedar
+            >>> p = cedar.from_items([{"x": i} for i in range(10)]).shuffle().batch(5)
+            >>> [place] = p.loader(seed=1).where("from_items(list of 10)", 6)
+            >>> p.loader(seed=1).locate(place.step, place.index).row.row
+            6
+        """
+        file, row = str(file), whole(row, "where(file, row)")
+        by_step, position = self._by_step("where()"), self._epochs.position
+        alone = self.rank.world > 1 and (position.has_lanes or self.units() is None)
+        return by_step.where(position, file, row, alone=alone)
+
+    def units(self) -> float | None:
+        """Return the units of an epoch on this rank, from metadata: infinity if it is endless, None if unknown."""
+        with self._epochs.parts.account.located():  # for example, a sample row made a function fail
+            return DataEpoch(self._epochs.job, Runner("inline", 1), self.epoch, None).units()
+
+    def __len__(self) -> int:
+        """Return the number of units of an epoch on this rank.
+
+        Raises:
+            TypeError: the number is known only after a run, or the epoch is endless.
+        """
+        job, parts = self._epochs.job, self._epochs.parts
+        units = job.steps or (None if parts.may_skip_units else self.units())
+        if units is None or units == math.inf:
+            why = "has no end" if units == math.inf else "is known only after a run: an operator drops or adds rows"
+            raise TypeError(f"the length of this loader {why}; give steps= to fix it")
+        return int(units)
+
+    def position(self) -> tuple[int, int | None]:
+        """Return how many units (batches or rows) of this epoch were delivered, and their total or None if unknown.
+
+        Examples:
+            >>> import cedar
+            >>> loader = cedar.from_items([{"x": i} for i in range(4)]).batch(2).loader(executor="inline")
+            >>> next(iter(loader)) and loader.position()
+            (1, 2)
+        """
         try:
-            instances.enter()
-            own.enter()
-            self._place_and_publish(runner)
-            for value in deliveries:
-                own.leave()
-                clock.give(time.perf_counter())
-                yield value
-                if os.getpid() != self._pid:
-                    raise WorkerError(
-                        "this process was forked during the iteration, whose threads and workers belong to the parent",
-                        site=self._site,
-                        done="no row was delivered here; the parent continues",
-                        fix=f"iterate the loader again in this process, or {forks.START}",
-                    )
-                if self._generation != mine:
-                    raise PipelineError(
-                        "this iteration was superseded: the loader was closed or iterated again, or a state was loaded "
-                        "or an epoch set",
-                        site=self._site,
-                        fix="a loader supports one iteration at a time; create another loader",
-                    )
-                clock.ask(time.perf_counter())
-                instances.enter()
-                own.enter()
-            own.leave()
-            clock.give(time.perf_counter())
-        except Exception as error:  # GeneratorExit is excluded, since names may be gone at interpreter exit
-            if isinstance(error, CedarError):
-                raise self._account.locate(error)  # noqa: B904 - the same error
-            raise
-        finally:
-            if getpid() == self._pid:  # a forked child must not stop the parent's threads, whose locks may be held
-                if self._runner is runner:  # otherwise a later iteration has already stopped the shared components
-                    instances.end()
-                deliveries.close()
-                others.close()
-                if self._runner is runner:
-                    self._stop()
-                holding.__exit__(None, None, None)
-        yield from self._finish(batches_before)
+            return self._epochs.position.step, len(self)
+        except TypeError:
+            return self._epochs.position.step, None
 
-    def _finish(self, batches_before: int) -> Iterator[Any]:
-        """Finish an epoch; also run the next one if the loaded state turned out to be after this epoch's last batch."""
-        passes, self._continue_if_over = self._continue_if_over, False
-        if self._metrics.batches == batches_before and not passes:
-            self._warn_if_empty()
-        self._begin_next()
-        if passes:
-            yield from self._iterate(False)
+    def sample(self) -> Block:
+        """Return up to 64 rows of the pipeline's output."""
+        binding = self._epochs.job.binding
+        return binding.sample(binding.root)
 
-    def _begin_next(self) -> None:
-        self._finish_epoch()
-        if self._current_files is not None:
-            self._reread_files()
-        self._publish_beginning()
+    @property
+    def skips(self) -> bool:
+        """Whether some operator may drop rows that fail."""
+        return self._epochs.parts.account.skips
 
-    def _reread_files(self) -> None:
-        """Switch from the file list of a state to the current one, once the epoch that began with it is over."""
-        if str(self._data) in self._open:
-            return
-        data, changed = self._data, self._file_changes
-        self._read_files_as_now()
-        self._data, self._file_changes, self._data_placed = data, changed, self._options.steps is not None
-        self._mark_beginning()
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """Number of failed rows that each operator has dropped, by operator label."""
+        return self._epochs.job.metrics.skipped
 
-    def _restart(self) -> None:
-        """After a break, start the epoch again, or the next one if this one was complete; after loading, continue."""
-        steps, begun = self._options.steps, self._begun
-        if self._step >= steps if steps is not None else self._step > 0 and units_left(self._current_epoch()) == 0:
-            self._move_to_next_epoch()
-        elif not self._resumed:
-            self._begin_epoch(self.epoch)
-            if begun["step"] == 0 and (steps is not None or has_leftovers(begun)):
-                self._data, self._open, self._data_placed = begun["data"], begun["open"], True
-                self._mark_beginning()
-        self._started = True
+    def report(self) -> Report:
+        """Return a report on the run so far: rows/s, time spent waiting, time by operator, bottleneck, skipped rows."""
+        report: Report = extension("watch.report").make_report(self._epochs)
+        return report
 
-    def _place_and_publish(self, runner: Runner) -> None:
-        self._place(runner)
-        self._publish_beginning()
+    @property
+    def plan(self) -> Plan:
+        """The current plan; ``plan.save(path)`` writes it to a file."""
+        job = self._epochs.job
+        return replace(job.plans.describe(), numeric=job.binding.numeric)
 
-    def _deliveries(self, runner: Runner, passes: bool) -> Generator[Any]:
-        steps, agreement = self._options.steps, self._agreement()
-        idle, self._continue_if_over = 0, False
-        while steps is None or self._step < steps:
-            self._account.epoch = self._data
-            entry = self._open.get(str(self._data))
-            if entry is None and self._scheduled:  # scheduled weights depend on the number of steps in all epochs
-                entry = DataEpoch(self._job, runner, self._data, None).entry()
-                entry = self._open[str(self._data)] = entry | {"left": {}, "since": self._earlier_steps + self._step}
-            data, values = deliver(self._job, runner, self._data, entry, self._units, steps is None, agreement)
-            self._live = self._deliverer = data
-            for value in values:
-                self._step += 1
-                idle, passes = 0, False
-                yield value
-                if self._redistributed:
-                    break
-                if steps is not None and self._step >= steps:
-                    return
-            if self._redistributed:  # ranks or weights changed, so drop batches that were computed ahead
-                self._redistributed = self._resumed = False
-                self._started = True
-                data.leave()
-                cast("Generator[Any]", values).close()
-                agreement = self._agreement()
-                continue
-            if steps is None:
-                self._close(data)
-                if not passes:
-                    return
-                if self._current_files is not None:  # the next epoch must use the current file list
-                    self._continue_if_over = True
-                    return
-                passes = False  # this run showed that the state was after the last batch, so start the next epoch
-                self._begin_next()
-                self._started = True
-                agreement = self._agreement()
-                continue
-            idle += 1
-            if idle > self.rank.world:  # after that many passes, this rank has read every lane
-                raise PipelineError(
-                    f"steps={steps}: one pass over the data has no batch for rank {self.rank.rank}",
-                    site=self._site,
-                    fix="check with p.count() whether filters leave any rows; if they do, "
-                    'use smaller batches, last="keep", or more splits than ranks',
-                )
-            self._close(data)
-            self._data += 1
-
-    def _agreement(self) -> Agreement | None:
-        """Return the agreement of ranks on the end of the epoch that begins; None if none is needed."""
-        self._agreed = None
-        if not self._job.sharing.together:
-            return None
-        root, options = self._binding.root, self._options
-        name = self._elastic.meeting or digest([topology(root), options.seed, self.rank.world])[:16]
-        run = next_run(name, self.rank.rank)
-        self._agreed = self._job.agreement(run, options.timeout, self._site)
-        return self._agreed
-
-    def _warn_if_empty(self) -> None:
-        """Warn that an epoch ended without any batch, unless it was resumed after earlier batches."""
-        own = self._batched and self._options.encode is None  # with ``encode``, units are not the user's batches
-        if own and self._step == self._begun["step"]:
-            _log.warning(
-                "epoch %d has no batch for rank %d of %d: no rows or less than a batch are left, or other ranks got "
-                "them; check the filters, use smaller batches, or last='keep'",
-                self.epoch, self.rank.rank, self.rank.world,
-            )  # fmt: skip
+    def explain(self) -> str:
+        """Describe the current plan and the reasons for it, with the measurements so far."""
+        job, parts = self._epochs.job, self._epochs.parts
+        beyond = job.sharing.warning(self.rank.world) if job.sharing.why else job.reads_beyond()
+        ranks = f"RANKS  {beyond}\n" if beyond else ""
+        order = f"ORDER  {job.describe_order()}\n" if job.binding.any_order else ""
+        notes = (f"NOTE   {note}\n" for note in job.binding.unsteady)
+        counts = (f"COUNTS {reported}\n" for reported in parts.counting.reported)
+        text = "" if parts.options.explainer is None else parts.options.explainer(job.binding.root, job.plans)
+        return "".join([ranks, order, *notes, *counts, text])

@@ -1,27 +1,14 @@
-"""Find the origin of a row of a batch by step and index. Kernels run only if they determine which rows exist."""
+"""Where the rows of a batch come from, and the part of a pipeline that determines it."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
-
-from cedar.core.cursor import Keys
 from cedar.core.errors import RowRef
 from cedar.datasets.base import Read
-from cedar.engine.binding import Binding
-from cedar.engine.delivery.options import Options
-from cedar.engine.delivery.replay import Replays
-from cedar.engine.delivery.state import copied
-from cedar.engine.epoch import Job
-from cedar.engine.metrics import Metrics
-from cedar.engine.plan_control import Plans
 from cedar.operators.expressions import Select
 from cedar.plan import graph
-from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 
@@ -82,51 +69,6 @@ class Location:
         return f"epoch {self.epoch}, rank {self.rank}, step {self.step}, row {self.index}: {self.row}"
 
 
-class Locator:
-    """Finds rows by replaying the row keys of an epoch.
-
-    Args:
-        job: the loader's job.
-        options: the loader's options.
-        skips: whether some operator may drop rows that fail.
-        full: replays complete batches; used if values determine which rows exist.
-    """
-
-    def __init__(self, job: Job, options: Options, skips: bool, full: Replays) -> None:
-        bare = None if skips or job.split_batches else _without_kernels(job.binding.root)
-        self.ran = bare is None
-        self._last: tuple[Any, Keys] | None = None  # cached, since callers often look up several rows of one step
-        self._replays = full
-        if any(n.operator.row_use == "joined" for n in job.binding.nodes):
-            binding = copy.copy(job.binding)
-            binding.parts = True
-            self._replays = Replays(replace(job, binding=binding), options, None)
-        if bare is not None:
-            binding = Binding(bare, None, job.binding.check_env, job.binding.call_in_subprocess)
-            plans = Plans(None, Plan(bare, _without_columns(bare)), binding, Metrics())
-            self._replays = Replays(replace(job, binding=binding, finish=()), options, None, plans)
-
-    def keys(self, epoch: int, begun: dict[str, Any], step: int, rank: int) -> Keys:
-        """Return the keys of the rows of a step, in order."""
-        asked = epoch, copied(begun), step, rank
-        if self._last is None or self._last[0] != asked:
-            rows = self._replays.open(epoch, begun).unit(step, rank).rows
-            self._last = asked, rows.gather().live_keys() if self.ran else rows.keys()
-        return self._last[1]
-
-    def places(self, epoch: int, begun: dict[str, Any], rank: int, row: int) -> Iterator[tuple[int, int, RowRef]]:
-        """Yield step, index and key of each row that ``rank`` receives and whose number in any file is ``row``."""
-        for step, piece in self._replays.open(epoch, begun).all(rank):
-            places, keys = (piece.rows.gather().live_keys() if self.ran else piece.rows.keys()).each()
-            for found in np.flatnonzero(keys.row == row).tolist():
-                i = int(places[found])
-                yield (step, i, keys.ref(found)) if piece.batch else (step + i, 0, keys.ref(found))
-
-    def close(self) -> None:
-        """Close the open replays."""
-        self._replays.close()
-
-
 def path(root: Node, ordinal: int) -> Iterator[Node]:
     """Yield the nodes on the way from source ``ordinal`` to the root."""
     on = {id(graph.sources(root)[ordinal])}
@@ -136,7 +78,7 @@ def path(root: Node, ordinal: int) -> Iterator[Node]:
             yield node
 
 
-def _without_kernels(root: Node) -> Node | None:
+def without_kernels(root: Node) -> Node | None:
     """Return the pipeline without operators that only change values; None if values determine which rows exist."""
     for node in graph.walk(root):
         effects = node.effects
@@ -153,7 +95,7 @@ def _without_kernels(root: Node) -> Node | None:
     return graph.replace(root, without)
 
 
-def _without_columns(root: Node) -> Node:
+def without_columns(root: Node) -> Node:
     """Return a plan's graph whose scans read no columns."""
     done: dict[int, Node] = {}
     for node in graph.walk(root):

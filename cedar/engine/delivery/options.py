@@ -15,7 +15,10 @@ from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
 from cedar.engine.plan_control import Plans
+from cedar.engine.runner import Runner
 from cedar.engine.uncounted import counted_if_read
+from cedar.executors.choose import executor_after_fork
+from cedar.executors.recovery import Deaths, Patience
 from cedar.operators.kernel import BlockKernel
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
@@ -79,6 +82,10 @@ class Options:
     encode: BlockKernel | None = None  # kernel that tasks run on each batch, and whose result is delivered
     observer: Observer | None = None
     words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # returns labels for display
+
+    def runner(self, deaths: Deaths, **more: Any) -> Runner:
+        """Create a runner of tasks on the executor that the user chose."""
+        return Runner(*executor_after_fork(self.executor, self.workers), deaths, Patience(self.timeout), **more)
 
 
 def checked(options: Options, site: Site | None) -> Options:

@@ -13,6 +13,7 @@ from typing import Any
 from cedar.core.errors import PipelineError, Site
 from cedar.core.stream import Piece
 from cedar.engine.delivery.options import Options
+from cedar.engine.delivery.position import Position
 from cedar.engine.delivery.state import copied
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
@@ -20,7 +21,6 @@ from cedar.engine.nodes import last_mode
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.executors.choose import executor_after_fork
-from cedar.executors.recovery import Patience
 from cedar.plan.data import Plan
 
 _OPEN = 4  # number of flows to keep open, so that consecutive steps can be read without seeking
@@ -33,24 +33,20 @@ class Replay:
         job: the job whose units are recomputed.
         epoch: the loader's epoch.
         begun: the position from which the epoch's steps count: {"step", "data", "open"}.
-        steps: the epoch's fixed number of steps, or None.
         site: the user's line, for errors.
         runner: runs the tasks; the replay closes it.
     """
 
-    def __init__(
-        self, job: Job, epoch: int, begun: dict[str, Any], steps: int | None, site: Site | None, runner: Runner
-    ) -> None:
+    def __init__(self, job: Job, epoch: int, begun: dict[str, Any], site: Site | None, runner: Runner) -> None:
         self.epoch = epoch
         self.begun = begun
         self.runner = runner
         self._job = job
-        self._steps = steps
+        self._steps = job.steps
         self.site = site
         self._committed = -1
-        self._flows: dict[
-            int, tuple[int, Piece | None, Iterator[Piece]]
-        ] = {}  # by rank: (next step, the piece that contains it, later pieces)
+        # By rank: (next step, the piece that contains it, later pieces).
+        self._flows: dict[int, tuple[int, Piece | None, Iterator[Piece]]] = {}
 
     def commit(self, step: int) -> None:
         """Declare steps up to ``step`` as final, so that they cannot be read again."""
@@ -198,26 +194,22 @@ class Replays:
         self._options = options
         self._site = site
 
-    def open(self, epoch: int, begun: dict[str, Any]) -> Replay:
-        """Return the replay of an epoch whose steps count from ``begun``."""
+    def open(self, position: Position) -> Replay:
+        """Return the replay of the epoch of a position."""
         if self._pid != os.getpid():  # in a forked child, open flows belong to the parent and must not be closed
             _replays_of_parent.append(self._current)
             self._current, self._pid = None, os.getpid()
         current = self._current
-        if current is None or current.epoch != epoch or current.begun != begun:
+        if current is None or current.epoch != position.epoch or current.begun != position.begun:
             self.close()
-            steps, runner = self._options.steps, self._runner()
-            current = self._current = Replay(self._job, epoch, copied(begun), steps, self._site, runner)
+            begun = copied(position.begun)
+            current = self._current = Replay(self._job, position.epoch, begun, self._site, self._runner())
         return current
 
     def _runner(self) -> Runner:
-        executor, workers = executor_after_fork(self._options.executor, self._options.workers)
+        executor, _ = executor_after_fork(self._options.executor, None)
         here = executor in ("auto", "inline", "threads") or isinstance(executor, ThreadPoolExecutor)
-        return (
-            Runner("inline", 1)
-            if here
-            else Runner(executor, workers, self._job.metrics.deaths, Patience(self._options.timeout))
-        )
+        return Runner("inline", 1) if here else self._options.runner(self._job.metrics.deaths)
 
     def close(self) -> None:
         """Close the current replay."""

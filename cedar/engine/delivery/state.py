@@ -22,6 +22,8 @@ from cedar.datasets.files_io import marks_of
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.snapshots import SnapshotSource
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
+from cedar.engine.binding import Binding
+from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.delivery.state_pack import PACKED, packed, unpacked
 from cedar.engine.streams.deal import EVERYTHING
@@ -99,11 +101,12 @@ class Identity:
     listings: list[str | None] = field(default_factory=list, compare=False, repr=False)  # see ``listing_text``
 
     @staticmethod
-    def of(
-        root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False, counts: str | None = None,
-        any_order: bool = False,
-    ) -> Identity:  # fmt: skip
-        """Return the identity of a pipeline; ``settled``: filters determine which splits exist."""
+    def of(binding: Binding, options: Options) -> Identity:
+        """Return the identity of a pipeline and the options that its states depend on."""
+        root, listed = binding.root, binding.listed
+        settled = any(map(listed.filters, binding.sources))  # filters determine which splits exist
+        counted = [rows for source in binding.sources if (rows := listed.rows(source)) is not None]
+        counts = graph.digest([each.rows.tolist() for each in counted]) if counted else None
         reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
         digests = [graph.digest(operator.parameters()) for operator in reads]
         sources = [operator.source for operator in reads]
@@ -122,22 +125,11 @@ class Identity:
         made = graph.topology(root)
         made = graph.digest([made, _SETTLED]) if settled else made
         made = graph.digest([made, _COUNTED]) if counts is not None else made
+        listings = listings if sum(len(each or "") for each in listings) <= _MAX_LISTING_CHARS else []
         return Identity(
-            made,
-            digests,
-            graph.code_digest(root),
-            seed,
-            split_batches,
-            steps,
-            _operators(root),
-            marks,
-            counts,
-            any_order,
-            snapshots_of(root),
-            len(reads),
-            files,
-            listings if sum(len(each or "") for each in listings) <= _MAX_LISTING_CHARS else [],
-        )
+            made, digests, graph.code_digest(root), options.seed, options.split_batches, options.steps,
+            _operators(root), marks, counts, binding.any_order, snapshots_of(root), len(reads), files, listings,
+        )  # fmt: skip
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
         """Raise ResumeError if a state does not match; warn if only code changed."""
@@ -187,7 +179,7 @@ class Identity:
             warnings.warn(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the "
                 "position stays the same, and the rest of the epoch uses the new code",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _check_sources(self, state: dict[str, Any], site: Site | None) -> None:

@@ -13,6 +13,7 @@ from cedar.core.columns import writeable
 from cedar.core.errors import CedarError
 from cedar.core.stream import Count
 from cedar.engine.account import DeliveryCounter
+from cedar.engine.delivery.device import Mover, make_mover
 from cedar.engine.delivery.formats import in_form
 from cedar.engine.delivery.options import Options
 from cedar.engine.epoch import DataEpoch
@@ -89,6 +90,17 @@ class Units:
         columns = block.columns if runner.local else self.columns(block, runner)
         self.account.grouped(columns)
         return in_form(columns, self.options.format)
+
+    def mover(self) -> Mover | None:
+        """Return what copies batches to the device; None if units stay in this process's memory."""
+        return make_mover(self.options.device) if self.batched else None
+
+    def again(self, block: Block, runner: Runner) -> Any:
+        """Return a unit that was computed again as the caller receives it; None if its only row was skipped."""
+        mover = self.mover()
+        if mover is None:
+            return self.value(block, runner) if self.batched else next(block.rows(), None)
+        return in_form(mover.end(mover.begin(self.columns(block, runner))), self.options.format)
 
     def columns(self, block: Block, runner: Runner) -> dict[str, Any]:
         """Return the columns of a batch in the loader's format. Updates no counters, so it may run in any thread."""

@@ -217,7 +217,7 @@ def test_a_plan_that_moves_the_filter_delivers_the_same(data: Path, filtered: An
     assert sorted(batch for loader in whole for batch in ids(loader)) == sorted(one)
     for above in ("shuffle", "batch"):
         with pytest.raises(PlanError):
-            exact(p)._binding.lowered(moved(p, above).root)
+            exact(p)._epochs.job.binding.lowered(moved(p, above).root)
         assert ids(exact(p, plan=moved(p, above))) == one  # as written
 
 

@@ -1,11 +1,7 @@
-"""The loader: its arguments, its life cycle, and what it delivers."""
+"""The loader: its arguments, its length, and what it delivers."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-import time
 from typing import Any
 
 import numpy as np
@@ -14,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
-from cedar import PipelineError
-from cedar.operators.kernel import Instances
-from tests.engine.delivery.few_rows import rows, xs
+from tests.engine.delivery.few_rows import rows
+from tests.engine.failing import fails_on
 from tests.toy_runs import run
 
 # ---- what is delivered ---------------------------------------------------------------------------------------------
@@ -31,6 +26,39 @@ def test_tensors_move_to_the_device() -> None:
 # ---- length ----------------------------------------------------------------------------------------------------------
 
 
+def test_rows_that_may_be_skipped_have_no_length():
+    loader = cedar.from_items([{"x": i} for i in range(5)]).map(fails_on(1), "x", on_error=cedar.Skip()).loader()
+    with pytest.raises(TypeError):
+        len(loader)
+    with pytest.raises(cedar.PipelineError, match="use batch"):
+        loader.read(0)
+
+
+def test_length_is_exact_where_metadata_and_operators_allow() -> None:
+    assert len(rows().loader()) == 20
+    assert len(rows().batch(6).loader()) == 4
+    assert len(rows().batch(6, last="keep").loader()) == 4
+    assert [len(rows().batch(2, last="keep").loader(rank=r, world=3)) for r in range(3)] == [4, 3, 3]
+    assert [len(rows().batch(2).loader(rank=r, world=3)) for r in range(3)] == [3, 3, 3]
+    assert [len(rows().batch(2, last="pad").loader(rank=r, world=3)) for r in range(3)] == [4, 4, 4]
+    assert len(rows().batch(6).loader(rank=1, world=3, split_batches=True)) == 3
+    assert len(rows().map(str, "x").with_columns(y=cedar.col("x")).repeat(2).take(33).loader()) == 33
+    assert len(rows().filter(cedar.col("x") > 3).batch(2).loader(steps=7)) == 7
+    for p in (rows().shuffle().repeat(2).batch(3, last="keep"), rows().skip(3), cedar.concat(rows(), rows(3))):
+        for world in (1, 2):
+            for rank in range(world):
+                loader = p.loader(rank=rank, world=world)
+                assert len(loader) == len(list(loader))
+
+
+def test_length_is_a_type_error_where_only_a_run_can_tell() -> None:
+    for p in (rows().filter(cedar.col("x") > 3), rows().flat_map(range, "x"), rows().repeat()):
+        with pytest.raises(TypeError, match="steps="):
+            len(p.loader())
+    with pytest.raises(TypeError):
+        len(rows().map(str, "x", on_error=cedar.Skip(refill=True)).batch(2).loader())
+
+
 def test_an_endless_pipeline_runs_with_steps_or_a_break() -> None:
     p = rows(3).shuffle().repeat().batch(2)
     assert len(run(p.loader(steps=9))[0]) == 9
@@ -39,112 +67,6 @@ def test_an_endless_pipeline_runs_with_steps_or_a_break() -> None:
     loader.load_state_dict(state)
     more, _ = run(loader, 4)
     assert head + more == run(p.loader(), 9)[0]
-
-
-# ---- life cycle ------------------------------------------------------------------------------------------------------
-
-
-def test_a_second_loop_supersedes_the_first() -> None:
-    loader = rows().batch(5).loader()
-    first = iter(loader)
-    next(first)
-    assert xs(list(loader)) == xs(list(rows().batch(5).loader()))
-    with pytest.raises(PipelineError, match="superseded"):
-        next(first)
-    second = iter(loader)
-    next(second)
-    loader.load_state_dict(loader.state_dict())
-    with pytest.raises(PipelineError, match="superseded: .* a state was loaded"):
-        next(second)
-
-
-def test_a_signal_while_a_constructor_is_waited_for_loses_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = rows().batch(2)
-    expected, at = xs(list(p.loader())), iter(range(100))
-
-    def interrupted(_: Any) -> None:
-        if next(at) == 3:
-            raise KeyboardInterrupt  # as a handler does, while another thread makes an instance of a class
-
-    got: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(Instances, "leave", interrupted)
-        loader = p.loader()
-        with pytest.raises(KeyboardInterrupt):
-            for batch in loader:
-                got += xs([batch])
-    state = loader.state_dict()
-    assert (len(got), state["step"]) == (3, 3)
-    again = p.loader()
-    again.load_state_dict(state)
-    assert got + xs(list(again)) == expected
-
-
-class Slow:
-    """Loading it takes a while."""
-
-    def __init__(self) -> None:
-        time.sleep(0.3)
-
-    def __call__(self, x: int) -> int:
-        time.sleep(0.01)
-        return x
-
-
-def test_an_iteration_that_ends_as_garbage_ends_nothing_of_the_next_one() -> None:
-    loader = cedar.from_items([{"x": i} for i in range(200)]).map(Slow, "x", dtype=int).batch(10).loader(workers=6)
-
-    def train() -> None:
-        held = iter(loader)
-        next(held)
-        raise RuntimeError("of the user's step")
-
-    failed: RuntimeError | None = None
-    try:
-        train()
-    except RuntimeError as error:
-        failed = error  # holds the frame, and with it the iterator
-    got = []
-    for batch in loader:
-        got += batch["x"].tolist()
-        if failed is not None:
-            time.sleep(0.05)  # the threads of this loop make instances, or wait for one
-            failed = None
-    assert got == list(range(200))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("device", [None, "meta"])
-def test_a_forked_child_ends_nothing_of_the_parents(device: Any) -> None:
-    script = textwrap.dedent(f"""
-        import faulthandler, os, sys, threading, cedar
-        p = cedar.from_items([{{"x": i}} for i in range(4000)]).map(lambda x: x, "x", dtype=int).batch(10)
-        loader = p.loader(executor="threads", workers=2, device={device!r}, format="torch")
-        loop = iter(loader)
-        next(loop)
-        loader.read(0)
-        pools = [runner.executor for runner in (loader._runner, loader._replays._current.runner)]
-        locks = [pool.inner._shutdown_lock for pool in pools if hasattr(pool, "inner")]
-        for lock in [*locks, loader._job.instances._lock]:  # as another thread may hold them at the fork
-            threading.Thread(target=lock.acquire).start()
-        if child := os.fork():
-            os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        faulthandler.dump_traceback_later(20, exit=True)
-        try:
-            next(loop)
-        except cedar.CedarError as error:
-            assert "was forked" in str(error), error
-        else:
-            os._exit(3)
-        loop.close()
-        loader.close()
-        again = p.loader(executor="inline", format="torch")
-        assert len(list(again)) == 400
-        assert len(loader.read(1)["x"]) == 10
-        os._exit(0)
-    """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_a_second_loader_of_a_pipeline_takes_fewer_calls_to_its_first_batch(clic
     needed = []
     for _ in range(3):  # a task that waits for a core is asked why
         with clicks.loader(executor="inline") as second:
-            plans = second._plans
+            plans = second._epochs.job.plans
             plans.settings = replace(plans.settings, poll=math.inf)  # how often plans are compared depends on time
             batches = iter(second)
             needed.append(calls(lambda: next(batches)))  # noqa: B023 - called here

@@ -102,4 +102,4 @@ def test_what_a_split_took_is_counted_whoever_has_its_rows_already(last: Any) ->
     with cedar.from_source(source).batch(100, last=last).loader(executor="threads", workers=1, plan="off") as loader:
         assert len(list(loader)) == 2
         assert loader.report().rows == 200
-        assert loader._metrics.rows_entered == 200
+        assert loader._epochs.job.metrics.rows_entered == 200

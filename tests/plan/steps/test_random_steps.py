@@ -53,8 +53,8 @@ def test_random_steps_change_no_row(seed: int, skips: bool) -> None:
             why = check_effects(Binding(pipeline.node, policy, Env()), plan)
             assert why is None, (why, steps)
         loader = pipeline.loader(plan=plan, executor="inline", on_error=policy, format="arrow")
-        loader._plans.first_rows._strict = False
-        loader._plans._admitted = True  # nothing but its steps says that it is right
+        loader._epochs.job.plans.first_rows._strict = False
+        loader._epochs.job.plans._admitted = True  # nothing but its steps says that it is right
         found = outcome(loader)
         whole = (
             min(len(found.units), len(written.units)) if written.error else max(len(found.units), len(written.units))

@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 
 from cedar import PipelineError
-from tests.engine.delivery.few_rows import in_batches, rows, xs
+from tests.engine.delivery.few_rows import rows, xs
 from tests.toy_runs import saved
-
-
-def test_a_state_before_the_first_batch_stands_where_the_run_does():
-    loader = in_batches(10).loader(steps=2, epoch=1)
-    state, again = loader.state_dict(), loader.read(0)["x"].tolist()
-    ran = xs(loader)
-    assert ran[0] == again
-    resumed = in_batches(10).loader(steps=2, epoch=1)
-    resumed.load_state_dict(state)
-    assert xs(resumed) == ran
 
 
 def test_a_break_restarts_the_epoch_a_loaded_state_goes_on() -> None:
@@ -41,21 +31,6 @@ def test_a_break_restarts_the_epoch_a_loaded_state_goes_on() -> None:
     for _ in loader:
         break
     assert xs(list(loader)) == whole, "a break after a resume starts the whole epoch again"
-
-
-def test_a_state_can_be_asked_for_in_the_loop_and_later() -> None:
-    p = rows().batch(5)
-    loader = p.loader()
-    states = [saved(loader)]
-    for _ in loader:
-        states.append(saved(loader))
-        assert saved(loader) == states[-1]
-    states.append(saved(loader))
-    assert [(s["epoch"], s["step"]) for s in states] == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]
-    for number, state in enumerate(states[:-1]):
-        again = p.loader()
-        again.load_state_dict(state)
-        assert len(list(again)) == (4 - number or 4), "after the last batch, the next epoch"
 
 
 @pytest.mark.parametrize("steps", [None, 4])

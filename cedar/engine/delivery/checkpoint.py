@@ -1,0 +1,159 @@
+"""Save a loader's position as a state, and continue from the states of one or more ranks."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cedar.core.errors import ResumeError, Site, SourceError
+from cedar.core.ranks import Rank
+from cedar.datasets.as_saved import Saved, as_saved
+from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
+from cedar.engine.compiler import min_run_units
+from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.delivery.mixtures import apply_saved_weights, saved_weights
+from cedar.engine.delivery.parts import Parts
+from cedar.engine.delivery.state import VERSION, at_snapshots, check_snapshots, choose, copied, seal, validated
+from cedar.engine.delivery.units import units_left
+from cedar.engine.epoch import DataEpoch
+from cedar.engine.nodes import last_mode
+from cedar.engine.runner import Runner
+from cedar.operators.base import StreamOperator
+from cedar.operators.batch import Batch
+from cedar.plan import graph
+from cedar.plan.graph import Node
+
+_log = logging.getLogger("cedar")
+
+
+def saved_state(epochs: Epochs) -> dict[str, Any]:
+    """Return the state after the last unit received; see ``Loader.state_dict``."""
+    epochs.place()
+    position, job, identity = epochs.position, epochs.job, epochs.parts.identity
+    budgets, numeric = epochs.parts.account.budgets, job.binding.numeric
+    return seal(
+        {
+            "cedar": VERSION, "pipeline": identity.pipeline, "sources": identity.sources, "files": identity.marks,
+            "code": identity.code, "operators": identity.operators,
+            "seed": identity.seed, "split_batches": identity.split_batches, "steps": identity.steps,
+            "epoch": position.epoch, "step": position.step, "rank": job.rank.rank, "world": job.rank.world,
+            "data": position.data, "open": position.opened(), "begun": copied(position.begun),
+            "skipped": dict(budgets.counts), "seen": budgets.seen,
+            "numeric": None if numeric is None else numeric.to_json(),
+        }
+        | ({} if identity.counts is None else {"counts": identity.counts})
+        | ({"order": "any"} if identity.any_order else {})
+        | saved_weights(epochs)
+        | ({"listings": identity.listings} if any(identity.listings) else {})
+        | ({"snapshots": identity.snapshots} if identity.snapshots else {})
+    )  # fmt: skip
+
+
+def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
+    """Move to the position of a state, or of a list of states; see ``Loader.load_state_dict``."""
+    states = [validated(s, site) for s in (state if isinstance(state, (list, tuple)) else [state])]
+    if not states:
+        raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
+    _read_snapshots(epochs, states[0].get("snapshots", []), site)
+    _read_files_as_saved(epochs, states[0], site)
+    parts = epochs.parts
+    for saved in states:
+        parts.identity.check(saved, site)
+    chunk = partial(min_run_units, parts.job.binding)
+    chosen = choose(states, parts.job.rank.rank, parts.job.rank.world, chunk, parts.drifts, site)
+    parts.stop()
+    epochs.move_to(chosen)
+    _check_missing_files(epochs, site)
+    apply_saved_weights(epochs, chosen, site)
+    front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
+    if front["step"] and front["epoch"] == epochs.position.epoch:
+        over = _epoch_is_over(parts, front, front["rank"] if len(states) == front["world"] else 0)
+        if over:
+            epochs.skip_rest()
+            epochs.position.ended, epochs.position.resumed = chosen, True
+        # Only in these cases does a rank that has no more batches know that no other rank has any.
+        alone, sharing = parts.job.rank.world == 1 or parts.job.split_batches, parts.job.sharing
+        ends_together = sharing.together or (not sharing.lanes and last_mode(parts.job.binding.root) != "keep")
+        epochs.position.continue_if_over = over is None and (alone or ends_together)
+
+
+def _epoch_is_over(parts: Parts, state: dict[str, Any], rank: int) -> bool | None:
+    """Whether ``rank`` has finished the epoch after the state's number of steps; None if only a run can show it.
+
+    Rank 0 has the most steps of all ranks, so if rank 0 has finished, all ranks have.
+    """
+    if parts.job.steps is not None:
+        return bool(state["step"] >= parts.job.steps)
+    job = replace(parts.job, rank=Rank(rank, state["world"], "the state"), counts={})
+    units = units_left(DataEpoch(job, Runner("inline", 1), state["data"], state["open"].get(str(state["data"]))))
+    return None if units is None or (units > 0 and parts.may_skip_units) else units <= 0
+
+
+def _read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:
+    """If files changed since the state was saved, use the file list and splits that the state recorded."""
+    epochs.read_current_files()
+    epochs.file_changes = []
+    root, own = epochs.job.binding.root, epochs.parts.identity.sources
+    listings, sources = state.get("listings") or [], graph.sources(root)
+    if not len(listings) == len(sources) == len(own) == len(state["sources"]):
+        return
+    made: dict[int, Node] = {}
+    counted = epochs.job.streams(Runner("inline", 1), 0, [], dry=True)[1].source.count is not None
+    try:
+        for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
+            source = graph.source_of(node)
+            changed = own[number] != state["sources"][number] and listing is not None
+            if changed and isinstance(source, FileSource):
+                other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
+                made[id(node)] = replace(node, operator=Read(other))
+                epochs.file_changes += said
+    except (SourceError, ValueError) as error:
+        what = error.what if isinstance(error, SourceError) else f"the state is damaged: {error}"
+        fix = error.fix if isinstance(error, SourceError) else "use an earlier checkpoint"
+        raise ResumeError(what, site=site, done="nothing was loaded", fix=fix) from error
+    if made:
+        options = epochs.parts.options
+        epochs.current_files = root, options
+        # Plans were made for the current files.
+        epochs.compile(graph.replace(root, lambda node: made.get(id(node))), replace(options, planner=None, plan=None))
+        for each in epochs.file_changes:
+            _log.warning("%s", each)
+
+
+def _check_missing_files(epochs: Epochs, site: Site | None) -> None:
+    """Raise ResumeError if a file that is now missing was partly delivered, so its remaining rows are unknown."""
+    job = epochs.job
+    gone = [source for read in job.binding.sources if (source := read.operator.source).__dict__.get("gone")]  # type: ignore[attr-defined]
+    looks = gone and not _in_order(job.binding.root)  # in order, all rows before the position were delivered
+    try:
+        for number, entry in epochs.position.open.items() if looks else ():
+            DataEpoch(job, Runner("inline", 1), int(number), copied(entry)).check_position()
+    except ResumeError as error:
+        epochs.read_current_files()
+        error.site, error.done = site, "nothing was loaded"
+        error.fix = f"restore it, or give up the rest of the epoch: set_epoch({epochs.position.epoch + 1})"
+        raise
+    for source in gone:
+        del source.__dict__["gone"]  # from now on, positions refer only to existing files
+
+
+def _in_order(root: Node) -> bool:
+    """Whether rows are delivered in the order of reading, row by row or batched by the last stream operator."""
+    nodes = [node for node in graph.walk(root) if node.inputs]
+    streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
+    holding = [each for each in streams if not (each.preserves_windows or each.row_use in ("repeated", "some"))]
+    alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
+    return alone and (not holding or (isinstance(streams[-1], Batch) and holding == [streams[-1]]))
+
+
+def _read_snapshots(epochs: Epochs, snapshots: list[int | None], site: Site | None) -> None:
+    """Read the table snapshots that a state names, if the pipeline reads the latest snapshots."""
+    current, options = epochs.job.binding.root, epochs.parts.options
+    root = at_snapshots(current, snapshots)
+    if root is not current and not epochs.used and options.plan is None:
+        planner = None if options.plan_for is None else options.plan_for(root)
+        epochs.compile(root, replace(options, planner=planner))
+    check_snapshots(epochs.job.binding.root, snapshots, site)

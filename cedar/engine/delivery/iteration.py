@@ -1,0 +1,153 @@
+"""Iterate over one epoch of a loader: run its tasks, deliver their results, and move to the next epoch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Generator, Iterator
+from typing import Any, cast
+
+from cedar.core import forks
+from cedar.core.errors import CedarError, PipelineError, WorkerError
+from cedar.engine.account import ROWS_PER_TIMING, OwnTime
+from cedar.engine.delivery.device_prefetch import deliver
+from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.delivery.parts import Parts, Run
+from cedar.engine.epoch import DataEpoch
+
+_log = logging.getLogger("cedar")
+
+
+def iterate(epochs: Epochs, _loader: object = None) -> Iterator[Any]:
+    """Yield the units of the current epoch from the current position on, then move to the next epoch.
+
+    Args:
+        _loader: referenced until the iteration ends, since its observers end when it is garbage-collected.
+    """
+    getpid = os.getpid  # ``os`` may be gone at interpreter exit
+    epochs.parts.stop()
+    if epochs.position.started:
+        epochs.restart()
+    epochs.leave_saved_files()
+    parts, position, job = epochs.parts, epochs.position, epochs.parts.job
+    epochs.used = position.started = True
+    position.resumed, position.ended = False, None
+    passes, position.continue_if_over = position.continue_if_over, False
+    run = parts.begin_run()
+    clock, batches_before = job.metrics.time, job.metrics.batches
+    clock.begin(time.perf_counter(), run.runner.lanes)
+    own = OwnTime(job.metrics, 1 if parts.units.batched or parts.options.as_blocks else ROWS_PER_TIMING)
+    units = _deliver(epochs, run, passes)
+    run.holding.__enter__()
+    try:
+        job.instances.enter()
+        own.enter()
+        epochs.place(run.runner)
+        epochs.elastic.publish_beginning(epochs)
+        for value in units:
+            own.leave()
+            clock.give(time.perf_counter())
+            yield value
+            if run.stopped or os.getpid() != parts.pid:
+                raise _ended(parts)
+            clock.ask(time.perf_counter())
+            job.instances.enter()
+            own.enter()
+        own.leave()
+        clock.give(time.perf_counter())
+    except Exception as error:  # GeneratorExit is excluded, since names may be gone at interpreter exit
+        if isinstance(error, CedarError):
+            raise parts.account.locate(error)  # noqa: B904 - the same error
+        raise
+    finally:
+        if getpid() == parts.pid:  # a forked child must not stop the parent's threads, whose locks may be held
+            if not run.stopped:  # otherwise a later iteration may already use the instances
+                job.instances.end()
+            units.close()
+            run.stop()
+            run.holding.__exit__(None, None, None)
+    passes = epochs.position.continue_if_over
+    if job.metrics.batches == batches_before and not passes:
+        _warn_if_empty(epochs)
+    epochs.begin_next()
+    if passes:  # the loaded state turned out to be after this epoch's last batch
+        yield from iterate(epochs)
+
+
+def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
+    """Yield the units of the epoch. With ``passes``, the next epoch follows if this one has none."""
+    parts, position, steps, idle = epochs.parts, epochs.position, epochs.parts.options.steps, 0
+    while steps is None or position.step < steps:
+        number, job = position.data, parts.job
+        parts.account.epoch = number
+        run.agreement = job.agreement(epochs.elastic.meeting, parts.options.timeout, parts.site)
+        entry = position.open.get(str(number))
+        if entry is None and parts.scheduled:
+            entry = DataEpoch(job, run.runner, number, None).entry()
+            entry |= {"left": {}, "since": position.earlier_steps + position.step}
+            position.open[str(number)] = entry
+        data, values = deliver(job, run.runner, number, entry, parts.units, steps is None, run.agreement)
+        position.live = run.data = data
+        for value in values:
+            position.step += 1
+            idle, passes = 0, False
+            yield value
+            if epochs.position is not position:
+                break
+            if steps is not None and position.step >= steps:
+                return
+        if epochs.position is not position:  # ranks or weights changed, so drop batches that were computed ahead
+            position = epochs.position
+            position.started, position.resumed = True, False
+            data.leave()
+            cast("Generator[Any]", values).close()
+            continue
+        epochs.close(data)
+        if steps is None:
+            if passes and epochs.current_files is not None:  # the next epoch must use the current file list
+                position.continue_if_over = True
+            if not passes or position.continue_if_over:
+                return
+            passes = False  # this run showed that the state was after the last batch, so start the next epoch
+            epochs.begin_next()
+            position = epochs.position
+            position.started = True
+            continue
+        idle += 1
+        if idle > job.rank.world:  # after that many passes, this rank has read every lane
+            raise PipelineError(
+                f"steps={steps}: one pass over the data has no batch for rank {job.rank.rank}",
+                site=parts.site,
+                fix="check with p.count() whether filters leave any rows; if they do, "
+                'use smaller batches, last="keep", or more splits than ranks',
+            )
+        position.data += 1
+
+
+def _ended(parts: Parts) -> CedarError:
+    """Return the error of an iteration that cannot continue."""
+    if os.getpid() != parts.pid:
+        return WorkerError(
+            "this process was forked during the iteration, whose threads and workers belong to the parent",
+            site=parts.site,
+            done="no row was delivered here; the parent continues",
+            fix=f"iterate the loader again in this process, or {forks.START}",
+        )
+    return PipelineError(
+        "this iteration was superseded: the loader was closed or iterated again, or a state was loaded or an epoch set",
+        site=parts.site,
+        fix="a loader supports one iteration at a time; create another loader",
+    )
+
+
+def _warn_if_empty(epochs: Epochs) -> None:
+    """Warn that an epoch ended without any batch, unless it was resumed after earlier batches."""
+    parts, position, rank = epochs.parts, epochs.position, epochs.job.rank
+    own = parts.units.batched and parts.options.encode is None  # with ``encode``, units are not the user's batches
+    if own and position.step == position.begun["step"]:
+        _log.warning(
+            "epoch %d has no batch for rank %d of %d: no rows or less than a batch are left, or other ranks got "
+            "them; check the filters, use smaller batches, or last='keep'",
+            position.epoch, rank.rank, rank.world,
+        )  # fmt: skip
