@@ -20,7 +20,6 @@ from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.groups.column import GroupColumn, plain
-from cedar.core.groups.encode import list_offsets
 from cedar.core.jagged import JaggedTensor
 
 RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
@@ -236,7 +235,10 @@ def _convert_structs(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: C
 def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
     if array.null_count:
         raise origin.null_error(array, origin.call_code("fill_null([])"), "null lists")
-    bounds, values = list_offsets(array), array.values
+    offsets, values = array.offsets, array.values
+    if offsets.type != pa.int64():
+        offsets = offsets.cast(pa.int64())
+    bounds = numbers(offsets)
     start, stop = int(bounds[0]), int(bounds[-1])
     if start or stop != len(values):
         values = values.slice(start, stop - start)
@@ -247,7 +249,9 @@ def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Cal
     else:
         inner = origin.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1, "list")
         items = _converter(values.type)(values, inner, leaf, share)
-    return JaggedTensor(items, bounds if share is numbers else share(from_numbers(bounds)))
+    if share is numbers:
+        return JaggedTensor(items, bounds)
+    return JaggedTensor(items, share(from_numbers(bounds) if start else offsets))
 
 
 def _convert_fixed_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:

@@ -149,8 +149,7 @@ class BaseSource(ABC):
     def read(self, split: Split) -> Iterator[Chunk]:
         """Yield the rows of a split."""
 
-    @property
-    def reads_rows(self) -> bool:
+    def reads_rows(self, split: Split) -> bool:
         """Return whether ``read_rows`` takes less time than ``read``."""
         return False
 

@@ -31,7 +31,7 @@ from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
 from cedar.datasets.listing import File, Listing, Paths, as_flag, as_names, as_paths, as_types, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
-from cedar.datasets.parquet_lists.reader import ListLeaf, list_leaves, read_lists
+from cedar.datasets.parquet_lists.reader import ListLeaf, are_read, list_leaves, read_lists
 from cedar.datasets.parquet_schema import Types, check_microseconds, check_same, decoded_bytes, is_int96, types_of
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.split_table import Numbers, SplitTable
@@ -170,9 +170,9 @@ class ParquetSource(FileSource):
     def read_rows(self, split: Split, wanted: Index) -> Iterator[Chunk]:
         return self._read(split, wanted)
 
-    @property
-    def reads_rows(self) -> bool:
-        return any(self._lists)
+    def reads_rows(self, split: Split) -> bool:
+        columns = self._lists[self._footers.kinds[split.file]]
+        return bool(columns) and are_read(self._footers[split.file].row_group(split.part), columns)
 
     def _read(self, split: Split, wanted: Index | None) -> Iterator[Chunk]:
         file, footer = self.listing[split.file], self._footers[split.file]
@@ -185,7 +185,9 @@ class ParquetSource(FileSource):
         with reading(file.url, f"row group {split.part}"):
             columns = self._lists_read(split, wanted)
             others = [leaf for leaf in leaves if _column_name(footer, leaf) not in columns] if columns else leaves
-            rest = _read_group(file, footer, split.part, others, self.verify)
+            rest = _read_group(
+                file, footer, split.part, others, self.verify, self._int96[self._footers.kinds[split.file]]
+            )
             columns |= rest if wanted is None else take_each(rest, wanted)
             for name, column in columns.items():
                 if len(column) != rows:
@@ -213,9 +215,9 @@ class ParquetSource(FileSource):
 
     def _lists_read(self, split: Split, wanted: Index | None) -> dict[str, Column]:
         """Return the columns of lists that need not be read by Arrow."""
-        file, columns = self.listing[split.file], self._lists[self._footers.kinds[split.file]]
-        if not columns:
+        if not self.reads_rows(split):
             return {}
+        file, columns = self.listing[split.file], self._lists[self._footers.kinds[split.file]]
         group = self._footers[split.file].row_group(split.part)
         keep = np.ones(group.num_rows, np.uint8)
         if wanted is not None:
@@ -225,6 +227,16 @@ class ParquetSource(FileSource):
         found = read_lists(file.path, group, columns, keep)
         check_unchanged(file)
         return dict(found)
+
+    @once
+    def _int96(self) -> list[frozenset[int]]:
+        """Return for each schema the leaves to read of columns that contain INT96 timestamps."""
+        found = []
+        for number, leaves in zip(self._footers.firsts, self._stored[1], strict=True):
+            footer = self._footers[number]
+            names = {_column_name(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
+            found.append(frozenset(leaf for leaf in leaves if _column_name(footer, leaf) in names))
+        return found
 
     @once
     def _lists(self) -> list[dict[str, ListLeaf]]:
@@ -366,7 +378,9 @@ def read_parquet(
     return ParquetSource(as_paths(paths, "read_parquet"), chosen, flag, manifest=where, declared=types)
 
 
-def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: bool) -> dict[str, Column]:
+def _read_group(
+    file: File, footer: Any, part: int, leaves: list[int], verify: bool, int96: frozenset[int]
+) -> dict[str, Column]:
     if not leaves:
         return {}
     check_unchanged(file)
@@ -386,10 +400,9 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
                 table = opened.reader.read_row_group(part, column_indices=leaves, use_threads=False)
             return as_columns(dict(zip(table.column_names, table.columns, strict=True)))
 
-        int96 = {_column_name(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
         for run in _runs(footer, part, leaves):
             columns |= read(run, "us")
-            if int96 and (int96_leaves := [leaf for leaf in run if _column_name(footer, leaf) in int96]):
+            if int96 and (int96_leaves := [leaf for leaf in run if leaf in int96]):
                 for name, column in read(int96_leaves, "ns").items():
                     check_microseconds(name, columns[name], column, file)
     if file.remote is None:  # check that the file was not replaced while pyarrow read it

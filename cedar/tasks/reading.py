@@ -80,10 +80,9 @@ class Reader:
             timing.rows_read += block.slots
             yield block
 
-    @property
-    def reads_rows(self) -> bool:
-        """Whether ``columns_of_rows`` saves time."""
-        return self.source.reads_rows and not self.source.tolerant
+    def reads_rows(self, split: Split) -> bool:
+        """Return whether ``columns_of_rows`` takes less time than ``blocks``."""
+        return not self.source.tolerant and self.source.reads_rows(split)
 
     def columns_of_rows(self, split: Split, wanted: Index) -> Iterator[dict[str, Column]]:
         """Yield the columns of the rows at the ascending positions ``wanted`` of a split."""

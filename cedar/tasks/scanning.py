@@ -136,7 +136,7 @@ class ScanReader:
         """Return the reader of the other columns if they should be read after filtering, otherwise None."""
         if self.rest is None or split.streaming:
             return None
-        if self.rest.reads_rows:
+        if self.rest.reads_rows(split):
             return self.rest
         size = None if split.rows is None or self.rest_bytes is None else split.rows * self.rest_bytes
         return self.rest if self.selectivity.worth(size, self.source.second_read_cost_bytes or 0) else None
@@ -211,7 +211,7 @@ class ScanReader:
 
     def _with_rest(self, reader: Reader, split: Split, lap: int, places: Index, heads: Block) -> Iterator[Block]:
         """Yield all columns of the rows at positions ``places``; ``heads`` has the filters' columns of these rows."""
-        if reader.reads_rows:
+        if reader.reads_rows(split):
             yield from self._with_rows(reader, split, places, heads)
             return
         done = start = 0

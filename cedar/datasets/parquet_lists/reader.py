@@ -80,6 +80,14 @@ def list_leaves(schema: Any, arrow: pa.Schema, leaves: Sequence[int]) -> dict[st
     return found
 
 
+def are_read(group: Any, columns: Mapping[str, ListLeaf]) -> bool:
+    """Return whether columns of a row group are large enough to be read by ``read_lists``."""
+    size = 0
+    for column in columns.values():
+        size += group.column(column.leaf).total_uncompressed_size
+    return size >= _MIN_BYTES and _has_compiler()
+
+
 def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Flags) -> dict[str, pa.Array]:
     """Read columns of a row group as large lists. Columns that Arrow must read are left out.
 
@@ -90,10 +98,7 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
         group: the metadata of the row group.
         keep: for each row, 1 if it is wanted, else 0.
     """
-    stored = {name: group.column(column.leaf) for name, column in columns.items()}
     found: dict[str, pa.Array] = {}
-    if sum(leaf.total_uncompressed_size for leaf in stored.values()) < _MIN_BYTES or not _has_compiler():
-        return found
     from cedar.operators.background_kernels import kernels
 
     try:
@@ -105,7 +110,7 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
     with suppress(OSError), open(path, "rb") as file:
         for name, column in columns.items():
             with suppress(IndexError, KeyError, ValueError, OSError, pa.ArrowException):  # Arrow says what is damaged
-                found[name] = _read_column(file.fileno(), stored[name], column, keep, compiled.decode_page)
+                found[name] = _read_column(file.fileno(), group.column(column.leaf), column, keep, compiled.decode_page)
     return found
 
 
@@ -165,7 +170,7 @@ def _pages(file: int, leaf: Any) -> Iterator[tuple[dict[tuple[int, ...], int], A
     start, size = leaf.data_page_offset, leaf.total_compressed_size
     if leaf.dictionary_page_offset:
         start = min(start, leaf.dictionary_page_offset)
-    data, whole = memoryview(pa.allocate_buffer(size)), leaf.total_uncompressed_size
+    data, whole = memoryview(pa.allocate_buffer(size)).cast("B"), leaf.total_uncompressed_size
     if os.preadv(file, [data], start) != size:
         raise _Unsupported
     seen = place = 0
