@@ -64,9 +64,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     found: Reads = []
     plain = parquet._read_group
 
-    def read(file: Any, footer: Any, part: int, leaves: list[int], verify: bool) -> Any:
+    def read(file: Any, footer: Any, part: int, leaves: list[int], *options: Any) -> Any:
         found.extend((file.path, part, leaf) for leaf in leaves)
-        return plain(file, footer, part, leaves, verify)
+        return plain(file, footer, part, leaves, *options)
 
     monkeypatch.setattr(parquet, "_read_group", read)
     return found
