@@ -146,8 +146,8 @@ def _read_column(file: int, leaf: Any, column: ListLeaf, keep: Flags, decode: An
     used = values[: page[WRITTEN]]
     if width == 4:
         used = used.astype(np.uint32)
-    elif len(used) < entries // 2:
-        used = used.copy()  # do not hold twice the memory
+    elif len(used) < entries // 4:
+        used = used.copy()  # do not hold the memory of all entries
     items = pa.Array.from_buffers(column.kind, len(used), [None, pa.py_buffer(used)])
     valid = from_flags(missing[1:] == 0).buffers()[1] if missing.any() else None
     return pa.Array.from_buffers(pa.large_list(column.kind), kept, [valid, pa.py_buffer(ends)], children=[items])
