@@ -221,11 +221,24 @@ class Operator(ABC):
         """Return the operator adapted to an input with only these columns; None if the operator becomes unnecessary."""
         return self
 
+    @property
+    def results(self) -> Sequence[str | None]:
+        """The names of results that the operator can omit separately; None for a result that may be several columns."""
+        return ()
+
+    def never_fails(self, result: int, types: Schema) -> bool:
+        """Return whether the result with this index in ``results`` is computed without errors or side effects."""
+        return False
+
     survey: Survey[Any] | None = None
     """What the kernel needs to know about all rows, collected when a run begins."""
 
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:
         """Return a copy for a check on a few rows, in which ``few(n, least, spread)`` replaces each size n."""
+        return self
+
+    def without(self, results: Container[int]) -> Operator | None:
+        """Return a copy of the operator without some of its ``results``; None if no result remains."""
         return self
 
     @property
@@ -245,23 +258,6 @@ class RowOperator(Operator):
     @abstractmethod
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel with fixed result types; raises PipelineError if the operator's position is invalid."""
-
-
-class SeparateResults(RowOperator):
-    """Base class of operators that compute several results, of which a plan may omit some."""
-
-    @property
-    @abstractmethod
-    def results(self) -> Sequence[str | None]:
-        """The names of the results; None for a result that may be several columns."""
-
-    @abstractmethod
-    def never_fails(self, result: int, types: Schema) -> bool:
-        """Return whether the result with this index in ``results`` is computed without errors or side effects."""
-
-    @abstractmethod
-    def without(self, results: Container[int]) -> SeparateResults | None:
-        """Return a copy of the operator without some of its ``results``; None if no result remains."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
-from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema, SeparateResults
+from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise, columns_of, format_expr
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_steps import AddColumns, KeepColumns, KeepRows, Named, Step, never_fails, output_types
@@ -27,7 +27,7 @@ Item: TypeAlias = "str | Named"  # a plain column name, or (name, expression), w
 
 
 @dataclass(frozen=True, eq=False)
-class WithColumns(SeparateResults):
+class WithColumns(RowOperator):
     """Adds or replaces columns, given as (name, expression) pairs; name None keeps the expression's own names.
 
     Raises:
@@ -144,7 +144,7 @@ class FilterExpression(RowOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class Select(SeparateResults):
+class Select(RowOperator):
     """Keeps only the given columns and expression results, in this order. Columns given by name are not copied.
 
     Examples:

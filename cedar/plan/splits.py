@@ -15,7 +15,7 @@ from cedar.core.cursor import Keys, no_keys
 from cedar.core.skip import Skip
 from cedar.datasets.base import BaseSource, Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
-from cedar.operators.base import RowOperator, SeparateResults
+from cedar.operators.base import RowOperator
 from cedar.operators.split_rows import SplitPart
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -184,7 +184,7 @@ def passes(node: Node) -> bool:
         return False
     if effects.rows != "1:1" or effects.writes is None:
         return False
-    never = isinstance(operator, SeparateResults) and all(
+    never = operator.by_expressions and all(
         operator.never_fails(number, node.inputs[0].schema) for number in range(len(operator.results))
     )
     return never or not operator.may_fail
