@@ -321,6 +321,11 @@ class StreamOperator(Operator):
     shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
 
     @property
+    def unsteady(self) -> str | None:
+        """The reason why the operator delivers different rows in each epoch; None if it delivers the same rows."""
+        return None
+
+    @property
     def mixing(self) -> Mixing | None:
         """How the operator reorders rows; None if it keeps their order or does not declare it."""
         return None

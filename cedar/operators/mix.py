@@ -72,6 +72,10 @@ class Mix(StreamOperator):
                 fix='"first" stops when the first input ends, "all" when the last one ends',
             )
 
+    @property
+    def unsteady(self) -> str | None:
+        return "leaves out other rows in each epoch" if self.stop == "first" else None
+
     def label(self) -> str:
         weights = ["a schedule" if callable(weight) else f"{weight:g}" for weight in self.weights]
         if self.names:

@@ -86,6 +86,10 @@ class Sample(StreamOperator):
             require_weights(self.weights, "sample(weights)")
 
     @property
+    def unsteady(self) -> str:
+        return "draws other rows in each epoch"
+
+    @property
     def mixing(self) -> Mixing:
         return Mixing(seed=self.seed)
 

@@ -97,8 +97,9 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
     live = live_columns(root, graph.schemas(root), None if columns is None else frozenset(columns))
     for node in graph.walk(root):
         effects, needed = node.effects, live[id(node)]
-        if isinstance(node.operator, Mix) and node.operator.stop == "first":
-            raise _unsteady_error(node, method, "leaves out other rows in each epoch")
+        stream = node.operator if isinstance(node.operator, StreamOperator) else None
+        if stream is not None and stream.unsteady is not None:
+            raise _unsteady_error(node, method, stream.unsteady)
         if effects.random and (effects.rows != "1:1" or effects.writes is None or _touches(effects.writes, needed)):
             raise _unsteady_error(
                 node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch"
