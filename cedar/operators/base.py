@@ -319,6 +319,7 @@ class StreamOperator(Operator):
     moves_rows: ClassVar[bool] = False  # buffers and reorders rows, so it should run before operators that enlarge rows
     preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
     shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
+    first: int | None = None  # the number of leading units that the operator keeps
 
     @property
     def unsteady(self) -> str | None:

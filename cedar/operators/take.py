@@ -74,6 +74,10 @@ class Take(_UnitCut):
     def resized(self, few: Callable[[int, int, int], int]) -> Take:
         return replace(self, n=few(self.n, 17, 7))
 
+    @property
+    def first(self) -> int:  # type: ignore[override]
+        return self.n
+
     def endless(self, *inputs: bool) -> bool:
         return False
 

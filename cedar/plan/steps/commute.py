@@ -7,7 +7,6 @@ from collections.abc import Callable
 from cedar.operators.balance import Balance
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
 from cedar.operators.dedup import Dedup
-from cedar.operators.take import Take
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
 
@@ -41,7 +40,7 @@ def batch_rows(node: Node) -> int | None:
 
 def first(node: Node) -> int | None:
     """Return the number of units if the node is a ``take``."""
-    return node.operator.n if isinstance(node.operator, Take) else None
+    return node.operator.first if isinstance(node.operator, StreamOperator) else None
 
 
 def moves_rows(node: Node) -> bool:
