@@ -41,7 +41,6 @@ from cedar.operators.base import StreamContext, StreamOperator
 from cedar.operators.batch import Batch, BatchStream, PadBatch
 from cedar.operators.cache import Cache
 from cedar.operators.mix import Mix, MixStream
-from cedar.operators.shuffle import Shuffle
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Physical, Stage
@@ -143,8 +142,7 @@ class Compiler:
             if stage.kind == "stream" and isinstance(operator, Mix):
                 return self.binding.mixture(node), stream, runs
             below = self.streams[stage.inputs[0]] if stage.inputs else stream
-            batching = operator.batching if stage.kind == "stream" else None
-            size = None if batching is None else batching.rows
+            size = operator.batch_rows if isinstance(operator, StreamOperator) and stage.kind == "stream" else None
             if size is not None and not self._below(stage).refills:
                 end = math.inf if below.count is None else below.count
                 runs = [(low * size, min(high * size, end)) for low, high in runs]
@@ -236,8 +234,7 @@ class Compiler:
             below.batch = operator.size
         stream = operator.stream(inputs, context)
         cuts = self._slices and work.batched and not self._below(stage).batched
-        shared = operator.batching is not None and operator.batching.last is None
-        stream = SliceStream(stream, *self._slices, shared) if self._slices and cuts else stream
+        stream = SliceStream(stream, *self._slices, operator.last is None) if self._slices and cuts else stream
         self._cuts += [stream] if isinstance(stream, (BatchStream, SliceStream)) else []
         return stream
 
@@ -382,7 +379,7 @@ class Compiler:
         """Whether units report which splits were started: true for one source if all operators above it report them."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
-        reports = stage.kind == "task" or isinstance(operator, Shuffle | Batch)
+        reports = stage.kind == "task" or (isinstance(operator, StreamOperator) and operator.reports_splits_started)
         return stage.kind == "read" or (reports and self._reports_begun(*stage.inputs))
 
     def unshared(self, world: int) -> str:

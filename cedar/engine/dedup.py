@@ -11,7 +11,7 @@ from cedar.core.errors import PipelineError
 from cedar.datasets.base import BaseSource, Read
 from cedar.engine.streams.splits import Window
 from cedar.operators.base import Mixing, Operator, RowOperator, StreamOperator
-from cedar.operators.dedup import Dedup, DedupRows, Groups
+from cedar.operators.dedup import DedupRows, Groups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, GroupEstimate, Reach
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -24,7 +24,7 @@ _SLOW_ROWS = 1024  # rows to sample where an operator runs Python for every row
 
 def has_dedup(root: Node) -> bool:
     """Whether some operator marks features for deduplication."""
-    return any(isinstance(node.operator, Dedup) for node in graph.walk(root))
+    return any(node.operator.grouping is not None for node in graph.walk(root))
 
 
 class Marked:
@@ -58,8 +58,8 @@ def marked_groups(binding: Binding) -> Groups:
     Raises:
         PipelineError: a column is in two groups.
     """
-    nodes = [node for node in binding.nodes if isinstance(node.operator, Dedup)]
-    given = [node for node in nodes if isinstance(node.operator, Dedup) and node.operator.groups]
+    nodes = [node for node in binding.nodes if node.operator.grouping is not None]
+    given = [node for node in nodes if node.operator.grouping]
     marked: dict[tuple[str, ...], Node] = {}
     taken: dict[str, tuple[str, ...]] = {}
     for node in [*given, *(node for node in nodes if node not in given)]:
@@ -103,8 +103,8 @@ def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
     Raises:
         CedarError: the sample cannot be read.
     """
-    operator, kernel = node.operator, binding.bound(node)
-    assert isinstance(operator, Dedup)
+    operator: Any = node.operator
+    kernel = binding.bound(node)
     assert isinstance(kernel, DedupRows)
     sampled = operator.sampled(binding.place(node), mixed=False)
     known = {} if sampled is None else {group: sampled.estimate(group).factor for group in kernel.groups}
@@ -112,7 +112,7 @@ def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
 
 
 def _cheap(operator: Operator) -> bool:
-    return isinstance(operator, Dedup) or operator.by_expressions or not operator.appends
+    return operator.grouping is not None or operator.by_expressions or not operator.appends
 
 
 def as_read(source: BaseSource, binding: Binding, links: Sequence[Any]) -> BaseSource:
@@ -121,7 +121,7 @@ def as_read(source: BaseSource, binding: Binding, links: Sequence[Any]) -> BaseS
     for node in links:
         if not isinstance(node, Node) or not _cheap(node.operator):
             break
-        if isinstance(node.operator, Dedup):
+        if node.operator.grouping is not None:
             kernel = binding.bound(node)
             assert isinstance(kernel, DedupRows)
             names.update(name for group in kernel.groups for name in group)
@@ -131,8 +131,9 @@ def as_read(source: BaseSource, binding: Binding, links: Sequence[Any]) -> BaseS
 def found_groups(binding: Binding) -> Iterator[tuple[Node, GroupEstimate]]:
     """Yield each ``dedup()`` with the estimate of its groups from sampled rows."""
     for node in binding.nodes:
-        if isinstance(node.operator, Dedup):
-            yield node, node.operator.sampled_groups(binding.place(node))
+        if node.operator.grouping is not None:
+            operator: Any = node.operator
+            yield node, operator.sampled_groups(binding.place(node))
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def _preserves_columns(node: Node, wanted: set[str]) -> bool:
     if isinstance(operator, Read) or len(node.inputs) != 1:
         return False
     if not isinstance(operator, RowOperator):
-        return operator.group_aware or operator.batching is not None
+        return operator.group_aware or (isinstance(operator, StreamOperator) and operator.max_rows is not None)
     if effects.rows != "1:1" or effects.writes is None:
         return False
     return effects.algebra is not None or not effects.writes & wanted
@@ -180,8 +181,8 @@ def _reach(binding: Binding, node: Node) -> Reach:
     for each in path:
         operator = each.operator
         mixing = operator.mixing if isinstance(operator, StreamOperator) else None
-        if operator.batching is not None:
-            batch = batch or operator.batching.max_rows
+        if isinstance(operator, StreamOperator) and operator.max_rows is not None:
+            batch = batch or operator.max_rows
         elif mixing is not None and batch is None:
             window = max(window or 0.0, _window_rows(binding, mixing))
             by, interleave = mixing.by, mixing.interleave

@@ -70,8 +70,8 @@ def rows_per_unit(node: Node) -> int:
     """Return the (maximum) batch size of the nearest batching operator at or below a node; 1 if there is none."""
     current = node
     while current.inputs:
-        if current.operator.batching is not None:
-            return current.operator.batching.max_rows
+        if isinstance(current.operator, StreamOperator) and current.operator.max_rows is not None:
+            return current.operator.max_rows
         current = current.inputs[0]
     return 1
 
@@ -80,8 +80,8 @@ def last_mode(node: Node) -> str | None:
     """Return how the epoch ends: the ``last`` mode of the nearest batching operator; "keep" if there is none."""
     current = node
     while current.inputs:
-        if current.operator.batching is not None:
-            return current.operator.batching.last
+        if isinstance(current.operator, StreamOperator) and current.operator.max_rows is not None:
+            return current.operator.last
         current = current.inputs[0]
     return "keep"
 
@@ -94,7 +94,7 @@ def deal_mode(node: Node) -> str | None:
     while last is None and current.inputs:
         operator = current.operator
         if isinstance(operator, StreamOperator) and not isinstance(operator, Balance):
-            return None if operator.batching is not None else "drop"
+            return None if operator.max_rows is not None else "drop"
         current = current.inputs[0]
     return last
 

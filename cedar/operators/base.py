@@ -48,6 +48,7 @@ class Effects:
         random: True if the result depends on the operator's random generator.
         rows: the ratio of input rows to output rows.
         per_row: True if Python code runs once per row, so that the overhead of small blocks is not significant.
+        cost: an estimate in seconds per row; None if unknown.
         survivors: the columns that remain in addition to those written; None if all others remain.
         algebra: the kind of change that a transform of one column makes; it decides which transforms commute.
         waits: False if the operator never waits for I/O. If it then takes longer than its CPU time, all cores are busy,
@@ -60,6 +61,7 @@ class Effects:
     random: bool = False
     rows: RowCounts = "1:1"
     per_row: bool = False
+    cost: float | None = None
     survivors: frozenset[str] | None = None
     algebra: Algebra | None = None
     waits: bool = True
@@ -100,21 +102,6 @@ class Bound:
 
 def _no_rows() -> Block:
     return Block({}, no_keys())
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How an operator makes batches.
-
-    Args:
-        max_rows: the maximum number of rows in a batch.
-        rows: the number of rows in each batch but the last; None if it varies.
-        last: what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps.
-    """
-
-    max_rows: int
-    rows: int | None = None
-    last: str | None = None
 
 
 class Operator(ABC):
@@ -191,8 +178,8 @@ class Operator(ABC):
         return None
 
     @property
-    def batching(self) -> Batching | None:
-        """How the operator makes batches; None if it makes none."""
+    def grouping(self) -> tuple[tuple[str, ...], ...] | None:
+        """The groups of columns that the operator deduplicates; () chooses groups on a sample, None means no groups."""
         return None
 
     @property
@@ -316,9 +303,16 @@ class StreamOperator(Operator):
     local: bool = False  # True if the operator works on each lane separately, although it counts rows
 
     # ---- capabilities, like those of ``Operator`` ----
+    alike: ClassVar[bool] = False  # all inputs must have the same columns
     moves_rows: ClassVar[bool] = False  # buffers and reorders rows, so it should run before operators that enlarge rows
     preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
+    reports_splits_started: ClassVar[bool] = (
+        False  # whether output pieces report how much of a lane was started, as input pieces do
+    )
     shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
+    batch_rows: int | None = None  # the rows per batch, if the operator makes batches
+    last: str | None = "keep"  # what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps
+    max_rows: int | None = None  # the maximum number of rows in an output unit
     first: int | None = None  # the number of leading units that the operator keeps
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +17,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.core.groups.column import concat_each
 from cedar.core.sizes import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Batching, Effects, Env, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
 from cedar.operators.kernel import BlockKernel
 
 Last = Literal["drop", "keep", "pad"] | None
@@ -39,6 +38,7 @@ class Batch(StreamOperator):
     local: bool = False
     name = "batch"
     shares = True
+    reports_splits_started = True
     group_aware = True
     moves_rows = True
 
@@ -77,9 +77,13 @@ class Batch(StreamOperator):
             raise PipelineError("batch() on batches: the pipeline is already batched", fix="remove one of the two")
         return True
 
-    @cached_property
-    def batching(self) -> Batching:
-        return Batching(self.size, self.size, self.last)
+    @property
+    def batch_rows(self) -> int:  # type: ignore[override]
+        return self.size
+
+    @property
+    def max_rows(self) -> int:  # type: ignore[override]
+        return self.size
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return BatchStream(inputs[0], self.size, self.last, context.refills)

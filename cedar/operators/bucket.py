@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
 from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
-from cedar.operators.base import Batching, Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 
@@ -52,6 +51,7 @@ class BucketByLength(StreamOperator):
     batch_sizes: tuple[int, ...]
     local: bool = False
     name: ClassVar[str] = "bucket_by_length"
+    last = None
     shares = True
 
     def keeping_rest(self) -> BucketByLength:
@@ -97,9 +97,9 @@ class BucketByLength(StreamOperator):
             )
         return True
 
-    @cached_property
-    def batching(self) -> Batching:
-        return Batching(max(self.batch_sizes))
+    @property
+    def max_rows(self) -> int:  # type: ignore[override]
+        return max(self.batch_sizes)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return BucketStream(inputs[0], self, context)

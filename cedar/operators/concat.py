@@ -33,6 +33,7 @@ class Concat(StreamOperator):
     name: ClassVar[str] = "concat"
     shares = True
     inputs: ClassVar[int | None] = None
+    alike = True
     preserves_windows = True
     counts_rows = None
 

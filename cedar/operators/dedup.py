@@ -69,6 +69,10 @@ class Dedup(RowOperator):
     may_fail = False
     group_aware = True
 
+    @property
+    def grouping(self) -> Groups:
+        return self.groups or ()
+
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel; raises PipelineError if a column is missing or does not hold lists."""
         if self.groups is None:

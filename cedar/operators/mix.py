@@ -61,6 +61,7 @@ class Mix(StreamOperator):
     name: ClassVar[str] = "mix"
     shares = True
     inputs: ClassVar[int | None] = None
+    alike = True
     counts_rows = "counts rows: how many came before decides which input is next"
 
     def __post_init__(self) -> None:

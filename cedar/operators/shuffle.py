@@ -40,6 +40,7 @@ class Shuffle(StreamOperator):
     interleave: int = 1
     name = "shuffle"
     shares = True
+    reports_splits_started = True
     windowed = True
     group_aware = True
     moves_rows = True

@@ -490,8 +490,8 @@ class _Lowering:
     def pads(self, i: int) -> int:
         """Return the ``batch(last="pad")`` whose batches reach ``i`` without being gathered; -1 if there is none."""
         while isinstance(self.nodes[i].operator, StreamOperator) and self.inputs[i]:
-            batching = self.nodes[i].operator.batching
-            if batching is not None and batching.rows is not None:
-                return i if batching.last == "pad" else -1
+            operator = self.nodes[i].operator
+            if isinstance(operator, StreamOperator) and operator.batch_rows is not None:
+                return i if operator.last == "pad" else -1
             i = self.inputs[i][0]
         return -1

@@ -38,19 +38,6 @@ def test_a_users_operator_needs_no_more_than_the_manual_asks_for(executor: Any) 
     assert [row["x"] for row in p.loader(executor=executor, workers=1)] == [-1, -2]
 
 
-@dataclass(frozen=True)
-class Sized(Negate):
-    """An operator with a field of its own that has the name of a field of map_batches."""
-
-    size: int = 3
-
-
-def test_a_field_of_a_users_operator_means_nothing_to_the_engine() -> None:
-    p = cedar.from_items([{"x": i} for i in range(8)]).apply(Sized())
-    assert "groups of exactly" not in str(p.explain())
-    assert [row["x"] for row in p] == [-i for i in range(8)]
-
-
 def test_a_stream_operator_that_says_nothing_may_do_anything() -> None:
     class Mine(StreamOperator):
         name = "mine"

@@ -22,7 +22,6 @@ from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
 from cedar.operators.base import StreamOperator
-from cedar.operators.batch import Batch
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -146,7 +145,7 @@ def _in_order(root: Node) -> bool:
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
     holding = [each for each in streams if not (each.preserves_windows or each.row_use in ("repeated", "some"))]
     alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
-    return alone and (not holding or (isinstance(streams[-1], Batch) and holding == [streams[-1]]))
+    return alone and (not holding or (streams[-1].batch_rows is not None and holding == [streams[-1]]))
 
 
 def _read_snapshots(epochs: Epochs, snapshots: list[int | None], site: Site | None) -> None:

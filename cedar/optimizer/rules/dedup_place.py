@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cedar.operators.base import Operator
-from cedar.operators.dedup import Dedup
 from cedar.operators.dedup_estimate import PAYS
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
@@ -17,7 +16,7 @@ def dedup_place(node: Node, facts: Facts) -> Outcome:
 
     ``dedup()`` changes no values, so it can also move past operators that do not touch its features.
     """
-    if not isinstance(node.operator, Dedup) or facts.factors is None:
+    if node.operator.grouping is None or facts.factors is None:
         return None
     grouped = features(node.operator)
     way = _passable(node, grouped, facts)

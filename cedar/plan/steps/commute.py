@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from cedar.operators.balance import Balance
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
-from cedar.operators.dedup import Dedup
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
 
@@ -35,7 +34,7 @@ def is_row_operator(node: Node) -> bool:
 
 def batch_rows(node: Node) -> int | None:
     """Return the batch size if the node creates batches."""
-    return None if node.operator.batching is None else node.operator.batching.rows
+    return node.operator.batch_rows if isinstance(node.operator, StreamOperator) else None
 
 
 def first(node: Node) -> int | None:
@@ -61,9 +60,8 @@ def may_skip(node: Node, facts: Facts) -> bool:
 def pads(node: Node) -> bool:
     """Return whether the node's units come from ``batch(last="pad")``, so that ranks may get all-padding batches."""
     while node.inputs:
-        batching = node.operator.batching
-        if batching is not None and batching.rows is not None:
-            return batching.last == "pad"
+        if isinstance(node.operator, StreamOperator) and node.operator.batch_rows is not None:
+            return node.operator.last == "pad"
         node = node.inputs[0]
     return False
 
@@ -89,10 +87,8 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
 
 def _runs_once(below: Node, above: Node, facts: Facts) -> str | None:
     """Refuse to move an operator before a ``dedup`` if it runs only once for rows that this ``dedup`` finds equal."""
-    if not isinstance(below.operator, Dedup) or (reads := above.operator.unique_reads) is None:
-        return None
-    groups = below.operator.groups  # None: chosen on a sample
-    if groups is not None and not any(set(reads) <= set(group) for group in groups):
+    groups, reads = below.operator.grouping, above.operator.unique_reads
+    if groups is None or reads is None or (groups and not any(set(reads) <= set(group) for group in groups)):
         return None
     return f"it runs once for equal rows above {facts.label(below)}"
 

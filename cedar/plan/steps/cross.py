@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cedar.operators.base import StreamOperator
-from cedar.operators.dedup import Dedup
+from cedar.operators.base import Operator, StreamOperator
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import batch_rows, first, is_row_operator, may_skip, moves_rows, over_ranks, pads
@@ -198,7 +197,7 @@ class Group(Step):
     below: int
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        if not isinstance(graph.operator, Dedup):
+        if graph.operator.grouping is None:
             return Refusal("it finds no equal rows")
         run = run_below(graph, self.below + 1)
         if run is None or self.below < 1 or not run[0].inputs:
@@ -218,9 +217,9 @@ class Group(Step):
         return current
 
 
-def features(operator: Dedup) -> frozenset[str] | None:
+def features(operator: Operator) -> frozenset[str] | None:
     """Return the names of columns that may be in a group; None if any may be."""
-    return frozenset(name for group in operator.groups or () for name in group) or None
+    return frozenset(name for group in operator.grouping or () for name in group) or None
 
 
 def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
@@ -228,7 +227,7 @@ def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
     operator, effects = node.operator, node.effects
     if isinstance(operator, StreamOperator):
         return operator.group_aware
-    if not is_row_operator(node) or operator.storage is not None or isinstance(operator, Dedup):
+    if not is_row_operator(node) or operator.storage is not None or operator.grouping is not None:
         return False
     if effects.writes is None or effects.rows not in ("1:1", "1:0..1"):
         return False

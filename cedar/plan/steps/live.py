@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.operators.base import Operator, Schema
+from cedar.operators.base import Operator, Schema, StreamOperator
 from cedar.operators.cache import Cache
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -87,7 +87,7 @@ def _keeps_for_others(operator: Operator) -> bool:
 
 def alike(operator: Operator) -> bool:
     """Return whether the operator's inputs must have the same columns."""
-    return operator.inputs is None and operator.row_use == "each"  # each row is delivered as a row of one input
+    return isinstance(operator, StreamOperator) and operator.alike
 
 
 def all_of(schema: Schema) -> Names:
