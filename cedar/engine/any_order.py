@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cedar.engine.streams.ready import ReadyStream
-from cedar.operators.batch import Batch
 from cedar.plan.physical import Physical, Stage
 
 
@@ -16,7 +15,7 @@ def any_order_stage(physical: Physical) -> int:
     while works[stages[number].out].batched:
         stage = stages[number]
         operator = physical.nodes[stage.out].operator
-        in_order = stage.kind == "stream" and not isinstance(operator, Batch)
+        in_order = stage.kind == "stream" and not getattr(operator, "any_order", False)
         if in_order or len(stage.inputs) != 1:
             return -1
         (number,) = stage.inputs

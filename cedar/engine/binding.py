@@ -20,7 +20,7 @@ from cedar.executors.isolated import IsolatedCalls
 from cedar.operators.base import Bound, Env, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.kernel import BlockKernel, block_kernel
-from cedar.operators.mix import Mix
+from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, content, lower, policy_of
@@ -120,7 +120,7 @@ class Binding:
     @cached_property
     def mixtures(self) -> dict[str, Node]:
         """The nodes that mix inputs, numbered in order; other operators do not affect the numbers."""
-        mixing = [n for n in self.nodes if isinstance(n.operator, Mix)]
+        mixing = [n for n in self.nodes if isinstance(n.operator, StreamOperator) and n.operator.mixes]
         return {str(number): node for number, node in enumerate(mixing)}
 
     def mixture(self, node: Node) -> str:
@@ -187,7 +187,7 @@ class Binding:
         reported = content(nodes, self.index)
         if reported is None or any(source.schema is None for source in self.sources):  # the schema may become known
             return None
-        filters = [i for i, node in enumerate(self.nodes) if node.filters and self.listed.settled(node)]
+        filters = [i for i, node in enumerate(self.nodes) if node.operator.filters and self.listed.settled(node)]
         streams = [self.splits(source).streams for source in self.sources]
         return reported, self.on_error, self.any_order, tuple(filters), tuple(streams)
 
@@ -273,7 +273,8 @@ class Binding:
         if self.call_in_subprocess is not None:
             self.call_in_subprocess.enter(block)  # the call runs in another process
             return block
-        return plain_copy(block) if node.operator.calls_functions else block
+        fn = getattr(node.operator, "fn", None)
+        return block if fn is None or isinstance(fn, Transform) else plain_copy(block)
 
     def types(self, node: Node) -> dict[str, ColumnType]:
         """Return the column types of a node's output that are known from its sample."""
@@ -354,7 +355,7 @@ def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
     draws: dict[int, int] = {}
     for node in nodes:
         if node.operator.effects().random:
-            name = node.operator.named
+            name = getattr(node.operator, "named", None)
             named = (
                 [int.from_bytes(name.encode()[i : i + 8], "little") for i in range(0, len(name), 8)] if name else None
             )

@@ -36,13 +36,12 @@ from cedar.engine.streams.slices import SliceStream
 from cedar.engine.streams.splits import SplitSegment, SplitStream, Window
 from cedar.engine.streams.stage import StageStream, WindowStream
 from cedar.engine.task_context import Tasks
-from cedar.operators.balance import Balance
 from cedar.operators.base import StreamContext, StreamOperator
-from cedar.operators.batch import Batch, BatchStream, PadBatch
-from cedar.operators.cache import Cache
-from cedar.operators.mix import Mix, MixStream
+from cedar.operators.batch import BatchStream, PadBatch
+from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
+from cedar.plan.lower import group_size
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, SplitReader
@@ -122,10 +121,13 @@ class Compiler:
     @property
     def counted(self) -> bool:
         """Whether the position of every unit can be computed from metadata, without reading rows."""
-        streams = [stage for stage in self.physical.stages if stage.kind == "stream"]
-        repeats = [stage for stage in streams if self._node(stage.out).operator.row_use == "repeated"]
+        repeats = [stage for stage in self.physical.stages if stage.kind == "stream" and self._repeats(stage)]
         found = all(self.streams[stage.inputs[0]].count is not None for stage in repeats)
         return self.assigned.count is not None and (self.assigned.count != math.inf or found)
+
+    def _repeats(self, stage: Stage) -> bool:
+        operator = self._node(stage.out).operator
+        return isinstance(operator, StreamOperator) and operator.repeats
 
     def mixture_below(self, left: Sequence[Interval]) -> tuple[str, Stream, list[Interval]]:
         """Return the number of the topmost mixture, its stream, and the intervals ``left`` converted to its units.
@@ -139,7 +141,7 @@ class Compiler:
             stage = self.physical.stages[number]
             node = self._node(stage.out)
             operator, stream = node.operator, self.streams[number]
-            if stage.kind == "stream" and isinstance(operator, Mix):
+            if stage.kind == "stream" and isinstance(operator, StreamOperator) and operator.mixes:
                 return self.binding.mixture(node), stream, runs
             below = self.streams[stage.inputs[0]] if stage.inputs else stream
             size = operator.batch_rows if isinstance(operator, StreamOperator) and stage.kind == "stream" else None
@@ -209,7 +211,7 @@ class Compiler:
         return StageStream(below, program, stage.preserves_units, stage.small, self._tasks_on(stage))
 
     def _group(self, stage: Stage, rows: Stream) -> Stream:
-        size = self._node(stage.out).operator.exact_rows or 1
+        size = group_size(self._node(stage.out)) or 1
         groups = BatchStream(rows, size, "keep", self._below(stage).refills)
         return GroupStage(groups, rows, size, partial(self._programs.of, stage.operators), self._tasks_on(stage))
 
@@ -218,11 +220,11 @@ class Compiler:
         operator = node.operator
         assert isinstance(operator, StreamOperator)
         context = self._context(stage.out)
-        if isinstance(operator, Balance):
+        if operator.over_ranks:
             share = self._share
             assigned = steps_from(inputs[0].count, list(share.history), share.last, inputs[0].rows_of)
             context = replace(context, ranks=share.world, assigned=assigned)
-        if isinstance(operator, Mix):
+        if operator.mixes:
             number = self.binding.mixture(node)
             weights, drawn = tuple(self._mixing.weights.get(number, ())), self._drawn.get(number, ())
             step = self._steps(self.physical.works[stage.out].batched)
@@ -230,8 +232,8 @@ class Compiler:
             if (left := self._mixing.left.get(number)) is not None:
                 inputs = tuple(RestStream(stream, runs) for stream, runs in zip(inputs, left, strict=True))
         below = inputs[0] if inputs else None
-        if isinstance(below, StageStream) and below.any_order and isinstance(operator, Batch):
-            below.batch = operator.size
+        if isinstance(below, StageStream) and below.any_order and operator.any_order:
+            below.batch = operator.batch_rows or 0
         stream = operator.stream(inputs, context)
         cuts = self._slices and work.batched and not self._below(stage).batched
         stream = SliceStream(stream, *self._slices, operator.last is None) if self._slices and cuts else stream
@@ -341,7 +343,7 @@ class Compiler:
         branches = tuple(link.input for link in links if isinstance(link, Branch))
         return KeptReader(
             reader or self._plain(segment.source), program or Program(), self._store, cache.storage, made, branches,
-            cache.version if isinstance(cache, Cache) else None,
+            getattr(cache, "version", None),
         )  # fmt: skip
 
     def _conditions(self, node: Node) -> Iterator[Any]:
@@ -379,7 +381,9 @@ class Compiler:
         """Whether units report which splits were started: true for one source if all operators above it report them."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
-        reports = stage.kind == "task" or (isinstance(operator, StreamOperator) and operator.reports_splits_started)
+        reports = stage.kind == "task" or (
+            stage.kind == "stream" and getattr(operator, "reports_splits_started", False)
+        )
         return stage.kind == "read" or (reports and self._reports_begun(*stage.inputs))
 
     def unshared(self, world: int) -> str:

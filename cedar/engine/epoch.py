@@ -37,7 +37,6 @@ from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
 from cedar.engine.watcher import Watcher
-from cedar.operators.base import StreamOperator
 from cedar.operators.kernel import Env, Instances
 from cedar.plan.data import Plan
 from cedar.plan.graph import digest, topology
@@ -197,7 +196,7 @@ class Job:
     @cached_property
     def _local(self) -> bool:
         """Whether ranks may end an epoch at different steps, because an operator has ``local=True``."""
-        return any(isinstance(n.operator, StreamOperator) and n.operator.local for n in self.binding.nodes)
+        return any(getattr(node.operator, "local", False) for node in self.binding.nodes)
 
     @cached_property
     def endless(self) -> bool:
@@ -227,7 +226,7 @@ class Job:
         numeric, limits = self.binding.numeric, self.limits
         unsteady = self.binding.check_env.unsteady
         env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits, unsteady=unsteady)
-        tasks = Tasks(runner, env, metrics, watcher, runner.others)
+        tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
         slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root
         store = self.store if written is None else Store()  # an audit must not use rows that a plan has cached

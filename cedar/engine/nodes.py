@@ -9,7 +9,6 @@ from itertools import islice
 from cedar.core.errors import CedarError, warn_user
 from cedar.core.stream import Stream
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.balance import Balance
 from cedar.operators.base import StreamOperator
 from cedar.plan.graph import Node, walk
 from cedar.plan.physical import Physical
@@ -17,7 +16,7 @@ from cedar.plan.physical import Physical
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """Describe the extra work that a stream operator causes with several ranks; "" if it causes none."""
-    if isinstance(operator, Balance):
+    if operator.over_ranks:
         return "each rank computes everything below it for all ranks, and everything above it for its own rows"
     if all(stream.count is not None for stream in inputs) or operator.shares:
         return ""
@@ -54,7 +53,7 @@ def pictured(
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:
     """Return the first node that moves rows between the ranks' batches of a step; None if there is none."""
-    return next((n for n in nodes if isinstance(n.operator, Balance)), None)
+    return next((n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks), None)
 
 
 def endless(root: Node) -> bool:
@@ -93,7 +92,7 @@ def deal_mode(node: Node) -> str | None:
     current, last = node, last_mode(node)
     while last is None and current.inputs:
         operator = current.operator
-        if isinstance(operator, StreamOperator) and not isinstance(operator, Balance):
+        if isinstance(operator, StreamOperator) and not operator.over_ranks:
             return None if operator.max_rows is not None else "drop"
         current = current.inputs[0]
     return last
@@ -105,9 +104,9 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
     The first epoch causes no warning unless a ``repeat`` is above.
     """
     streams = [(node, node.operator) for node in walk(root) if isinstance(node.operator, StreamOperator)]
-    repeated = {id(below) for node, operator in streams if operator.row_use == "repeated" for below in walk(node)}
+    repeated = {id(below) for node, operator in streams if operator.repeats for below in walk(node)}
     for node, operator in streams:
-        if operator.row_use != "some" or not (epoch > 0 or id(node) in repeated):
+        if not operator.cuts or not (epoch > 0 or id(node) in repeated):
             continue
         label = operator.label()
         for below in walk(node):

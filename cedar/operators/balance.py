@@ -58,6 +58,7 @@ class Balance(StreamOperator):
     by: Any
     over: str = "ranks"
     name: ClassVar[str] = "balance"
+    over_ranks = True
     group_aware = True
     moves_rows = True
 

@@ -11,9 +11,12 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType
-from cedar.core.cursor import hash_ints, no_keys
+from cedar.core.cursor import Keys, hash_ints, no_keys
 from cedar.core.errors import Site
 from cedar.core.skip import Skip
 from cedar.core.stream import Stream
@@ -30,12 +33,6 @@ Algebra = Literal["pointwise", "spatial", "resampling", "per-value", "length"]
 """pointwise: maps each element, independently of its position (brightness, normalize); spatial: moves or drops
 elements by position only (crop, flip); resampling: computes new elements from several others (resize); per-value: maps
 each list item independently (vocabulary lookup); length: keeps a contiguous run of list items (truncate)."""
-
-
-RowUse = Literal["each", "some", "repeated", "drawn", "joined", "paired"]
-"""How an operator uses its input rows. each: by itself; some: by their position (take); repeated: more than once, in
-passes; drawn: any number of times (sample); joined: several for an output row (pack); paired: row i of all inputs for
-output row i (zip). If rows are drawn or joined, the numbers of input and output rows have no fixed ratio."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,6 @@ class Operator(ABC):
 
     name: ClassVar[str]
     inputs: ClassVar[int | None] = 1  # the number of inputs; None means any number
-    row_use: ClassVar[RowUse] = "each"
 
     def label(self) -> str:
         """Return the operator's name in messages and plans."""
@@ -129,11 +125,6 @@ class Operator(ABC):
     def code(self) -> tuple[Any, ...]:
         """Return the operator's functions and expressions; resuming warns if their code changed."""
         return ()
-
-    @property
-    def named(self) -> str | None:
-        """The name that seeds a random operator; None for its position among the random operators of the pipeline."""
-        return None
 
     # ---- capabilities: further properties that the optimizer and executor use; the defaults are the safe choice -----
 
@@ -161,6 +152,11 @@ class Operator(ABC):
     def projection(self) -> tuple[str, ...] | None:
         """The columns that the operator keeps, if it does nothing else; otherwise None."""
         return None
+
+    @property
+    def filters(self) -> bool:
+        """Whether the operator only drops rows."""
+        return False
 
     @property
     def condition(self) -> Any:
@@ -204,8 +200,16 @@ class Operator(ABC):
         """
         return None
 
+    def computes(self) -> Hashable | None:
+        """Return a key that identifies the computation regardless of the names of output columns; None if unknown."""
+        return None
+
     def fitted(self, columns: Container[str]) -> Operator | None:
         """Return the operator adapted to an input with only these columns; None if the operator becomes unnecessary."""
+        return self
+
+    def loosened(self) -> Operator:
+        """Return a copy of the operator that may give inexact results within the tolerance of its transform."""
         return self
 
     @property
@@ -219,6 +223,13 @@ class Operator(ABC):
 
     survey: Survey[Any] | None = None
     """What the kernel needs to know about all rows, collected when a run begins."""
+
+    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
+        """Return a mask of the rows that a filter keeps, if it depends only on row keys; otherwise None.
+
+        ``on_error`` is the current run's policy, for operators with a survey.
+        """
+        return None
 
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:
         """Return a copy for a check on a few rows, in which ``few(n, least, spread)`` replaces each size n."""
@@ -237,6 +248,14 @@ class Operator(ABC):
 
 class RowOperator(Operator):
     """Base class of operators that process one block at a time and keep no state."""
+
+    calls: ClassVar[Literal["", "values", "keeps", "items", "blocks"]] = ""
+    """What the function in the field ``fn`` returns: a row's values, whether to keep it, its items, or whole blocks."""
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the operator's output has the same slots (row positions) as its input."""
+        return self.effects().rows == "1:1"
 
     def policy(self) -> Skip | None:
         """Return the operator's own ``on_error`` policy."""
@@ -304,16 +323,29 @@ class StreamOperator(Operator):
 
     # ---- capabilities, like those of ``Operator`` ----
     alike: ClassVar[bool] = False  # all inputs must have the same columns
+    paired: ClassVar[bool] = False  # row i of all inputs together becomes output row i
+    recounts: ClassVar[bool] = False  # the number of output rows has no fixed ratio to the number of input rows
     moves_rows: ClassVar[bool] = False  # buffers and reorders rows, so it should run before operators that enlarge rows
     preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
     reports_splits_started: ClassVar[bool] = (
         False  # whether output pieces report how much of a lane was started, as input pieces do
     )
+    any_order: ClassVar[bool] = False  # accepts rows in any order; its position is the end of the last row that it used
+    over_ranks: ClassVar[bool] = False  # moves rows between the batches of different ranks at the same step
     shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
     batch_rows: int | None = None  # the rows per batch, if the operator makes batches
     last: str | None = "keep"  # what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps
     max_rows: int | None = None  # the maximum number of rows in an output unit
     first: int | None = None  # the number of leading units that the operator keeps
+    cuts: ClassVar[bool] = False  # drops input units by their position, as ``take`` does
+    repeats: ClassVar[bool] = False  # reads its input more than once
+    mixes: ClassVar[bool] = False  # draws rows from its inputs by weights, which may change during a run
+    joins: ClassVar[bool] = False  # an output row may consist of several input rows
+    shuffles: ClassVar[bool] = False  # delivers rows in a different order in each epoch
+
+    def keeping_rest(self) -> StreamOperator:
+        """Return a copy that keeps every row at the end of an epoch, for ranks with unequal numbers of steps."""
+        return self
 
     @property
     def unsteady(self) -> str | None:

@@ -39,6 +39,7 @@ class Batch(StreamOperator):
     name = "batch"
     shares = True
     reports_splits_started = True
+    any_order = True
     group_aware = True
     moves_rows = True
 
@@ -50,7 +51,6 @@ class Batch(StreamOperator):
             raise PipelineError(f'last={self.last!r}: it must be "drop", "keep", "pad" or None', site=user_site())
 
     def keeping_rest(self) -> Batch:
-        """Return a copy that keeps every row at the end of an epoch, for ranks with unequal numbers of steps."""
         return self if self.last else replace(self, last="keep")
 
     def resized(self, few: Callable[[int, int, int], int]) -> Batch:

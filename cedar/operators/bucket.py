@@ -55,7 +55,6 @@ class BucketByLength(StreamOperator):
     shares = True
 
     def keeping_rest(self) -> BucketByLength:
-        """Return a copy that keeps every row at the end of an epoch, for ranks with unequal numbers of steps."""
         return replace(self, local=True)
 
     def __post_init__(self) -> None:

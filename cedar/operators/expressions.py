@@ -129,6 +129,8 @@ class FilterExpression(RowOperator):
     def merge_key(self) -> Hashable:
         return by_content(self)
 
+    filters = True
+
     @property
     def condition(self) -> pl.Expr:
         return self.predicate

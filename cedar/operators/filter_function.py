@@ -48,6 +48,7 @@ class FilterFunction(RowOperator):
     named: str | None = None
     timeout: float | None = None
     name = "filter"
+    calls = "keeps"
 
     def __post_init__(self) -> None:
         check_columns("filter", self.columns)
@@ -75,6 +76,8 @@ class FilterFunction(RowOperator):
 
     def merge_key(self) -> Hashable:
         return by_content(self)
+
+    filters = True
 
     def bind(self, bound: Bound) -> Kernel:
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)

@@ -58,6 +58,7 @@ class FlatMap(RowOperator):
     on_error: Skip | None = None
     timeout: float | None = None
     name = "flat_map"
+    calls = "items"
 
     def __post_init__(self) -> None:
         check_columns("flat_map", self.columns)

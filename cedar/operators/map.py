@@ -67,6 +67,7 @@ class Map(RowOperator):
     timeout: float | None = None
     exact: bool = True
     name = "map"
+    calls = "values"
 
     def __post_init__(self) -> None:
         check_columns("map", self.columns)
@@ -126,7 +127,6 @@ class Map(RowOperator):
         return by_content(self)
 
     def computes(self) -> Hashable:
-        """Return a key that identifies the computation regardless of the names of output columns."""
         return by_content(self, but=("into",))
 
     @property
@@ -147,7 +147,6 @@ class Map(RowOperator):
         return Link(self.fn, self.columns, self.written, self.exact)
 
     def loosened(self) -> Map:
-        """Return a copy that may give inexact results within the tolerance of its transform."""
         return replace(self, exact=False)
 
     def bind(self, bound: Bound) -> Kernel:

@@ -64,6 +64,7 @@ class MapBatches(RowOperator):
     size: int | None = None
     on_error: Skip | None = None
     name = "map_batches"
+    calls = "blocks"
 
     def resized(self, few: Callable[[int, int, int], int]) -> MapBatches:
         return self if self.size is None else replace(self, size=few(self.size, 3, 3))

@@ -59,7 +59,9 @@ class Mix(StreamOperator):
     local: bool = False
     names: tuple[str, ...] = ()
     name: ClassVar[str] = "mix"
+    shuffles = True
     shares = True
+    mixes = True
     inputs: ClassVar[int | None] = None
     alike = True
     counts_rows = "counts rows: how many came before decides which input is next"

@@ -61,7 +61,8 @@ class Pack(StreamOperator):
     value: Any = 0
     name: ClassVar[str] = "pack"
     shares = True
-    row_use = "joined"
+    recounts = True
+    joins = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))

@@ -43,7 +43,7 @@ class Repeat(StreamOperator):
 
     n: int | None = None
     name: ClassVar[str] = "repeat"
-    row_use = "repeated"
+    repeats = True
     shares = True
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ class Sample(StreamOperator):
     fraction: float | None = None
     replace: bool = True
     name: ClassVar[str] = "sample"
-    row_use = "drawn"
+    recounts = True
 
     def __post_init__(self) -> None:
         if self.n is not None:

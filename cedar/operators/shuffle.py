@@ -39,6 +39,7 @@ class Shuffle(StreamOperator):
     by: str | None = None
     interleave: int = 1
     name = "shuffle"
+    shuffles = True
     shares = True
     reports_splits_started = True
     windowed = True

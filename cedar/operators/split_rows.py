@@ -72,6 +72,7 @@ class SplitPart(RowOperator):
     rule: SplitRule
     survey: Survey[Moved] = field(repr=False)
     name: ClassVar[str] = "split"
+    filters = True
     may_fail = False
     group_aware = True
 
@@ -95,7 +96,6 @@ class SplitPart(RowOperator):
         return by_content(self)
 
     def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the rows that it keeps, under a policy; None if it does not depend only on row keys."""
         if self.rule.by is not None:
             return None
         if not len(keys):

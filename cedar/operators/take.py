@@ -37,7 +37,7 @@ class _UnitCut(StreamOperator):
     n: int
     local: bool = False
     group_aware = True
-    row_use = "some"
+    cuts = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole(self.n, f"{self.name}(n)"))

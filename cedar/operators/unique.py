@@ -66,6 +66,7 @@ class Unique(RowOperator):
     survey: Survey[Repeats] = field(repr=False)
     called: str = "unique"
     name: ClassVar[str] = "unique"
+    filters = True
     may_fail = False
     group_aware = True
 

@@ -57,7 +57,7 @@ class Zip(StreamOperator):
     local: bool = False
     name: ClassVar[str] = "zip"
     inputs: ClassVar[int | None] = None
-    row_use = "paired"
+    paired = True
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")

@@ -16,8 +16,6 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.base import Env, StreamOperator
 from cedar.operators.expressions import Select
-from cedar.operators.mix import Mix
-from cedar.operators.shuffle import Shuffle
 from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.pipeline.watching import progress_line
 from cedar.plan import graph
@@ -67,14 +65,14 @@ def without_repeats(node: Node) -> Node:
     """Return the graph without ``repeat``, so that each row comes once."""
 
     def below(each: Node) -> Node | None:
-        return each.inputs[0] if each.operator.row_use == "repeated" else None
+        return each.inputs[0] if isinstance(each.operator, StreamOperator) and each.operator.repeats else None
 
     return graph.replace(node, below)
 
 
 def shuffles(node: Node) -> bool:
     """Return whether a node only reorders the rows of its input, differently in each epoch."""
-    return isinstance(node.operator, Shuffle | Mix) and len(node.inputs) == 1
+    return isinstance(node.operator, StreamOperator) and node.operator.shuffles and len(node.inputs) == 1
 
 
 def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
@@ -104,9 +102,9 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
             raise _unsteady_error(
                 node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch"
             )
-        if node.operator.row_use == "some" and _reordered_below(node):
+        if stream is not None and stream.cuts and _reordered_below(node):
             raise _unsteady_error(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
-        if node.operator.row_use == "repeated":
+        if stream is not None and stream.repeats:
             raise _unsteady_error(node, method, "has every row several times")
 
 
@@ -116,9 +114,7 @@ def _touches(writes: frozenset[str], needed: frozenset[str] | None) -> bool:
 
 def _reordered_below(node: Node) -> bool:
     below = [each.operator for each in graph.walk(node) if each is not node]
-    return any(
-        isinstance(each, Mix) or (isinstance(each, StreamOperator) and each.mixing is not None) for each in below
-    )
+    return any(isinstance(each, StreamOperator) and (each.shuffles or each.mixing is not None) for each in below)
 
 
 def _unsteady_error(node: Node, method: str, why: str) -> PipelineError:

@@ -38,11 +38,6 @@ class Node:
         return self.operator.effects()
 
     @cached_property
-    def filters(self) -> bool:
-        """Whether the operator only drops rows."""
-        return self.effects.rows == "1:0..1" and self.effects.writes == frozenset()
-
-    @cached_property
     def lowered(self) -> dict[Hashable, Any]:
         """The verified stages of a pipeline's plans, cached on the pipeline's last node for all of its runs."""
         return {}

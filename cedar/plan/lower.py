@@ -12,7 +12,6 @@ from cedar.core.errors import PipelineError, PlanError
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.balance import Balance
 from cedar.operators.base import RowOperator, Schema, StreamOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -89,7 +88,7 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
         PipelineError: an operator in between processes whole batches or changes which batches ranks get.
     """
     nodes = graph.walk(root)
-    balances = [n for n in nodes if isinstance(n.operator, Balance)]
+    balances = [n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks]
     if not balances:
         return
     node, at = balances[0], root
@@ -174,7 +173,7 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
         return ()
     if isinstance(operator, Scan):
         return operator.columns, tuple(ordinals.get(id(each.logical), -1) for each in operator.where)
-    return (operator.label(), operator.link is None or operator.link.exact)
+    return (operator.label(), getattr(operator, "exact", True))
 
 
 def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
@@ -225,7 +224,7 @@ def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: F
     """Return whether a row operator or source keeps the number of slots (row positions), or sets a known number."""
     operator = node.operator
     if isinstance(operator, RowOperator):
-        return (node.effects.rows == "1:1" or settled(node.logical)) and not refills(node, on_error)
+        return (operator.keeps_rows or settled(node.logical)) and not refills(node, on_error)
     filters = operator.where if isinstance(operator, Scan) else ()
     return isinstance(operator, Read) and all(settled(each.logical) for each in filters)
 
@@ -235,6 +234,11 @@ def refills(node: Node, on_error: Skip | None) -> bool:
     operator, policy = node.operator, policy_of(node, on_error)
     fails = isinstance(operator, RowOperator) or (isinstance(operator, Read) and rows_may_fail(operator.source))
     return fails and policy is not None and policy.refill
+
+
+def group_size(node: Node) -> int | None:
+    """Return the ``size`` of a map_batches that needs groups of exactly that many rows."""
+    return getattr(node.operator, "size", None) if isinstance(node.operator, RowOperator) else None
 
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
@@ -344,7 +348,7 @@ class _Lowering:
         """Add the stage of a stream operator, or of a ``map_batches`` that needs groups of exactly n rows."""
         node = self.nodes[i]
         operator = node.operator
-        if node.operator.exact_rows is not None:
+        if group_size(node) is not None:
             if node.inputs[0].batched:
                 raise PipelineError(
                     f"{self.works[i].label}: size= has no meaning after batch()",
@@ -454,12 +458,12 @@ class _Lowering:
 
     def is_row(self, i: int) -> bool:
         """Return whether this is a row operator that accepts any number of rows."""
-        return isinstance(self.nodes[i].operator, RowOperator) and self.nodes[i].operator.exact_rows is None
+        return isinstance(self.nodes[i].operator, RowOperator) and not group_size(self.nodes[i])
 
     def is_counted(self, i: int) -> bool:
         """Return whether this is a filter for which the number of remaining rows per split is known."""
         node = self.nodes[i]
-        return self.is_row(i) and node.effects.rows != "1:1" and self.choice.settled(node.logical)
+        return self.is_row(i) and not node.operator.keeps_rows and self.choice.settled(node.logical)  # type: ignore[attr-defined]
 
     def check_counted(self) -> None:
         """Check that filters with known row counts run in the tasks that read rows.

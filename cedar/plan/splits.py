@@ -16,7 +16,6 @@ from cedar.core.skip import Skip
 from cedar.datasets.base import BaseSource, Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator
-from cedar.operators.split_rows import SplitPart
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -93,7 +92,7 @@ class Splits:
 
     def settled(self, node: Node) -> bool:
         """Return whether an operator is a filter for which the number of passing rows is known or can be counted."""
-        return node.filters and id(node) in self._settled
+        return node.operator.filters and id(node) in self._settled
 
     @cached_property
     def _settled(self) -> set[int]:
@@ -130,7 +129,7 @@ class Splits:
         while (above := self._only_above(at)) is not None and (
             passes(above) or _by_keys(above) or not uncountable(above, source)
         ):
-            if above.filters:
+            if above.operator.filters:
                 left = self._left(source, splits, [*counted, above])
                 if left is None and (self._counts is None or uncountable(above, source)):
                     break
@@ -155,7 +154,7 @@ class Splits:
 
 def _by_keys(node: Node) -> bool:
     """Return whether a filter depends only on row keys."""
-    return isinstance(node.operator, SplitPart) and node.operator.keeps_keys(no_keys(), None) is not None
+    return node.effects.keyed and node.operator.keeps_keys(no_keys(), None) is not None
 
 
 def _left_by_keys(
@@ -169,9 +168,9 @@ def _left_by_keys(
         if (numbers := source.row_keys(split)) is None:
             return None
         keys = Keys(numbers[1], file_ids(source, numbers[0]))
-        parts = [each.operator for each in filters if isinstance(each.operator, SplitPart)]
-        known = [mask for part in parts if (mask := part.keeps_keys(keys, on_error)) is not None]
-        if len(known) < len(filters):
+        masks = [each.operator.keeps_keys(keys, on_error) for each in filters]
+        known = [mask for mask in masks if mask is not None]
+        if len(known) < len(masks):
             return None
         left[place] = np.count_nonzero(np.logical_and.reduce(known))
     return left
@@ -194,7 +193,7 @@ def uncountable(node: Node, source: Node) -> str:
     """Return why a filter's passing rows cannot be counted by reading only its columns; "" if they can."""
     assert isinstance(source.operator, Read)
     operator, effects = node.operator, node.effects
-    if not node.filters:
+    if not operator.filters:
         return "it changes how many rows there are in another way than a filter"
     if effects.random:
         return "it draws at random"
@@ -208,7 +207,7 @@ def uncountable(node: Node, source: Node) -> str:
         return f"{source.operator.label()} cannot read some columns without the others, as Parquet can"
     below, schema = node.inputs[0], source.schema
     while below.inputs:
-        made = frozenset[str]() if below.filters else effects.reads & (below.effects.writes or frozenset())
+        made = frozenset[str]() if below.operator.filters else effects.reads & (below.effects.writes or frozenset())
         if made:
             return f"it asks for {', '.join(map(repr, sorted(made)))}, which {below.operator.label()} writes"
         below = below.inputs[0]

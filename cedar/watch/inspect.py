@@ -157,9 +157,9 @@ def _why_sheet_ends(node: Node) -> str:
     if operator.exact_rows is not None:
         return f"it sees {operator.exact_rows:,} rows at a time"
     if isinstance(operator, StreamOperator):
-        if operator.row_use == "paired":
+        if operator.paired:
             return "it combines a row of each input"
-        if operator.row_use in ("drawn", "joined") or operator.effects().writes != frozenset():
+        if operator.recounts or operator.effects().writes != frozenset():
             return "it does not work on single rows"
     return ""
 

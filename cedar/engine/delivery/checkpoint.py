@@ -143,7 +143,7 @@ def _in_order(root: Node) -> bool:
     """Whether rows are delivered in the order of reading, row by row or batched by the last stream operator."""
     nodes = [node for node in graph.walk(root) if node.inputs]
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
-    holding = [each for each in streams if not (each.preserves_windows or each.row_use in ("repeated", "some"))]
+    holding = [each for each in streams if not (each.preserves_windows or each.repeats or each.cuts)]
     alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
     return alone and (not holding or (streams[-1].batch_rows is not None and holding == [streams[-1]]))
 

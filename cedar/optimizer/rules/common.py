@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cedar.datasets.base import Read
-from cedar.operators.map import Map
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import is_row_operator
@@ -41,14 +40,12 @@ def _refuse_sources(node: Node, facts: Facts) -> Refusal | None:
 
 def _refuse_copies(node: Node, facts: Facts) -> Refusal | None:
     """Refuse to merge equal functions that write different columns, since each result may later be changed in place."""
-    if node.effects.random or not isinstance(node.operator, Map):
-        return None
-    wanted, current = node.operator.computes(), node.inputs[0]
-    while isinstance(current.operator, Map):
+    wanted, current = None if node.effects.random else node.operator.computes(), node.inputs[0]
+    while wanted is not None and (before := current.operator.computes()) is not None:
         writes = current.effects.writes
         if not writes or writes & (node.effects.reads or frozenset()):
             break
-        if current.operator.computes() == wanted:
+        if before == wanted:
             return Refusal(f"it computes what {facts.label(current)} does: with_columns() gives a result a second name")
         current = current.inputs[0]
     return None

@@ -16,7 +16,7 @@ def group_expressions(node: Node, facts: Facts) -> Outcome:
 
     The search does not do this: it orders operators by row counts, and keeps the order as written among equals.
     """
-    if facts.profile is None or node.filters or not _is_query(node):
+    if facts.profile is None or node.operator.filters or not _is_query(node):
         return None
     passed, below = _between(node, facts)
     if not passed or below is None:

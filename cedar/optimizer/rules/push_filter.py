@@ -21,7 +21,7 @@ def push_filter(node: Node, facts: Facts) -> Outcome:
         while passed and passed[-1].operator.condition is not None:
             passed.pop()  # the search orders filters by cost
         return _moved(node, passed, facts) if passed else _through(node, refused, facts)
-    if node.filters:
+    if node.operator.filters:
         return _by_cost(node, facts)
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedar.operators.balance import Balance
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
@@ -49,7 +48,7 @@ def moves_rows(node: Node) -> bool:
 
 def over_ranks(node: Node) -> bool:
     """Return whether the node moves rows between the batches of different ranks, so each rank reads all of them."""
-    return isinstance(node.operator, Balance)
+    return isinstance(node.operator, StreamOperator) and node.operator.over_ranks
 
 
 def may_skip(node: Node, facts: Facts) -> bool:

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, Schema, StreamOperator
-from cedar.operators.cache import Cache
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -82,7 +81,7 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
 
 def _keeps_for_others(operator: Operator) -> bool:
     """Return whether a cache stores rows for other pipelines too, so that it must keep all columns."""
-    return operator.storage not in (None, "auto") and not (isinstance(operator, Cache) and operator.layout)
+    return operator.storage not in (None, "auto") and not getattr(operator, "layout", False)
 
 
 def alike(operator: Operator) -> bool:

@@ -11,7 +11,6 @@ from cedar.datasets.base import Read
 from cedar.operators.base import Operator
 from cedar.operators.cache import Cache as CacheOperator
 from cedar.operators.chains import Link
-from cedar.operators.map import Map
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
 from cedar.plan.places import kind
@@ -97,7 +96,6 @@ class Loosen(Step):
     def apply(self, graph: Node, facts: Facts) -> Node:
         run = run_below(graph, self.below + 1)
         assert run is not None
-        assert isinstance(run[0].operator, Map)
         current = rebuilt(run[0], run[0].inputs, facts, run[0].operator.loosened())
         for node in run[1:]:
             current = rebuilt(node, (current,), facts)

@@ -94,6 +94,10 @@ class AtLeast(RowOperator):
         return False
 
     @property
+    def filters(self) -> bool:
+        return True
+
+    @property
     def condition(self) -> Any:
         return pl.col(self.column) >= self.least
 
