@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cedar.engine.streams.ready import ReadyStream
+from cedar.operators.base import StreamOperator
 from cedar.plan.physical import Physical, Stage
 
 
@@ -15,7 +16,7 @@ def any_order_stage(physical: Physical) -> int:
     while works[stages[number].out].batched:
         stage = stages[number]
         operator = physical.nodes[stage.out].operator
-        in_order = stage.kind == "stream" and not getattr(operator, "any_order", False)
+        in_order = stage.kind == "stream" and not (isinstance(operator, StreamOperator) and operator.any_order)
         if in_order or len(stage.inputs) != 1:
             return -1
         (number,) = stage.inputs

@@ -382,7 +382,7 @@ class Compiler:
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
         reports = stage.kind == "task" or (
-            stage.kind == "stream" and getattr(operator, "reports_splits_started", False)
+            stage.kind == "stream" and isinstance(operator, StreamOperator) and operator.reports_splits_started
         )
         return stage.kind == "read" or (reports and self._reports_begun(*stage.inputs))
 

@@ -37,6 +37,7 @@ from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
 from cedar.engine.watcher import Watcher
+from cedar.operators.base import StreamOperator
 from cedar.operators.kernel import Env, Instances
 from cedar.plan.data import Plan
 from cedar.plan.graph import digest, topology
@@ -196,7 +197,8 @@ class Job:
     @cached_property
     def _local(self) -> bool:
         """Whether ranks may end an epoch at different steps, because an operator has ``local=True``."""
-        return any(getattr(node.operator, "local", False) for node in self.binding.nodes)
+        operators = [node.operator for node in self.binding.nodes]
+        return any(isinstance(each, StreamOperator) and each.local for each in operators)
 
     @cached_property
     def endless(self) -> bool:
@@ -226,7 +228,7 @@ class Job:
         numeric, limits = self.binding.numeric, self.limits
         unsteady = self.binding.check_env.unsteady
         env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits, unsteady=unsteady)
-        tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
+        tasks = Tasks(runner, env, metrics, watcher, runner.others)
         slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root
         store = self.store if written is None else Store()  # an audit must not use rows that a plan has cached
