@@ -85,5 +85,5 @@ def test_rows_that_fail_in_a_column_nobody_reads_are_skipped_as_written(tmp_path
     path.write_text("a,b\n1,2\n")
     p = cedar.read_csv(str(path)).select("a")
     assert after(p, scan_columns) == "read[a] -> select(a)"
-    if hasattr(p.node.inputs[0].operator.source, "read_valid_rows"):
+    if p.node.inputs[0].operator.source.reports_bad_rows:
         assert "rows may fail in them" in decided(p, scan_columns, skips=lambda n: True)[0]
