@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain, count, groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from cedar.core.arrow import from_numbers, from_strings
-from cedar.core.boundary import as_columns, canonical_type
+from cedar.core.boundary import as_columns
 from cedar.core.columns import Column, Index, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
 from cedar.core.groups.column import take_each
@@ -33,7 +30,7 @@ from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
 from cedar.datasets.parquet_lists.reader import ListLeaf, are_read, list_leaves, read_lists
 from cedar.datasets.parquet_schema import Types, check_microseconds, check_same, decoded_bytes, is_int96, types_of
-from cedar.datasets.parquet_stats import excludes
+from cedar.datasets.parquet_stats import Leaves, excludes, hive_bounds, leaf_bounds, leaves_of
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
 from cedar.datasets.truth import Bounds, Path
@@ -183,12 +180,16 @@ class ParquetSource(FileSource):
         size = sum(decoded_bytes(group, leaves))
         MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
+            if leaves:
+                check_unchanged(file)
             columns = self._lists_read(split, wanted)
             others = [leaf for leaf in leaves if _column_name(footer, leaf) not in columns] if columns else leaves
             rest = _read_group(
                 file, footer, split.part, others, self.verify, self._int96[self._footers.kinds[split.file]]
             )
             columns |= rest if wanted is None else take_each(rest, wanted)
+            if leaves and file.remote is None:  # check that the file was not replaced while it was read
+                check_unchanged(file)
             for name, column in columns.items():
                 if len(column) != rows:
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
@@ -207,7 +208,7 @@ class ParquetSource(FileSource):
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
         operator_bytes = self._operator_bytes(split) if self.repeating else size
-        step = max(_MIN_CHUNK_ROWS, int(_CHUNK_BYTES * rows / max(operator_bytes, 1)))
+        step = max(_MIN_CHUNK_ROWS, int(_CHUNK_BYTES * group.num_rows / max(operator_bytes, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             part = columns if step >= rows else {name: cut(column, start, stop) for name, column in columns.items()}
@@ -223,10 +224,7 @@ class ParquetSource(FileSource):
         if wanted is not None:
             keep[:] = 0
             keep[wanted] = 1
-        check_unchanged(file)
-        found = read_lists(file.path, group, columns, keep)
-        check_unchanged(file)
-        return dict(found)
+        return dict(read_lists(file.path, group, columns, keep))
 
     @once
     def _int96(self) -> list[frozenset[int]]:
@@ -383,7 +381,6 @@ def _read_group(
 ) -> dict[str, Column]:
     if not leaves:
         return {}
-    check_unchanged(file)
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
         # Opening a file with known metadata takes only 0.05 ms, so local files are not kept open.
@@ -405,8 +402,6 @@ def _read_group(
             if int96 and (int96_leaves := [leaf for leaf in run if leaf in int96]):
                 for name, column in read(int96_leaves, "ns").items():
                     check_microseconds(name, columns[name], column, file)
-    if file.remote is None:  # check that the file was not replaced while pyarrow read it
-        check_unchanged(file)
     for column in columns.values():
         column.validate(full=_has_strings(column.type))
     return columns
@@ -444,99 +439,3 @@ def _has_strings(kind: pa.DataType) -> bool:
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _has_strings(kind.value_type)
     return bool(pa.types.is_large_string(kind))
-
-
-# ---- statistics ------------------------------------------------------------------------------------------------------
-
-
-# Writers may truncate a long maximum without rounding it up. All strings that start with the stored maximum therefore
-# count as within the bounds.
-_MAX_SUFFIX = "\U0010ffff" * 8
-_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-
-Leaves = dict[Path, tuple[int, pa.DataType]]
-
-
-def leaves_of(footer: Any) -> Leaves:
-    """Return the index and canonical type of each leaf that has one value per row, by the leaf's path."""
-    numbers = count()
-    return {
-        path: (leaf, kind) for field in footer.schema.to_arrow_schema() for path, leaf, kind in _walk(field, numbers)
-    }
-
-
-def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.DataType]]:
-    kind = field.type
-    if isinstance(kind, pa.Bool8Type):  # the statistics of Bool8 columns are integers
-        next(numbers)
-        return
-    while isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    if pt.is_struct(kind):
-        for child in kind:
-            for path, leaf, type_ in _walk(child, numbers):
-                yield (field.name, *path), leaf, type_
-    elif pt.is_nested(kind):
-        for child in (kind.field(i) for i in range(kind.num_fields)):
-            for _ in _walk(child, numbers):
-                pass  # skip leaves inside lists, which have several values per row
-    else:
-        yield (field.name,), next(numbers), canonical_type(kind)
-
-
-def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
-    """Return the bounds of a leaf in a row group; nulls and ends are None if statistics are missing or unreadable.
-
-    Args:
-        leaf: the leaf's column chunk metadata.
-        kind: the canonical type of its values.
-        rows: the row group's number of rows.
-    """
-    try:
-        stats = leaf.statistics
-        if stats is None:
-            return Bounds(rows)
-        nulls = int(stats.null_count) if stats.has_null_count else None
-        if nulls != rows and leaf.physical_type == "BYTE_ARRAY" and "." in leaf.path_in_schema:
-            nulls = None  # Arrow's null counts of dictionary strings in a struct omit rows with a null struct
-        ends = _ends(stats, kind) if stats.has_min_max else None
-    except (pa.ArrowException, ValueError, TypeError, OverflowError, NotImplementedError):
-        return Bounds(rows)
-    return Bounds(rows, nulls, ends)
-
-
-def hive_bounds(column: HiveColumn, file: int, rows: int) -> Bounds:
-    """Return the bounds of a partition column in a file, where it has a single value."""
-    value = column.values[file]
-    if value is None:
-        return Bounds(rows, rows)
-    return Bounds(rows, 0, pa.array([value, value], column.kind))
-
-
-def _bounds_array(low: Any, high: Any, kind: pa.DataType) -> pa.Array:
-    return from_numbers(np.array([low, high], np.dtype(kind.to_pandas_dtype())), kind)
-
-
-def _ends(stats: Any, kind: pa.DataType) -> pa.Array | None:
-    if pt.is_integer(kind):
-        return _bounds_array(stats.min, stats.max, kind)
-    if pt.is_boolean(kind) or pt.is_decimal(kind):
-        return pa.array([stats.min, stats.max], kind)
-    if pt.is_float32(kind) or pt.is_float64(kind):
-        known = not math.isnan(stats.min) and not math.isnan(stats.max)
-        return _bounds_array(stats.min, stats.max, kind) if known else None
-    if pt.is_large_string(kind) or pt.is_large_binary(kind):
-        return _string_ends(stats, kind)
-    if pt.is_date32(kind) and stats.logical_type.type == "DATE":
-        return _bounds_array(stats.min_raw, stats.max_raw, pa.int32()).cast(kind)
-    if pt.is_timestamp(kind) and stats.logical_type.type == "TIMESTAMP":
-        unit = _UNITS[json.loads(stats.logical_type.to_json())["timeUnit"]]
-        return _bounds_array(stats.min_raw, stats.max_raw, pa.int64()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
-    return None
-
-
-def _string_ends(stats: Any, kind: pa.DataType) -> pa.Array:
-    low, high = (v.encode() if isinstance(v, str) else v for v in (stats.min, stats.max))
-    if pt.is_large_binary(kind):
-        return from_strings([low, high + b"\xff" * len(_MAX_SUFFIX)], kind)
-    return from_strings([low.decode(), high.decode() + _MAX_SUFFIX], kind)

@@ -8,8 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.datasets.parquet import leaf_bounds, leaves_of
-from cedar.datasets.parquet_stats import excludes
+from cedar.datasets.parquet_stats import excludes, leaf_bounds, leaves_of
 
 NAN = float("nan")
 BIG = 1 << 53

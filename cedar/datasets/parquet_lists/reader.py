@@ -25,7 +25,7 @@ from cedar.core.arrow import from_flags
 from cedar.core.errors import PipelineError
 from cedar.datasets.parquet_footer import numbers_of
 
-_MIN_BYTES = 1 << 20  # a process needs 0.1 s to load the kernels, in which Arrow decodes far more than this
+_MIN_BYTES = 1 << 20  # of lists in a row group; to load the kernels takes as long as decoding several times as much
 _NUMBERS = {"INT64": pa.int64(), "DOUBLE": pa.float64(), "INT32": pa.int32(), "FLOAT": pa.float32()}
 _CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3

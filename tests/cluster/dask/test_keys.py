@@ -88,10 +88,10 @@ def test_no_socket_answers_without_the_key(service: cedar.Service, how: str) -> 
 def test_a_client_of_dask_without_the_key_is_refused(service: cedar.Service) -> None:
     client = _client_class()  # closes itself
     with pytest.raises((OSError, TypeError, ValueError)):
-        client(service.address, timeout=2, set_as_default=False)
+        client(service.address, timeout=60, set_as_default=False)
     stranger = security(new_keys())
     with pytest.raises(OSError):
-        client(service.address, timeout=2, set_as_default=False, security=stranger)
+        client(service.address, timeout=60, set_as_default=False, security=stranger)
 
 
 def test_the_key_lies_where_this_user_alone_reads_it_and_goes_with_the_service(

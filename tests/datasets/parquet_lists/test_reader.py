@@ -112,3 +112,16 @@ def test_only_the_wanted_rows_are_read(tmp_path: Path) -> None:
     wanted = np.array([1, 4, 5])
     (chunk,) = source.read_rows(split, wanted)
     assert pa.table(chunk.columns).to_pylist() == table.take(wanted).to_pylist()
+
+
+def test_files_may_differ_in_what_can_be_null(tmp_path: Path) -> None:
+    """In both files a value has level 2; 0 is a null list in one, and an empty list in the other."""
+    outer, inner = (
+        pa.schema([pa.field("x", pa.list_(pa.field("element", pa.int64(), nullable=not lists)), nullable=lists)])
+        for lists in (True, False)
+    )
+    rows: list[Any] = [[[1], None, []], [[1], [], [2, 3]]]
+    for name, schema, values in zip("ab", (outer, inner), rows, strict=True):
+        pq.write_table(pa.table([pa.array(values, schema[0].type)], schema=schema), tmp_path / f"{name}.parquet")
+    source = read_parquet(str(tmp_path))
+    assert [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)] == rows

@@ -86,5 +86,5 @@ def test_the_status_page_stays_when_a_state_of_other_files_is_loaded(make: Any, 
     with make(serve="127.0.0.1:0") as loader:
         loader.load_state_dict(state)
         next(iter(loader))
-        with urllib.request.urlopen(loader.url, timeout=10) as answer:
+        with urllib.request.urlopen(loader.url, timeout=60) as answer:
             assert answer.status == 200
