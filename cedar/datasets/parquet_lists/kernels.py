@@ -12,23 +12,40 @@ from typing import Any
 import numpy as np
 
 from cedar.datasets.parquet_lists.reader import (
-    DEFINITION,
+    ADDRESS,
+    COMPRESSED_V2,
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DECODED,
+    DEFINITION_BYTES_V2,
+    DEFINITION_ENCODING,
+    DICTIONARY,
+    DICTIONARY_PAGE,
+    DICTIONARY_SIZE,
     EMPTY,
-    END,
+    ENCODING,
+    ENCODING_V2,
     ENTRIES,
+    ENTRIES_V2,
     FAILED,
     FULL,
-    IN_DICTIONARY,
     KEPT,
-    REPETITION,
+    KIND,
+    PLACE,
+    REPETITION_BYTES_V2,
+    REPETITION_ENCODING,
     ROW,
-    VALUES,
+    STORED,
+    WIDTH,
     WRITTEN,
 )
 from cedar.operators.jit import kernel, numba, part
 
 _types = numba().core.types
-_word = part("llvmlite.ir").IntType(64)
+_carray = numba().carray
+_int = part("llvmlite.ir").IntType
+_RLE, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 3, 2, 8  # encodings; 0 is plain
+_DATA_PAGE_HEADER, _DATA_PAGE_HEADER_V2 = 5, 8  # fields of a page's header
 
 
 @numba().extending.intrinsic  # type: ignore[untyped-decorator]
@@ -36,9 +53,43 @@ def load_word(typing: Any, address: Any) -> Any:
     """Return the eight bytes at an address as uint64; the address need not be aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], _word.as_pointer()), align=1)
+        return builder.load(builder.inttoptr(args[0], _int(64).as_pointer()), align=1)
 
     return _types.uint64(_types.int64), generate
+
+
+@numba().extending.intrinsic  # type: ignore[untyped-decorator]
+def load_half(typing: Any, address: Any) -> Any:
+    """Return the four bytes at an address as uint32; the address need not be aligned."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], _int(32).as_pointer()), align=1)
+
+    return _types.uint32(_types.int64), generate
+
+
+@numba().extending.intrinsic  # type: ignore[untyped-decorator]
+def as_pointer(typing: Any, address: Any) -> Any:
+    """Return an address as a pointer, for ``carray``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], _int(8).as_pointer())
+
+    return _types.voidptr(_types.int64), generate
+
+
+@kernel()
+def read_varint(data: Any, place: Any, end: Any) -> Any:
+    """Return the number at ``data[place:end]``, and where it ends; -1 if the data end early."""
+    value, shift = np.uint64(0), np.uint64(0)
+    while place < end and shift < 64:
+        byte = np.uint64(data[place])
+        place += 1
+        value |= (byte & np.uint64(127)) << shift
+        if byte < 128:
+            return np.int64(value), place
+        shift += np.uint64(7)
+    return np.int64(0), -1
 
 
 @kernel()
@@ -77,16 +128,9 @@ def decode_runs(data: Any, place: Any, end: Any, width: Any, out: Any, count: An
     """Decode ``count`` numbers from ``data[place:end]``, runs of equal or packed ones; False if the data end early."""
     done = 0
     while done < count:
-        header, shift = np.int64(0), 0
-        while True:
-            if place >= end or shift > 35:
-                return False
-            byte = np.int64(data[place])
-            place += 1
-            header |= (byte & 127) << shift
-            if byte < 128:
-                break
-            shift += 7
+        header, place = read_varint(data, place, end)
+        if place < 0 or header < 0 or header >> 35:
+            return False
         if header & 1:
             number = min((header >> 1) * 8, count - done)
             if (number * width + 7) // 8 > end - place:
@@ -110,35 +154,136 @@ def decode_runs(data: Any, place: Any, end: Any, width: Any, out: Any, count: An
     return True
 
 
-@kernel(
-    "void(uint8[::1], int64[::1], uint8[::1], uint8[::1], int32[::1], uint8[::1], uint64[::1], uint64[::1], int64[::1],"
-    " uint8[::1])"
-)
-def decode_page(  # noqa: C901, PLR0912 - numba compiles it as one function
-    data: Any, page: Any, repetition: Any, definition: Any, index: Any, keep: Any, stored: Any, values: Any, ends: Any,
-    missing: Any,
-) -> None:  # fmt: skip
-    """Append the rows of a page that are kept. Damaged data cannot make it read or write outside the arrays.
+@kernel()
+def read_header(  # noqa: C901, PLR0912 - one loop over a format's fields
+    data: Any, place: Any, end: Any, page: Any
+) -> Any:
+    """Read a ``PageHeader`` of Thrift's compact protocol into ``page``; return where it ends, -1 if it is damaged."""
+    page[:] = 0
+    page[COMPRESSED_V2] = 1
+    outer = np.zeros(4, np.int64)  # the last field of each struct that contains the current one
+    depth, field = 0, np.int64(0)
+    while True:
+        if place < 0 or place >= end:
+            return -1
+        byte = np.int64(data[place])
+        place += 1
+        if byte == 0:  # the end of a struct
+            if depth == 0:
+                return place
+            depth -= 1
+            field = outer[depth]
+            continue
+        kind = byte & 15
+        if byte >> 4:
+            field += byte >> 4
+        else:
+            field, place = read_varint(data, place, end)
+            field = (field >> 1) ^ -(field & 1)
+        value = np.int64(0)
+        if kind <= 2:
+            value = np.int64(kind == 1)
+        elif 4 <= kind <= 6:
+            value, place = read_varint(data, place, end)
+            value = (value >> 1) ^ -(value & 1)
+        elif kind == 8:  # bytes
+            value, place = read_varint(data, place, end)
+            if place < 0 or not 0 <= value <= end - place:
+                return -1
+            place += value
+        elif kind == 12:  # a struct
+            if depth == 3:
+                return -1
+            outer[depth] = field
+            depth, field = depth + 1, np.int64(0)
+            continue
+        else:  # pages have no other kinds
+            return -1
+        if depth == 0 and 1 <= field <= 3:
+            page[field] = value
+        elif depth == 1 and outer[0] == _DATA_PAGE_HEADER and 1 <= field <= 4:
+            page[ENTRIES - 1 + field] = value
+        elif depth == 1 and outer[0] == _DATA_PAGE_HEADER_V2 and 1 <= field <= 7:
+            page[ENTRIES_V2 - 1 + field] = value
+
+
+@kernel()
+def is_sound(page: Any, room: Any, whole: Any) -> Any:
+    """Whether a page has a known layout, and its sizes are within a column chunk of ``room`` bytes."""
+    if not (0 <= page[STORED] <= room and 0 <= page[DECODED] <= whole):
+        return False
+    if page[KIND] == DATA_PAGE_V2:
+        definition, repetition = page[DEFINITION_BYTES_V2], page[REPETITION_BYTES_V2]
+        page[ENTRIES], page[ENCODING] = page[ENTRIES_V2], page[ENCODING_V2]
+        if not (0 <= definition <= whole and 0 <= repetition <= whole):
+            return False
+        if definition + repetition > min(page[STORED], page[DECODED]):
+            return False
+    elif page[KIND] == DATA_PAGE:
+        if page[REPETITION_ENCODING] != _RLE or page[DEFINITION_ENCODING] != _RLE:
+            return False
+    else:
+        page[ENTRIES] = 0
+        return page[KIND] == DICTIONARY_PAGE
+    encoding = page[ENCODING]
+    return page[ENTRIES] >= 0 and (encoding in (0, _PLAIN_DICTIONARY, _RLE_DICTIONARY))
+
+
+@kernel("void(uint8[::1], int64[:, ::1], int64[:, ::1], int64[::1])")
+def find_pages(data: Any, chunks: Any, pages: Any, counts: Any) -> None:
+    """Find the pages of columns.
 
     Args:
-        data: the page's bytes.
-        page: int64[12], see ``reader.ENTRIES``. ``REPETITION`` to ``END`` are places in ``data``, ``EMPTY`` is the
-            definition level of an empty list, ``FULL`` that of a value. ``FAILED`` becomes 1 if the data are damaged or
-            contain null values.
-        repetition, definition: memory for the levels of all entries.
-        index: memory for one number more than there are entries.
-        keep: for each row of the column, 1 if it is kept, else 0.
-        stored: the values of the dictionary; without a dictionary, those of this page.
-        values: receives the values of the kept rows; it has one item more than the column has entries.
-        ends: receives the end of each kept row; its first item is 0.
-        missing: receives 1 at ``i + 1`` if the kept row ``i`` is null.
+        data: the bytes of all columns.
+        chunks: int64[columns, 4]: where each begins and ends, its entries, and its size when decompressed.
+        pages: int64[room, 16] receives the pages, see ``reader.PLACE``; there may be more than there is room for.
+        counts: int64[columns] receives the number of pages of each column; -1 if one is unusual or damaged.
     """
-    count, empty, full = page[ENTRIES], np.uint8(page[EMPTY]), np.uint8(page[FULL])
-    page[FAILED] = 1
-    if not decode_runs(data, page[REPETITION], page[DEFINITION], 1, repetition, count):
-        return
-    if not decode_runs(data, page[DEFINITION], page[VALUES], 2 if full > 1 else 1, definition, count):
-        return
+    number = 0
+    spare = np.zeros(pages.shape[1], np.int64)
+    for i in range(len(chunks)):
+        place, end, entries, whole = chunks[i]
+        seen, first = 0, number
+        while seen < entries:
+            page = pages[number] if number < len(pages) else spare
+            place = read_header(data, place, end, page)
+            if place < 0 or not is_sound(page, end - place, whole):
+                break
+            page[PLACE] = place
+            place += page[STORED]
+            seen += page[ENTRIES]
+            number += 1
+        counts[i] = number - first if seen == entries else -1
+        if seen != entries:
+            number = first
+
+
+@kernel()
+def number_at(address: Any, index: Any, width: Any) -> Any:
+    """Return number ``index`` of an array of numbers of 4 or 8 bytes."""
+    if width == 8:
+        return load_word(np.int64(address + (index << 3)))
+    return np.uint64(load_half(np.int64(address + (index << 2))))
+
+
+@kernel()
+def decode_levels(
+    data: Any, repetition: Any, stop: Any, definition: Any, end: Any, column: Any, count: Any, levels: Any
+) -> Any:
+    """Decode the levels of ``count`` entries: repetition from ``data[repetition:stop]``; False if they are damaged."""
+    if not decode_runs(data, repetition, stop, 1, levels[0], count):
+        return False
+    return decode_runs(data, definition, end, 2 if column[FULL] > 1 else 1, levels[1], count)
+
+
+@kernel()
+def decode_page(
+    data: Any, start: Any, page: Any, column: Any, levels: Any, index: Any, keep: Any, values: Any, ends: Any,
+    missing: Any,
+) -> Any:  # fmt: skip
+    """Append the rows of a page that are kept, whose values begin at ``start``; False if the data are damaged."""
+    repetition, definition = levels[0], levels[1]
+    count, empty, full, width = page[ENTRIES], np.uint8(column[EMPTY]), np.uint8(column[FULL]), column[WIDTH]
     present, rows, wrong, nulls = 0, 0, 0, 0
     for i in range(count):
         level, begins = definition[i], repetition[i] == 0
@@ -149,46 +294,98 @@ def decode_page(  # noqa: C901, PLR0912 - numba compiles it as one function
         wrong += (not begins) & (
             (level != full) | (definition[max(i - 1, 0)] != full)
         )  # only lists with values may continue
-    row, kept, written, used = page[ROW], page[KEPT], page[WRITTEN], 0
+    row, kept, written, used = column[ROW], column[KEPT], column[WRITTEN], 0
     if wrong or row + rows >= len(keep) or (row < 0 and count and repetition[0]):
-        return
-    in_dictionary = page[IN_DICTIONARY]
-    if in_dictionary and present:
-        width = np.int64(data[page[VALUES]]) if page[VALUES] < page[END] else 64
-        if width > 31 or not decode_runs(data, page[VALUES] + 1, page[END], width, index, present):
-            return
+        return False
+    if page[ENCODING] and present:
+        bits = np.int64(data[start]) if start < len(data) else 64
+        if bits > 31 or not decode_runs(data, start + 1, len(data), bits, index, present):
+            return False
         largest = np.int32(0)
         for i in range(present):
             largest = max(largest, index[i])
-        if largest >= len(stored):
-            return
+        if largest >= column[DICTIONARY_SIZE]:
+            return False
         index[present] = 0
+        stored = column[DICTIONARY]
         for i in range(count):  # without branches, since lengths of rows cannot be predicted
             begins, there = repetition[i] == 0, definition[i] == full
             row += begins
             wanted = keep[row]
             kept += begins & wanted
-            values[np.uint64(written)] = stored[np.uint64(index[np.uint64(used)])]  # signed places cost a comparison
+            # signed places would cost a comparison
+            values[np.uint64(written)] = number_at(stored, np.int64(index[np.uint64(used)]), width)
             written += there & wanted
             used += there
             ends[np.uint64(kept)] = written
-    elif present <= len(stored):
+    else:
+        stored = np.int64(data.ctypes.data) + start
+        available = max(0, len(data) - start) // width
+        if present > available:
+            return False
         for i in range(count):
             begins, there = repetition[i] == 0, definition[i] == full
             row += begins
             wanted = keep[row]
             kept += begins & wanted
-            values[written] = stored[used] if used < len(stored) else np.uint64(0)  # with an int64, it would be a float
+            values[written] = number_at(stored, used, width) if used < available else np.uint64(0)
             written += there & wanted
             used += there
             ends[kept] = written
-    else:
-        return
     if nulls:
-        row, kept = page[ROW], page[KEPT]
+        row, kept = column[ROW], column[KEPT]
         for i in range(count):
             begins = repetition[i] == 0
             row += begins
             kept += begins & keep[row]
             missing[kept] |= begins & keep[row] & (definition[i] < empty)
-    page[ROW], page[KEPT], page[WRITTEN], page[FAILED] = row, kept, written, 0
+    column[ROW], column[KEPT], column[WRITTEN] = row, kept, written
+    return True
+
+
+@kernel(
+    "void(uint8[::1], int64[:, ::1], int64[::1], uint8[:, ::1], int32[::1], uint8[::1], uint64[::1], int64[::1],"
+    " uint8[::1])"
+)
+def decode_column(
+    chunk: Any, pages: Any, column: Any, levels: Any, index: Any, keep: Any, values: Any, ends: Any, missing: Any
+) -> None:
+    """Decode the rows of a column that are kept. Damaged data cannot make it read or write outside the arrays.
+
+    Args:
+        chunk: the bytes of the file that ``reader.PLACE`` counts in.
+        pages: int64[pages, 16], see ``reader.PLACE``. At ``ADDRESS`` are the decompressed bytes; those of a data page
+            of version 2 without its levels, which are at ``PLACE``.
+        column: int64[9], see ``reader.WIDTH``. ``FAILED`` becomes 1 if the data are damaged or contain null values.
+        levels: uint8[2, entries]: memory for the levels of the entries of a page.
+        index: int32[entries + 1]: memory for the places in the dictionary.
+        keep: for each row of the column, 1 if it is kept, else 0.
+        values: receives the values of the kept rows; it has one item more than the column has entries.
+        ends: receives the end of each kept row; its first item is 0.
+        missing: receives 1 at ``i + 1`` if the kept row ``i`` is null.
+    """
+    column[FAILED] = 1
+    for i in range(len(pages)):
+        page = pages[i]
+        body = _carray(as_pointer(page[ADDRESS]), (page[DECODED],), np.uint8)
+        if page[KIND] == DICTIONARY_PAGE:
+            column[DICTIONARY], column[DICTIONARY_SIZE] = page[ADDRESS], page[DECODED] // column[WIDTH]
+            continue
+        coded, at, middle = body, 4, np.int64(0)
+        if page[KIND] == DATA_PAGE_V2:
+            coded, at = chunk, page[PLACE]
+            middle = at + page[REPETITION_BYTES_V2]
+            end, start = middle + page[DEFINITION_BYTES_V2], np.int64(0)
+            done = decode_levels(coded, at, middle, middle, end, column, page[ENTRIES], levels)
+        else:
+            if len(body) < 4:
+                return
+            middle = 8 + np.int64(load_half(page[ADDRESS]))
+            if middle > len(body):
+                return
+            end = middle + np.int64(load_half(page[ADDRESS] + middle - 4))
+            start = end
+            done = end <= len(body) and decode_levels(coded, at, middle - 4, middle, end, column, page[ENTRIES], levels)
+        if not done or not decode_page(body, start, page, column, levels, index, keep, values, ends, missing):
+            return
+    column[FAILED] = 0

@@ -9,7 +9,7 @@ whatever looks damaged, is left to Arrow.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -23,16 +23,18 @@ import pyarrow.types as pt
 
 from cedar.core.arrow import from_flags
 from cedar.core.errors import PipelineError
-from cedar.datasets.parquet_footer import numbers_of
 
 _MIN_BYTES = 1 << 20  # of lists in a row group; to load the kernels takes as long as decoding several times as much
 _NUMBERS = {"INT64": pa.int64(), "DOUBLE": pa.float64(), "INT32": pa.int32(), "FLOAT": pa.float32()}
 _CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}
-_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
-_PLAIN, _RLE, _DICTIONARY = 0, 3, (2, 8)  # encodings
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
-# Items of the argument ``page`` of a kernel, which updates the last four for the next page.
-ENTRIES, REPETITION, DEFINITION, VALUES, END, IN_DICTIONARY, EMPTY, FULL, ROW, KEPT, WRITTEN, FAILED = range(12)
+# Items of a row about a page: where its bytes begin after its header, fields of its header, and where its decompressed
+# bytes are in memory.
+PLACE, KIND, DECODED, STORED, ENTRIES, ENCODING, DEFINITION_ENCODING, REPETITION_ENCODING = range(8)
+ENTRIES_V2, ENCODING_V2, DEFINITION_BYTES_V2, REPETITION_BYTES_V2, COMPRESSED_V2, ADDRESS = 8, 11, 12, 13, 14, 15
+# Items of an array about a column; the kernel updates all but the first three.
+WIDTH, EMPTY, FULL, ROW, KEPT, WRITTEN, FAILED, DICTIONARY, DICTIONARY_SIZE = range(9)
 
 Flags = npt.NDArray[np.uint8]
 
@@ -51,10 +53,6 @@ class ListLeaf:
     kind: pa.DataType
     empty: int
     full: int
-
-
-class _Unsupported(ValueError):
-    """A column must be read by Arrow."""
 
 
 def list_leaves(schema: Any, arrow: pa.Schema, leaves: Sequence[int]) -> dict[str, ListLeaf]:
@@ -98,19 +96,33 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
         group: the metadata of the row group.
         keep: for each row, 1 if it is wanted, else 0.
     """
-    found: dict[str, pa.Array] = {}
     from cedar.operators.background_kernels import kernels
 
+    leaves = {name: group.column(column.leaf) for name, column in columns.items()}
+    leaves = {name: leaf for name, leaf in leaves.items() if leaf.compression in _CODECS and not leaf.file_path}
     try:
-        compiled = kernels("cedar.datasets.parquet_lists.kernels", "decode_page")
+        compiled = kernels("cedar.datasets.parquet_lists.kernels", "find_pages", "decode_column")
     except PipelineError:  # numba is damaged
         compiled = None
-    if compiled is None:
+    found: dict[str, pa.Array] = {}
+    if compiled is None or not leaves:
         return found
-    with suppress(OSError), open(path, "rb") as file:
-        for name, column in columns.items():
-            with suppress(IndexError, KeyError, ValueError, OSError, pa.ArrowException):  # Arrow says what is damaged
-                found[name] = _read_column(file.fileno(), group.column(column.leaf), column, keep, compiled.decode_page)
+    try:
+        data, chunks = _read_chunks(path, list(leaves.values()))
+    except (OSError, pa.ArrowException):  # Arrow says what is damaged
+        return found
+    kept = int(np.count_nonzero(keep))
+    pages, counts = _find_pages(data, chunks, compiled.find_pages)
+    done = 0
+    for (name, leaf), count in zip(leaves.items(), counts, strict=True):
+        if count >= 0:
+            with suppress(OSError, pa.ArrowException):
+                rows, done = pages[done : done + count], done + count
+                bodies = _decompress(data, rows, _CODECS[leaf.compression])  # holds the memory that the rows point to
+                column = _decode(data, rows, leaf.num_values, columns[name], keep, kept, compiled.decode_column)
+                del bodies
+                if column is not None:
+                    found[name] = column
     return found
 
 
@@ -119,31 +131,84 @@ def _has_compiler() -> bool:
     return find_spec("numba") is not None
 
 
-def _read_column(file: int, leaf: Any, column: ListLeaf, keep: Flags, decode: Any) -> pa.Array:
-    kept, entries, width = int(np.count_nonzero(keep)), int(leaf.num_values), column.kind.bit_width // 8
+def _read_chunks(path: str, leaves: Sequence[Any]) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
+    """Read columns into one buffer; return it, and what ``find_pages`` takes as ``chunks``."""
+    chunks = np.empty((len(leaves), 4), np.int64)
+    ranges: list[list[int]] = []  # where they begin and end in the file; neighbors are read at once
+    end = 0
+    for i, leaf in enumerate(leaves):
+        start, size = leaf.data_page_offset, leaf.total_compressed_size
+        if leaf.dictionary_page_offset:
+            start = min(start, leaf.dictionary_page_offset)
+        if ranges and ranges[-1][1] == start:
+            ranges[-1][1] += size
+        else:
+            ranges.append([start, start + size])
+        chunks[i] = end, end + size, leaf.num_values, leaf.total_uncompressed_size
+        end += size
+    data = pa.allocate_buffer(end)
+    view, done = memoryview(data).cast("B"), 0
+    with open(path, "rb", buffering=0) as file:
+        for start, stop in ranges:
+            if os.preadv(file.fileno(), [view[done : done + stop - start]], start) != stop - start:
+                raise OSError("the file ends early")
+            done += stop - start
+    return data, chunks
+
+
+def _find_pages(
+    data: pa.Buffer, chunks: npt.NDArray[np.int64], find: Callable[..., None]
+) -> tuple[npt.NDArray[np.int64], list[int]]:
+    counts, room = np.empty(len(chunks), np.int64), 8 * len(chunks)
+    while True:
+        pages = np.empty((room, 16), np.int64)
+        find(np.frombuffer(data, np.uint8), chunks, pages, counts)
+        needed = int(counts[counts > 0].sum())
+        if needed <= room:
+            return pages, counts.tolist()
+        room = needed
+
+
+def _decompress(data: pa.Buffer, pages: npt.NDArray[np.int64], name: str | None) -> list[pa.Buffer]:
+    """Decompress pages and set their ``ADDRESS`` and ``DECODED``; return the memory, which the caller holds.
+
+    Raises:
+        OSError, pa.ArrowException: a page is damaged.
+    """
+    codec, bodies = None if name is None else pa.Codec(name), []
+    for page, (place, kind, decoded, stored, *more) in zip(pages, pages[:, :ADDRESS].tolist(), strict=True):
+        compressed = True
+        if kind == DATA_PAGE_V2:  # its levels are not compressed
+            *_, definition, repetition, compressed = more
+            levels = definition + repetition
+            place, stored, decoded = place + levels, stored - levels, decoded - levels
+        if codec is None or not compressed or not decoded:
+            if stored != decoded and decoded:
+                raise pa.ArrowInvalid("the size of a page is wrong")
+            page[ADDRESS] = data.address + place
+        else:
+            body = codec.decompress(data.slice(place, stored), decoded)
+            bodies.append(body)
+            page[ADDRESS] = body.address
+        page[DECODED] = decoded
+    return bodies
+
+
+def _decode(
+    data: pa.Buffer, pages: npt.NDArray[np.int64], entries: int, column: ListLeaf, keep: Flags, kept: int,
+    decode: Callable[..., None],
+) -> pa.Array | None:  # fmt: skip
+    """Decode the rows of a column that are kept; return None if Arrow must read it."""
+    width = column.kind.bit_width // 8
     values, ends, missing = _empty(entries + 1, np.uint64), _empty(kept + 1, np.int64), np.zeros(kept + 1, np.uint8)
     ends[0] = 0
-    page = np.zeros(12, np.int64)
-    page[[EMPTY, FULL, ROW]] = column.empty, column.full, -1
-    dictionary, levels, index = np.empty(0, np.uint64), np.empty((2, 0), np.uint8), np.empty(0, np.int32)
-    for header, data in _pages(file, leaf):
-        if header[1,] == _DICTIONARY_PAGE:
-            dictionary = _words(data, 0, width)
-            continue
-        page[:IN_DICTIONARY], encoding = _places(header, data), header[5, 2] if (5, 2) in header else header[8, 4]
-        page[IN_DICTIONARY] = encoding in _DICTIONARY
-        if encoding != _PLAIN and encoding not in _DICTIONARY:
-            raise _Unsupported
-        if page[ENTRIES] >= len(index):
-            levels = _empty(2 * page[ENTRIES], np.uint8).reshape(2, -1)
-            index = _empty(page[ENTRIES] + 1, np.int32)
-        present = dictionary if page[IN_DICTIONARY] else _words(data, int(page[VALUES]), width)
-        decode(np.frombuffer(data, np.uint8), page, levels[0], levels[1], index, keep, present, values, ends, missing)
-        if page[FAILED]:
-            raise _Unsupported
-    if page[ROW] != len(keep) - 1:
-        raise _Unsupported
-    used = values[: page[WRITTEN]]
+    state = np.array([width, column.empty, column.full, -1, 0, 0, 0, 0, 0])
+    most = int(pages[:, ENTRIES].max(initial=0))
+    levels, index = _empty(2 * most, np.uint8).reshape(2, most), _empty(most + 1, np.int32)
+    decode(np.frombuffer(data, np.uint8), pages, state, levels, index, keep, values, ends, missing)
+    if state[FAILED] or state[ROW] != len(keep) - 1:
+        return None
+    used = values[: state[WRITTEN]]
     if width == 4:
         used = used.astype(np.uint32)
     elif len(used) < entries // 4:
@@ -156,64 +221,3 @@ def _read_column(file: int, leaf: Any, column: ListLeaf, keep: Flags, decode: An
 def _empty(count: int, kind: Any) -> npt.NDArray[Any]:
     """Return memory of Arrow's allocator, which is used again; new memory would cost page faults."""
     return np.frombuffer(pa.allocate_buffer(int(count) * np.dtype(kind).itemsize), kind)
-
-
-def _pages(file: int, leaf: Any) -> Iterator[tuple[dict[tuple[int, ...], int], Any]]:
-    """Yield the headers of a column's pages and their decompressed bytes.
-
-    The keys of a header are field ids of the format's ``PageHeader``.
-    """
-    name = _CODECS.get(leaf.compression, leaf.compression)
-    if name == leaf.compression or leaf.file_path:
-        raise _Unsupported
-    codec = None if name is None else pa.Codec(name)
-    start, size = leaf.data_page_offset, leaf.total_compressed_size
-    if leaf.dictionary_page_offset:
-        start = min(start, leaf.dictionary_page_offset)
-    data, whole = memoryview(pa.allocate_buffer(size)).cast("B"), leaf.total_uncompressed_size
-    if os.preadv(file, [data], start) != size:
-        raise _Unsupported
-    seen = place = 0
-    while seen < leaf.num_values:
-        header, place = numbers_of(data, place)  # type: ignore[arg-type] # a memoryview of bytes
-        stored, decoded = header[3,], header[2,]
-        if not (0 <= stored <= size - place and 0 <= decoded <= whole):
-            raise _Unsupported
-        body, place = data[place : place + stored], place + stored
-        if header[1,] == _DATA_PAGE_V2:  # its levels are not compressed
-            levels = header[8, 5] + header[8, 6]
-            if min(header[8, 5], header[8, 6]) < 0 or levels > min(stored, decoded):
-                raise _Unsupported
-            if codec is not None and header.get((8, 7), 1) and decoded > levels:
-                body = bytes(body[:levels]) + codec.decompress(body[levels:], decoded - levels, asbytes=True)
-        elif codec is not None:
-            body = codec.decompress(body, decoded)
-        if len(body) != decoded or header[1,] not in (_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2):
-            raise _Unsupported
-        entries = header.get((5, 1), 0) + header.get((8, 1), 0)
-        seen += entries
-        if entries < 0 or seen > leaf.num_values:
-            raise _Unsupported
-        yield header, body
-
-
-def _places(header: Mapping[tuple[int, ...], int], data: Any) -> tuple[int, ...]:
-    """Return a data page's entries, and where its repetition levels, definition levels and values begin and end."""
-    if header[1,] == _DATA_PAGE_V2:
-        repetition, definition = 0, header[8, 6]
-        return header[8, 1], repetition, definition, definition + header[8, 5], len(data)
-    if (header[5, 3], header[5, 4]) != (_RLE, _RLE):
-        raise _Unsupported
-    view = memoryview(data)
-    definition = 8 + int.from_bytes(view[:4], "little")
-    values = definition + int.from_bytes(view[definition - 4 : definition], "little")
-    if values > len(data):
-        raise _Unsupported
-    return header[5, 1], 4, definition, values, len(data)
-
-
-def _words(data: Any, start: int, width: int) -> npt.NDArray[np.uint64]:
-    """Return the numbers of ``width`` bytes in a page from ``start`` on as 64-bit words, aligned in memory."""
-    count = max(0, len(data) - start) // width
-    numbers = np.frombuffer(data, f"u{width}", count, start)
-    return numbers if numbers.flags.aligned and width == 8 else numbers.astype(np.uint64)
