@@ -38,10 +38,10 @@ class AuditBudget:
         Args:
             opening: seconds until the first rows arrived, a lower bound for the duration of an audit.
         """
-        if not self._possible:
-            return False
-        again = math.inf if self._has_streams else max(self._next, opening)  # streaming splits seek slowly
-        return self.share >= 1 or self.seconds >= again
+        if self.share >= 1:
+            return self._possible
+        enough = self.seconds >= max(self._next, opening)
+        return enough and self._possible and not self._has_streams  # streaming splits seek slowly
 
     @property
     def seconds(self) -> float:

@@ -91,15 +91,15 @@ class Binding:
         labels = {i: self.labels[id(node)] for i, node in enumerate(self.nodes)}
         return Subject(graph.digest([graph.topology(self.root), list(labels.values())]), labels)
 
-    def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
+    def begin(self, environment: Callable[[], NumericEnvironment]) -> NumericEnvironment | None:
         """Begin a run; return the numeric environment for its functions, or None if the pipeline has no functions."""
         for node in self.nodes:
             if (survey := node.operator.survey) is not None:
                 with graph.prepared(node):
                     _ = survey.under(self.policy(node)).value
         if self.numeric is not None:
-            self.numeric = numeric
-            self.check_env = replace(self.check_env, numeric=numeric)
+            self.numeric = environment()
+            self.check_env = replace(self.check_env, numeric=self.numeric)
         return self.numeric
 
     # When given a node of a plan, the methods below use the corresponding node of the pipeline as written.

@@ -39,7 +39,7 @@ class Node:
 
     @cached_property
     def lowered(self) -> dict[Hashable, Any]:
-        """The verified stages of a pipeline's plans, cached on the pipeline's last node for all of its runs."""
+        """The stages of a pipeline's plans, cached on the pipeline's last node for all of its runs."""
         return {}
 
     @property

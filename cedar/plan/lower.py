@@ -177,7 +177,7 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
 
 
 def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
-    """Return a key, so that ``lower`` and ``verify`` return equal results for graphs with equal keys. Return None if
+    """Return a key, so that ``lower`` returns equal stages for graphs with equal keys. Return None if
     the graph has inserted operators, omits operators, or assigns operators to executors.
 
     Args:

@@ -172,7 +172,7 @@ def read_split(
         hand: receives each block and its number once the next block exists, unless a rerun could change the block. The
             last block is only in the result, so that no caller gets all rows of an unfinished split.
     """
-    before = arrived()
+    before = None if env.numeric is None else arrived()
 
     def on_block(blocks: Sequence[Block]) -> None:
         fixed = program.written is None and (env.numeric is None or arrived() == before)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
@@ -40,11 +41,14 @@ class Elastic:
     """
 
     def __init__(self, parts: Parts) -> None:
-        options = parts.options
-        self._name = f"cedar/{digest([topology(parts.job.binding.root), options.seed, 'reshard'])[:16]}"
-        self._place, self._timeout, self._drifts = parts.job.place, options.timeout, parts.drifts
+        self._place, self._timeout = parts.job.place, parts.options.timeout
+        self._root, self._seed = parts.job.binding.root, parts.options.seed
         self._changes = 0  # number of changes in which this rank participated
         self.meeting = ""  # name of the latest change's rendezvous
+
+    @cached_property
+    def _name(self) -> str:
+        return f"cedar/{digest([topology(self._root), self._seed, 'reshard'])[:16]}"
 
     def _words(self, rank: int, world: int, site: Site | None) -> KeyValueStore | None:
         place = self._place(rank, world)
@@ -63,7 +67,7 @@ class Elastic:
         """Whether only this rank knows where it began the epoch."""
         sharing, position = epochs.job.sharing, epochs.position
         plain = position.begun == {"step": 0, "data": position.epoch, "open": {}}
-        return (sharing.lanes or position.has_lanes or self._drifts) and (sharing.together or not plain)
+        return (sharing.lanes or position.has_lanes or epochs.parts.drifts) and (sharing.together or not plain)
 
     def publish_beginning(self, epochs: Epochs) -> None:
         """Publish this rank's position at an epoch's beginning, in case the rank is lost before the next change."""
@@ -174,7 +178,7 @@ class Elastic:
     ) -> State:  # fmt: skip
         """Return the state of a lost rank after the same number of steps as another rank's state, ``other``."""
         lanes = any(entry["lanes"] is not None for entry in other["open"].values())
-        if not lanes and not self._drifts:  # the position in the state is valid for all ranks
+        if not lanes and not parts.drifts:  # the position in the state is valid for all ranks
             return other | {"rank": rank}
         with talk(site):
             begun = self._lost_beginning(words, meeting, other, rank, publishes)

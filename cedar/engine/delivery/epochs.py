@@ -135,7 +135,7 @@ class Epochs:
         if parts.job.binding.numeric is not None and state.get("numeric") is not None:
             parts.numeric = NumericEnvironment.of_json(state["numeric"])
             missing = parts.numeric.missing(NumericEnvironment.of_caller())
-            parts.job.binding.begin(parts.environment())
+            parts.job.binding.begin(parts.environment)
             if missing:
                 warnings.warn(
                     f"functions run in a different numeric environment than the state's: {missing}; results may "
@@ -146,7 +146,7 @@ class Epochs:
     def compile(self, root: Node, options: Options) -> None:
         """Replace the components by those of another root, at the beginning of this epoch; counters continue."""
         self.parts.stop()
-        self.parts.by_step.close()
+        self.parts.close_by_step()
         self._compile(root, options, self.job.metrics)
         self.begin(self.position.epoch)
 

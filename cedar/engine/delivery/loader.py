@@ -360,6 +360,7 @@ class Loader(DataLoaderLike, Generic[T]):
         ranks = f"RANKS  {beyond}\n" if beyond else ""
         order = f"ORDER  {job.describe_order()}\n" if job.binding.any_order else ""
         notes = (f"NOTE   {note}\n" for note in job.binding.unsteady)
-        counts = (f"COUNTS {reported}\n" for reported in parts.counting.reported)
+        counted = [] if parts.counting is None else parts.counting.reported
+        counts = (f"COUNTS {reported}\n" for reported in counted)
         text = "" if parts.options.explainer is None else parts.options.explainer(job.binding.root, job.plans)
         return "".join([ranks, order, *notes, *counts, text])

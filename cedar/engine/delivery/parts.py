@@ -36,7 +36,7 @@ from cedar.executors.recovery import Patience
 from cedar.operators.kernel import Env, Instances
 from cedar.operators.mix import Mix
 from cedar.plan.data import Plan
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, calls_functions
 from cedar.tasks.chain import KernelStep
 
 
@@ -62,10 +62,10 @@ class Parts:
         self.run: Run | None = None  # the latest iteration
         instances, counters, patience = Instances(), metrics or Metrics(), Patience(options.timeout)
         call_in_subprocess = isolated_calls_for(options.executor, options.workers, counters.deaths, patience)
-        env = Env(options.seed, options.epoch, instances, numeric=self.environment(), unsteady={})
-        self.counting = Counting(options)
-        counts = self.counting if options.counts == "exact" else None
-        binding = Binding(root, options.on_error, env, call_in_subprocess, counts)
+        numeric_environment = self.environment() if calls_functions(root) else None
+        env = Env(options.seed, options.epoch, instances, numeric=numeric_environment, unsteady={})
+        self.counting = Counting(options) if options.counts == "exact" else None
+        binding = Binding(root, options.on_error, env, call_in_subprocess, self.counting)
         binding.any_order = options.order == "any"
         # Scheduled weights of a mixture depend on the number of steps in all epochs.
         self.scheduled = any(callable(w) for n in binding.mixtures.values() for w in cast("Mix", n.operator).weights)
@@ -83,10 +83,12 @@ class Parts:
         plans = Plans(options.planner, plan, binding, counters, rank.world, Patience(options.timeout))
         store = Store.within(plan.cache_bytes, plan.memory_bytes, options.workers or available_cpus())
         place = functools.partial(meeting_place, options.agree, options.executor)
-        self.job = self.counting.job = Job(
+        self.job = Job(
             binding, rank, options.seed, options.split_batches, finish, instances, store, counters, plans,
             options.deal, options.steps, place, encodes=options.encode is not None, weights=dict(weights or {}),
         )  # fmt: skip
+        if self.counting is not None:
+            self.counting.job = self.job
         observer = options.observer
         # Results that are not delivered yet are recorded if an observer watches the run or its memory is limited.
         recorded = binding.any_order or observer is not None or plan.memory_bytes is not None
@@ -100,7 +102,16 @@ class Parts:
         update = None if observer is None else observer.update
         self.account = account = DeliveryCounter(binding, counters, rank.rank, update, site)
         self.units = Units(account, options, batched, finish, rows_per_unit(root) if batched else 1, instances.leave)
-        self.by_step = ByStep(self.job, self.units, site)
+
+    @functools.cached_property
+    def by_step(self) -> ByStep:
+        """Computes batches of this epoch again."""
+        return ByStep(self.job, self.units, self.site)
+
+    def close_by_step(self) -> None:
+        """Stop computing batches again, if any were."""
+        if "by_step" in self.__dict__:
+            self.__dict__.pop("by_step").close()
 
     @functools.cached_property
     def identity(self) -> Identity:
@@ -134,14 +145,13 @@ class Parts:
 
     def change_job(self, **changes: Any) -> None:
         """Continue with other values of the job's ``rank`` or ``weights``."""
-        self.by_step.close()
+        self.close_by_step()
         self.job = replace(self.job, **changes, counts={})
-        self.by_step = ByStep(self.job, self.units, self.site)
         self.job.plans.first_rows.world = self.job.rank.world
 
     def begin_run(self) -> Run:
         """Begin an iteration: create its runner, and the runners for other executors that its plans may use."""
-        numeric = self.job.binding.begin(self.environment())
+        numeric = self.job.binding.begin(self.environment)
         self.job.instances.runs_concurrently_with_caller = numeric is not None
         options, metrics, alone = self.options, self.job.metrics, self.job.binding.any_order
         runner = options.runner(metrics.deaths, watched=True, untaken=self.untaken, bound=metrics.bound, alone=alone)
@@ -161,7 +171,7 @@ class Parts:
         """Stop tasks and threads, and close the observer."""
         if os.getpid() != self.pid:
             return
-        self.by_step.close()
+        self.close_by_step()
         self.stop()
         if self.options.observer is not None:
             self.options.observer.close()
