@@ -318,10 +318,12 @@ class Compiler:
         return self.keeper(segment, reader, below), self._programs.of(links[kept:], first=own)
 
     def _reader(self, segment: plans.Segment) -> Any:
-        first = itertools.takewhile(lambda link: isinstance(link, int), segment.links)
         plain = self._plain(segment.source)
-        source = as_read(plain.source, self.binding, [self._node(link) for link in first if isinstance(link, int)])
-        return self._programs.scan(self._node(segment.source).operator, replace(plain, source=source))
+        if self.binding.marks:
+            first = itertools.takewhile(lambda link: isinstance(link, int), segment.links)
+            links = [self._node(link) for link in first if isinstance(link, int)]
+            plain = replace(plain, source=as_read(plain.source, self.binding, links))
+        return self._programs.scan(self._node(segment.source).operator, plain)
 
     def _plain(self, source: int) -> Reader:
         node, binding = self._node(source), self.binding

@@ -167,7 +167,7 @@ class Runner:
         here = self.executor if self.local else task_executor(own_threads(min(self.workers, _MAX_LOCAL_THREADS)))
         self._here = here
         self._old_executors: list[Executor] = []  # executors replaced by ``resize``, which still finish their tasks
-        self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
+        self._supervisor: Recovery | None = None  # created with the first task in another process
         self._stop = Stop()
         _stops.add(self._stop)
         self._running = LocalTasks(patience, _describe_call)
@@ -247,7 +247,7 @@ class Runner:
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             return submit(run_trial_task if tried(marks) else run_shipped, code, replace(env, marks=marks), gathering)
 
-        return self._record(self._recovery.submit(TaskWork(program, send, limits=time_limits(program))))
+        return self._record(self._recovery().submit(TaskWork(program, send, limits=time_limits(program))))
 
     def read(
         self,
@@ -276,7 +276,7 @@ class Runner:
             return kept or submit(read_trial_task if tried(marks) else read_shipped, code, own, split, lap, first)
 
         work = TaskWork(program, send, _url(reader, split), time_limits(program, reader))
-        return self.reads.notes(self._record(self._recovery.submit(work)))
+        return self.reads.notes(self._record(self._recovery().submit(work)))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
         """Wait until one of the futures is done; log a warning if that takes long.
@@ -305,11 +305,19 @@ class Runner:
                 fix="give an executor that outlives the run, or omit executor=; then resume from a checkpoint",
             ) from error
 
+    def _recovery(self) -> Recovery:
+        """Return what supervises the tasks in other processes, and in the caller's own thread."""
+        if self._supervisor is None:
+            marks = self.name == "processes"
+            self._supervisor = Recovery(lambda: self.executor, self.deaths, marks, self.patience)
+        return self._supervisor
+
     def _progress(self) -> object:
-        return self._running.progress(), self._recovery.progress(), self.executor.waits
+        supervised = None if self._supervisor is None else self._supervisor.progress()
+        return self._running.progress(), supervised, self.executor.waits
 
     def _at_work(self) -> list[RunningTask]:
-        return [*self._running.at_work(), *self._recovery.at_work()]
+        return [*self._running.at_work(), *(() if self._supervisor is None else self._supervisor.at_work())]
 
     def _watch_own_thread(self) -> None:
         """Start a thread that warns if work in the caller's own thread takes too long."""
@@ -319,7 +327,7 @@ class Runner:
             if self._running.busy:  # otherwise the caller is working on the last result, such as a training step
                 self._waiting.look(still, "its own thread")
 
-        self._recovery.watch(look)
+        self._recovery().watch(look)
 
     def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._watches:
@@ -346,7 +354,8 @@ class Runner:
         """Cancel tasks that have not started. Threads stop after their current row; worker processes keep running."""
         if self._finalizing():  # at interpreter exit, threads have ended, and modules that pools need may be unloaded
             return
-        self._recovery.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
         self._stop.set()
         if not self.local:
             self._here.shutdown(wait=False, cancel_futures=True)

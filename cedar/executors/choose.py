@@ -76,10 +76,6 @@ def _inline(_workers: int) -> Executor:
     return InlineExecutor()
 
 
-def _threads(workers: int) -> Executor:
-    return own_threads(workers)
-
-
 def own_threads(workers: int) -> Executor:
     """Return a thread pool whose threads only run cedar's tasks."""
     return ThreadPoolExecutor(workers, thread_name_prefix="cedar", initializer=keep_in_this_thread)
@@ -96,7 +92,7 @@ def _dask(workers: int) -> Executor:
 
 
 EXECUTORS: dict[str, Callable[[int], Executor]] = {
-    "inline": _inline, "threads": _threads, "processes": _processes, "dask": _dask,
+    "inline": _inline, "threads": own_threads, "processes": _processes, "dask": _dask,
 }  # fmt: skip
 """Factory of each executor, by name. To add an executor, add an entry."""
 

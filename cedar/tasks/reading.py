@@ -276,7 +276,7 @@ def guarded(source: BaseSource, split: Split, read: Any = None) -> Any:
         for chunk in (read or source.read)(split):
             run.check()
             yield chunk
-    except CedarError:
+    except (CedarError, GeneratorExit):
         raise
     except raised() as error:
         if run.over:

@@ -33,8 +33,6 @@ class Mover(Protocol):
 
 def check_device(device: Any, format: str, site: Site | None) -> None:
     """Raise PipelineError if ``device`` is not a device or is not available."""
-    if device is None:
-        return
     if format not in ("torch", "tuple"):
         fix = "leave format= out" if format != "jax" else "call jax.device_put(batch, device)"
         raise PipelineError(f'device= needs format="torch" or "tuple", not {format!r}', site=site, fix=fix)
@@ -55,8 +53,6 @@ def make_mover(device: Any) -> Mover | None:
 
     "cuda" without a number means that thread's current device, since other threads may have other current devices.
     """
-    if device is None:
-        return None
     import torch
 
     target = _device(device, None)

@@ -220,22 +220,3 @@ class _CancellablePlans:
 
     def failed(self, error: Exception) -> bool:
         return not self._stopped.is_set() and self._plans.failed(error)
-
-
-def deliver(
-    job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, units: Units, whole: bool,
-    agreement: Agreement | None = None,
-) -> tuple[DataEpoch | AheadEpoch, Iterator[Any]]:  # fmt: skip
-    """Return one epoch of the data, and its values for the caller, which are prefetched if they are copied to a device.
-
-    Args:
-        job, runner, epoch, entry, units, agreement: see ``AheadEpoch``.
-        whole: the epoch is delivered to its end, so limits on skipped rows may use its number of rows.
-    """
-    mover = units.mover()
-    data: DataEpoch | AheadEpoch
-    if mover is None:
-        data = DataEpoch(job, runner, epoch, entry, agreement)
-        return data, units.values(data, runner, units.total(data.begin() if whole else None))
-    data = AheadEpoch(job, runner, epoch, entry, units, mover, agreement)
-    return data, data.values(units.total(data.begin() if whole else None))

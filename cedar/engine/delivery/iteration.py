@@ -11,7 +11,7 @@ from typing import Any, cast
 from cedar.core import forks
 from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.engine.account import ROWS_PER_TIMING, OwnTime
-from cedar.engine.delivery.device_prefetch import deliver
+from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.parts import Parts, Run
 from cedar.engine.epoch import DataEpoch
@@ -87,7 +87,15 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
             entry = DataEpoch(job, run.runner, number, None).entry()
             entry |= {"left": {}, "since": position.earlier_steps + position.step}
             position.open[str(number)] = entry
-        data, values = deliver(job, run.runner, number, entry, parts.units, steps is None, run.agreement)
+        data: DataEpoch | AheadEpoch
+        mover = parts.units.mover()
+        if mover is None:
+            data = DataEpoch(job, run.runner, number, entry, run.agreement)
+        else:
+            data = AheadEpoch(job, run.runner, number, entry, parts.units, mover, run.agreement)
+        # Limits on skipped rows may use the epoch's number of rows if it is delivered to its end.
+        total = parts.units.total(data.begin() if steps is None else None)
+        values = parts.units.values(data, run.runner, total) if isinstance(data, DataEpoch) else data.values(total)
         position.live = run.data = data
         for value in values:
             position.step += 1

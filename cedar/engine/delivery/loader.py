@@ -70,7 +70,8 @@ class Loader(DataLoaderLike, Generic[T]):
         check_executor(options.executor)
         check_format(options.format, site)
         options = checked(options, site)
-        check_device(options.device, options.format, site)
+        if options.device is not None:
+            check_device(options.device, options.format, site)
         rank = find_rank(options.rank, options.world, options.subgroup, site)
         parts = Parts(root, options, rank, site)
         self._epochs = Epochs(parts, Elastic(parts))

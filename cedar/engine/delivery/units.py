@@ -93,7 +93,7 @@ class Units:
 
     def mover(self) -> Mover | None:
         """Return what copies batches to the device; None if units stay in this process's memory."""
-        return make_mover(self.options.device) if self.batched else None
+        return make_mover(self.options.device) if self.batched and self.options.device is not None else None
 
     def again(self, block: Block, runner: Runner) -> Any:
         """Return a unit that was computed again as the caller receives it; None if its only row was skipped."""
