@@ -7,7 +7,7 @@ columns. It does not depend on how a plan orders, fuses or distributes the work.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -50,11 +50,12 @@ class Record:
     versions: dict[str, str]
     several: bool  # the cache has several sources, whose row numbers overlap
     unknown: tuple[str, ...] = ()  # objects that another run cannot recognize, since their state cannot be read
+    inputs: tuple[tuple[int, ...], ...] = ()  # see ``_inputs``
 
     def key(self) -> list[Any]:
         """Return the parts to hash, without columns, since a run can use entries with more columns than it needs."""
         operators = [[m.parameters, m.code] for m in self.operators]
-        return [self.versions, operators, self.physical]
+        return [self.versions, operators, self.physical, *([self.inputs] if self.inputs else [])]
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Describer:
         physical = [[m.parameters, m.code] for m in inside]
         several = sum(1 for node in given.nodes if not node.inputs) > 1
         unknown = tuple(dict.fromkeys(f"{m.label}: {text}" for m in (*made, *inside) for text in m.unknown))
-        return Record(made, given.columns, graph.digest(physical) if physical else "", versions(), several, unknown)
+        inside_digest = graph.digest(physical) if physical else ""
+        return Record(made, given.columns, inside_digest, versions(), several, unknown, _inputs(given.nodes))
 
     def _described(self, operator: Operator, version: str | None) -> OperatorDigests:
         key = id(operator), version
@@ -134,14 +136,30 @@ class Describer:
         return self._known[key][1]
 
 
-def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
-    """Return a digest of a node's rows, the policy and the other arguments; None if a part cannot be identified."""
-    record = Describer()(fingerprint(node, node))
-    sources = [each.operator.source for each in graph.sources(node) if isinstance(each.operator, Read)]
-    identities = [source.identity() for source in sources]
-    if record.unknown or any(identity is None for identity in identities):
+def _inputs(nodes: Sequence[Node]) -> tuple[tuple[int, ...], ...]:
+    """Return the indices of the nodes that each node reads; () if each node reads only the one before it."""
+    places = {id(node): place for place, node in enumerate(nodes)}
+
+    def nearest(node: Node) -> tuple[int, ...]:
+        node = node.logical
+        return (places[id(node)],) if id(node) in places else below(node)
+
+    def below(node: Node) -> tuple[int, ...]:
+        return tuple(place for child in node.inputs for place in nearest(child))
+
+    found = tuple(map(below, nodes))
+    return found if any(inputs != (place - 1,) for place, inputs in enumerate(found) if place) else ()
+
+
+def key_of(root: Node, on_error: Skip | None, *asked: object) -> str | None:
+    """Return a digest of a pipeline's rows, the policy and the other arguments; None if a part cannot be identified."""
+    nodes = [node for node in graph.walk(root) if node.operator.storage is None]
+    described = [describe(node.operator) for node in nodes]
+    identities = [node.operator.source.identity() for node in nodes if isinstance(node.operator, Read)]
+    if None in identities or any(each.unknown for each in described):
         return None
-    return digest_of([record.key(), record.several, identities, repr(on_error), *map(repr, asked)])[:32]
+    operators = [[each.parameters, each.code] for each in described]
+    return digest_of([versions(), operators, _inputs(nodes), identities, repr(on_error), *map(repr, asked)])[:32]
 
 
 def describe(operator: Operator, version: str | None = None) -> OperatorDigests:

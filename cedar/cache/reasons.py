@@ -88,6 +88,8 @@ def _other_changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
     changes += [f"{name} was {before.get(name)}, is {after[name]}" for name in after if before.get(name) != after[name]]
     if known["policy"] != now["policy"]:
         changes.append("on_error changed")
+    if known.get("inputs", []) != now["inputs"]:
+        changes.append("the operators are connected in another way")
     if known["physical"] != now["physical"]:
         changes.append("the plan computes it in another way")
     return changes

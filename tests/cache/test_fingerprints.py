@@ -82,6 +82,25 @@ def test_what_changes_the_rows_changes_the_key(file: Path) -> None:
     assert group(p, on_error=Skip(0.1)) == group(p, on_error=Skip(0.2, quarantine="q")), "budgets do not change rows"
 
 
+def test_how_operators_are_connected_changes_the_key(file: Path, tmp_path: Path) -> None:
+    """Two pipelines of equal operators and files, one with a function on the first input, one on the second."""
+    pq.write_table(pa.table({"x": range(100, 130), "y": range(30)}), tmp_path / "b.parquet")
+    a, b = cedar.read_parquet(str(file)), cedar.read_parquet(str(tmp_path / "b.parquet"))
+
+    def zeroed(p: cedar.Pipeline) -> cedar.Pipeline:
+        return p.with_columns(x=col("x") * 0)
+
+    def delivered(first: cedar.Pipeline, second: cedar.Pipeline) -> list[list[int]]:
+        joined = cedar.concat(first, second).with_columns(y=col("y") + 0)
+        cached = joined.cache(str(tmp_path / "kept")).shuffle(seed=1)
+        return [sorted(p.to_arrow()["x"].to_pylist()) for p in (cached, joined.unique("x"))]
+
+    assert delivered(zeroed(a), b) == [[0] * 30 + [*range(100, 130)], [0, *range(100, 130)]]
+    assert delivered(a, zeroed(b)) == [sorted([*range(30), *[0] * 30]), [*range(30)]]
+    assert delivered(zeroed(a), a) == [sorted([*range(30), *[0] * 30]), [*range(30)]]
+    assert delivered(a, zeroed(a)) == [sorted([*range(30), *[0] * 30]), [*range(30)]]
+
+
 def test_options_of_a_reader_change_the_key(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     path = str(tmp_path / "a.csv")

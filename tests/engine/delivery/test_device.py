@@ -219,7 +219,6 @@ def test_what_is_no_device(options: dict[str, Any], message: str) -> None:
 def test_the_format_is_torch_where_a_device_is_given() -> None:
     assert isinstance(next(iter(numbers().batch(4).loader(device="cpu")))["x"], torch.Tensor)
     assert make_mover("cpu") is None
-    assert make_mover(None) is None
     assert make_mover(torch.device("meta")) == PlainMover(torch.device("meta"))
 
 
