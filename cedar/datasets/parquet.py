@@ -384,7 +384,8 @@ def _read_group(
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
         # Opening a file with known metadata takes only 0.05 ms, so local files are not kept open.
-        source = file.path if file.remote is None else stack.enter_context(open_stored(file))
+        # From a path, pyarrow would first look for a file system and what is at the path.
+        source = stack.enter_context(pa.OSFile(file.path) if file.remote is None else open_stored(file))
 
         def read(leaves: list[int], unit: str) -> dict[str, Column]:
             # ``pre_buffer`` saves requests to remote storage; for local files it would only use memory.

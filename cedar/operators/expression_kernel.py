@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core import columns as _columns
 from cedar.core.arrow import from_numbers
 from cedar.core.block import Block
-from cedar.core.boundary import columns_named, first_line, from_series, polars_errors, to_frame
+from cedar.core.boundary import columns_named, first_line, from_frame, polars_errors, to_frame
 from cedar.core.columns import UNKNOWN, Column, Index, blank
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.forks import Lock, in_fresh_process_after_fork
@@ -152,7 +152,8 @@ def run(program: ExpressionProgram, block: Block) -> Block:
             done = done[:1]  # drop the copy of a doubled single row
         if program.filters:
             rows = done[program.row].to_numpy().astype(np.int64)
-        computed = {name: from_series(done[name]) for name in wanted if name in program.output}
+        made = from_frame(done)
+        computed = {name: made[name] for name in wanted if name in program.output}
         _require_types(computed, program.output)
     passed = {name: block.columns[origin] for name, origin in program.passed.items() if name in program.output}
     if rows is not None and len(rows) < len(block):

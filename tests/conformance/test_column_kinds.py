@@ -18,7 +18,7 @@ import cedar
 from benchmarks.column_kinds import run_many
 from benchmarks.column_kinds_data import draw_column, model, same
 from cedar import col
-from cedar.core.boundary import as_column, canonical_type, from_series, polars_type, to_series
+from cedar.core.boundary import as_column, canonical_type, from_frame, polars_type, to_frame
 from tests.how_much import SEED, cases
 
 CASES = cases(60)
@@ -49,7 +49,7 @@ def test_arrays_of_every_kind_and_layout_become_columns_with_the_same_values():
         for start in range(len(values)):
             assert same(model(as_column(column[start:])), values[start:]), (seed, column.type)
             if polars_type(made.type) is not None:
-                assert same(model(from_series(to_series("x", made[start:]))), values[start:]), (seed, column.type)
+                assert same(model(from_frame(to_frame({"x": made[start:]}))["x"]), values[start:]), (seed, column.type)
     assert seen > 2 * CASES
 
 

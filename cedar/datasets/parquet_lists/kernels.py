@@ -31,6 +31,7 @@ from cedar.datasets.parquet_lists.reader import (
     FULL,
     KEPT,
     KIND,
+    NULLS,
     PLACE,
     REPETITION_BYTES_V2,
     REPETITION_ENCODING,
@@ -333,6 +334,7 @@ def decode_page(
             used += there
             ends[kept] = written
     if nulls:
+        column[NULLS] = 1
         row, kept = column[ROW], column[KEPT]
         for i in range(count):
             begins = repetition[i] == 0
@@ -356,7 +358,7 @@ def decode_column(
         chunk: the bytes of the file that ``reader.PLACE`` counts in.
         pages: int64[pages, 16], see ``reader.PLACE``. At ``ADDRESS`` are the decompressed bytes; those of a data page
             of version 2 without its levels, which are at ``PLACE``.
-        column: int64[9], see ``reader.WIDTH``. ``FAILED`` becomes 1 if the data are damaged or contain null values.
+        column: int64[10], see ``reader.WIDTH``. ``FAILED`` becomes 1 if the data are damaged or contain null values.
         levels: uint8[2, entries]: memory for the levels of the entries of a page.
         index: int32[entries + 1]: memory for the places in the dictionary.
         keep: for each row of the column, 1 if it is kept, else 0.

@@ -34,7 +34,7 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 PLACE, KIND, DECODED, STORED, ENTRIES, ENCODING, DEFINITION_ENCODING, REPETITION_ENCODING = range(8)
 ENTRIES_V2, ENCODING_V2, DEFINITION_BYTES_V2, REPETITION_BYTES_V2, COMPRESSED_V2, ADDRESS = 8, 11, 12, 13, 14, 15
 # Items of an array about a column; the kernel updates all but the first three.
-WIDTH, EMPTY, FULL, ROW, KEPT, WRITTEN, FAILED, DICTIONARY, DICTIONARY_SIZE = range(9)
+WIDTH, EMPTY, FULL, ROW, KEPT, WRITTEN, FAILED, DICTIONARY, DICTIONARY_SIZE, NULLS = range(10)
 
 Flags = npt.NDArray[np.uint8]
 
@@ -111,15 +111,15 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
         data, chunks = _read_chunks(path, list(leaves.values()))
     except (OSError, pa.ArrowException):  # Arrow says what is damaged
         return found
-    kept = int(np.count_nonzero(keep))
     pages, counts = _find_pages(data, chunks, compiled.find_pages)
-    done = 0
+    pages = pages[: sum(count for count in counts if count > 0)]
+    scratch, done = _Scratch.of(keep, int(pages[:, ENTRIES].max(initial=0))), 0
     for (name, leaf), count in zip(leaves.items(), counts, strict=True):
         if count >= 0:
             with suppress(OSError, pa.ArrowException):
                 rows, done = pages[done : done + count], done + count
                 bodies = _decompress(data, rows, _CODECS[leaf.compression])  # holds the memory that the rows point to
-                column = _decode(data, rows, leaf.num_values, columns[name], keep, kept, compiled.decode_column)
+                column = _decode(data, rows, leaf.num_values, columns[name], scratch, compiled.decode_column)
                 del bodies
                 if column is not None:
                     found[name] = column
@@ -148,11 +148,14 @@ def _read_chunks(path: str, leaves: Sequence[Any]) -> tuple[pa.Buffer, npt.NDArr
         end += size
     data = pa.allocate_buffer(end)
     view, done = memoryview(data).cast("B"), 0
-    with open(path, "rb", buffering=0) as file:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
         for start, stop in ranges:
-            if os.preadv(file.fileno(), [view[done : done + stop - start]], start) != stop - start:
+            if os.preadv(file, [view[done : done + stop - start]], start) != stop - start:
                 raise OSError("the file ends early")
             done += stop - start
+    finally:
+        os.close(file)
     return data, chunks
 
 
@@ -194,27 +197,51 @@ def _decompress(data: pa.Buffer, pages: npt.NDArray[np.int64], name: str | None)
     return bodies
 
 
+@dataclass(frozen=True)
+class _Scratch:
+    """Memory that the decoding of all columns of a row group uses, one after the other.
+
+    Args:
+        keep: for each row, 1 if it is wanted, else 0; ``kept`` of them are.
+        levels, index, missing: see ``kernels.decode_column``.
+    """
+
+    keep: Flags
+    kept: int
+    levels: Flags
+    index: npt.NDArray[np.int32]
+    missing: Flags
+
+    @classmethod
+    def of(cls, keep: Flags, entries: int) -> _Scratch:
+        kept, levels = int(np.count_nonzero(keep)), _empty(2 * entries, np.uint8).reshape(2, entries)
+        return cls(keep, kept, levels, _empty(entries + 1, np.int32), np.zeros(kept + 1, np.uint8))
+
+
 def _decode(
-    data: pa.Buffer, pages: npt.NDArray[np.int64], entries: int, column: ListLeaf, keep: Flags, kept: int,
+    data: pa.Buffer, pages: npt.NDArray[np.int64], entries: int, column: ListLeaf, scratch: _Scratch,
     decode: Callable[..., None],
 ) -> pa.Array | None:  # fmt: skip
     """Decode the rows of a column that are kept; return None if Arrow must read it."""
-    width = column.kind.bit_width // 8
-    values, ends, missing = _empty(entries + 1, np.uint64), _empty(kept + 1, np.int64), np.zeros(kept + 1, np.uint8)
+    width, kept, missing = column.kind.bit_width // 8, scratch.kept, scratch.missing
+    values, ends = _empty(entries + 1, np.uint64), _empty(kept + 1, np.int64)
     ends[0] = 0
-    state = np.array([width, column.empty, column.full, -1, 0, 0, 0, 0, 0])
-    most = int(pages[:, ENTRIES].max(initial=0))
-    levels, index = _empty(2 * most, np.uint8).reshape(2, most), _empty(most + 1, np.int32)
-    decode(np.frombuffer(data, np.uint8), pages, state, levels, index, keep, values, ends, missing)
-    if state[FAILED] or state[ROW] != len(keep) - 1:
+    state = np.array([width, column.empty, column.full, -1, 0, 0, 0, 0, 0, 0])
+    memory = scratch.levels, scratch.index, scratch.keep, values, ends, missing
+    decode(np.frombuffer(data, np.uint8), pages, state, *memory)
+    _, _, _, row, _, written, failed, *_, nulls = state.tolist()
+    valid = None
+    if nulls:
+        valid = from_flags(missing[1:] == 0).buffers()[1]
+        missing[:] = 0
+    if failed or row != len(scratch.keep) - 1:
         return None
-    used = values[: state[WRITTEN]]
+    used = values[:written]
     if width == 4:
         used = used.astype(np.uint32)
-    elif len(used) < entries // 4:
+    elif written < entries // 4:
         used = used.copy()  # do not hold the memory of all entries
-    items = pa.Array.from_buffers(column.kind, len(used), [None, pa.py_buffer(used)])
-    valid = from_flags(missing[1:] == 0).buffers()[1] if missing.any() else None
+    items = pa.Array.from_buffers(column.kind, written, [None, pa.py_buffer(used)])
     return pa.Array.from_buffers(pa.large_list(column.kind), kept, [valid, pa.py_buffer(ends)], children=[items])
 
 
