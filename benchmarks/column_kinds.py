@@ -126,16 +126,15 @@ def _from_arrow(case: Case) -> None:
 
 
 def _from_polars(case: Case) -> None:
-    import polars as pl
 
-    from cedar.core.boundary import to_series
+    from cedar.core.boundary import to_frame
 
     table = _table(case)
     wrong = [name for name, kind in case.kinds.items() if _holds(kind, _not_in_polars)]
     table = table.drop_columns(wrong)
     for name in wrong:
         del case.columns[name], case.kinds[name]
-    frame = pl.DataFrame({name: to_series("", as_column(table.column(name))) for name in table.column_names})
+    frame = to_frame({name: as_column(table.column(name)) for name in table.column_names})
     case.pipeline = cedar.from_polars(frame)
     case.kinds = dict(case.pipeline.schema)
 

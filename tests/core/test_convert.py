@@ -1,6 +1,7 @@
 """The table of docs/columns.md: what each column kind becomes, read from the document itself."""
 
 import datetime as dt
+import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,24 @@ def test_objects_to_arrow() -> None:
             to_arrow(np.array(values, dtype=object), "x")
     with pytest.raises(CedarError, match="complex128"):
         to_arrow(np.array([1j]), "x")
+
+
+@pytest.mark.parametrize("convert", [to_numpy_each, to_torch_each])
+def test_lists_that_are_converted_together_are_those_converted_alone(convert):
+    draw = random.Random(3)
+    for _ in range(50):
+        rows = draw.randint(1, 9)
+        start = draw.randint(0, rows)
+        columns = {}
+        for i, kind in enumerate([pa.int64(), pa.float32(), pa.int64(), pa.string(), pa.float64()]):
+            values = [[str(draw.random()) if kind == pa.string() else i] * draw.randint(0, 3) for _ in range(rows)]
+            if i == 4:
+                values[0] = [None, 1.0]
+            columns[f"c{i}"] = pa.array(values, pa.large_list(pa.large_string() if kind == pa.string() else kind))[
+                start:
+            ]
+        together = convert(columns)
+        for name, column in columns.items():
+            (alone,) = convert({name: column}).values()
+            assert str(together[name].to_list()) == str(alone.to_list())  # NaN is not NaN
+            assert together[name].offsets[0] == 0
