@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "return None if first is None or second is None else first | second",
          "return None if first is None or second is None else first or second"),
         # ---- the same twice
-        ("all of a kind are equal", _SINGLE, "_equal", "key == second.operator.merge_key()", "True"),
+        ("all of a kind are equal", _SINGLE, "_equal", "one.merge_key() == other.merge_key()", "True"),
         ("all functions are equal", _MERGING, "_key", "return id(value)", "return 0"),
         ("all expressions are equal", _MERGING, "_key", 'return value.meta.serialize(format="binary")', "return 0"),
         ("a guard dropped: random operators", _SINGLE, "Share.check", "if graph.effects.random:", "if False:"),

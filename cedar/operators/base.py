@@ -7,7 +7,7 @@ in any worker. A *stream operator* needs order or state across blocks and runs i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -191,17 +191,6 @@ class Operator(ABC):
     @property
     def link(self) -> Link | None:
         """The operator's whole-column transform, if it has one, for fusing it with others in a chain."""
-        return None
-
-    def merge_key(self) -> Hashable | None:
-        """Return a key; operators with equal keys and the same input are computed only once. None prevents this.
-
-        ``by_content`` of cedar.operators.merging builds a key from a dataclass's fields.
-        """
-        return None
-
-    def computes(self) -> Hashable | None:
-        """Return a key that identifies the computation regardless of the names of output columns; None if unknown."""
         return None
 
     def fitted(self, columns: Container[str]) -> Operator | None:

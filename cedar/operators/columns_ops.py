@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,11 +12,11 @@ from cedar.operators.expression_kernel import ColumnsKernel
 from cedar.operators.expression_steps import DropColumns, output_types
 from cedar.operators.expression_steps import RenameColumns as RenameStep
 from cedar.operators.failures import ErrorContext
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 
 
 @dataclass(frozen=True)
-class Drop(RowOperator):
+class Drop(RowOperator, Mergeable):
     """Removes columns.
 
     Raises:
@@ -48,9 +48,6 @@ class Drop(RowOperator):
     appends = False
     group_aware = True
 
-    def merge_key(self) -> Hashable:
-        return by_content(self)
-
     def fitted(self, columns: Container[str]) -> Drop | None:
         names = tuple(name for name in self.names if name in columns)
         return None if not names else self if names == self.names else Drop(names)
@@ -66,7 +63,7 @@ class Drop(RowOperator):
 
 
 @dataclass(frozen=True)
-class Rename(RowOperator):
+class Rename(RowOperator, Mergeable):
     """Renames columns by (old, new) pairs. Pairs apply simultaneously, so that two names can be swapped.
 
     Raises:
@@ -103,9 +100,6 @@ class Rename(RowOperator):
     may_fail = False
     appends = False
     group_aware = True
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     @property
     def renames(self) -> Mapping[str, str]:

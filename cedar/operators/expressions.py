@@ -17,7 +17,7 @@ from cedar.operators.elementwise import check_elementwise, columns_of, format_ex
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_steps import AddColumns, KeepColumns, KeepRows, Named, Step, never_fails, output_types
 from cedar.operators.failures import ErrorContext
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,7 +27,7 @@ Item: TypeAlias = "str | Named"  # a plain column name, or (name, expression), w
 
 
 @dataclass(frozen=True, eq=False)
-class WithColumns(RowOperator):
+class WithColumns(RowOperator, Mergeable):
     """Adds or replaces columns, given as (name, expression) pairs; name None keeps the expression's own names.
 
     Raises:
@@ -66,9 +66,6 @@ class WithColumns(RowOperator):
     by_expressions = True
     group_aware = True
 
-    def merge_key(self) -> Hashable:
-        return by_content(self)
-
     @property
     def results(self) -> list[str | None]:
         return _cached(self, "results", lambda: [result_name(item) for item in self.items])
@@ -85,7 +82,7 @@ class WithColumns(RowOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class FilterExpression(RowOperator):
+class FilterExpression(RowOperator, Mergeable):
     """Keeps the rows for which the predicate is true, and not null. As in polars, NaN is greater than all numbers.
 
     Raises:
@@ -126,9 +123,6 @@ class FilterExpression(RowOperator):
     by_expressions = True
     group_aware = True
 
-    def merge_key(self) -> Hashable:
-        return by_content(self)
-
     filters = True
 
     @property
@@ -146,7 +140,7 @@ class FilterExpression(RowOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class Select(RowOperator):
+class Select(RowOperator, Mergeable):
     """Keeps only the given columns and expression results, in this order. Columns given by name are not copied.
 
     Examples:
@@ -192,9 +186,6 @@ class Select(RowOperator):
 
     by_expressions = True
     group_aware = True
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     @property
     def may_fail(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,12 +16,12 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy
 from cedar.operators.failures import BadResult, Failure, no_rows
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 from cedar.operators.whole_batch import UNIT, call_batch
 
 
 @dataclass(frozen=True)
-class FilterFunction(RowOperator):
+class FilterFunction(RowOperator, Mergeable):
     """Keep the rows for which ``fn`` returns True.
 
     Args:
@@ -73,9 +73,6 @@ class FilterFunction(RowOperator):
         return self.on_error
 
     group_aware = True
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     filters = True
 

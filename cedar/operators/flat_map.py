@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar
@@ -20,12 +20,12 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import Failure, without
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declared_types, fix_outputs, types_of_results
 
 
 @dataclass(frozen=True)
-class FlatMap(RowOperator):
+class FlatMap(RowOperator, Mergeable):
     """Call ``fn`` once per row; each item of its iterable result becomes a row.
 
     Args:
@@ -108,9 +108,6 @@ class FlatMap(RowOperator):
         return self.on_error
 
     group_aware = True
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:

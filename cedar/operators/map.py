@@ -23,7 +23,7 @@ from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.chains import Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import ErrorContext, Failure, without
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable, by_content
 from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declared_types, fix_outputs, types_of_results
 from cedar.operators.transform import Transform, as_tuple, check_transform
 from cedar.operators.transform_rows import TransformRows
@@ -31,7 +31,7 @@ from cedar.operators.whole_batch import MapToValue
 
 
 @dataclass(frozen=True)
-class Map(RowOperator):
+class Map(RowOperator, Mergeable):
     """Call ``fn`` once per row.
 
     Args:
@@ -122,9 +122,6 @@ class Map(RowOperator):
         return self.on_error
 
     group_aware = True
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     def computes(self) -> Hashable:
         return by_content(self, but=("into",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
@@ -23,7 +23,7 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 from cedar.operators.outputs import SAMPLED, Outputs, array_column, check_row_names, fix_outputs, named_arrays
 from cedar.operators.row_wise import find_row_dependence
 
@@ -31,7 +31,7 @@ UNIT = "rows starting at"
 
 
 @dataclass(frozen=True)
-class MapBatches(RowOperator):
+class MapBatches(RowOperator, Mergeable):
     """Call ``fn`` on many rows at a time.
 
     ``fn`` takes and returns the same kind of container, even for a single column: a ``pyarrow.Table`` ("arrow"), a
@@ -120,9 +120,6 @@ class MapBatches(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     @property
     def exact_rows(self) -> int | None:

@@ -7,6 +7,18 @@ from collections.abc import Container, Hashable
 from typing import Any
 
 
+class Mergeable:
+    """A row operator whose fields determine its results; equal ones with the same input are computed only once."""
+
+    def merge_key(self) -> Hashable:
+        """Return a key, which is equal for operators that compute the same."""
+        return by_content(self)
+
+    def computes(self) -> Hashable | None:
+        """Return a key that identifies the computation regardless of the names of output columns; None if unknown."""
+        return None
+
+
 def by_content(operator: Any, but: Container[str] = ()) -> Hashable:
     """Return a key of a dataclass: expressions compare by content, functions by identity, constants by type and value.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,11 +23,11 @@ from cedar.operators.documents import token_dtype
 from cedar.operators.failures import ErrorContext, Failure
 from cedar.operators.fill_values import Fill, as_fill, check_fill, fill_for_column
 from cedar.operators.kernel import BlockKernel
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 
 
 @dataclass(frozen=True)
-class Pad(RowOperator):
+class Pad(RowOperator, Mergeable):
     """Turns lists of numbers into ndarrays of shape (rows, to), and fills short lists with ``value``.
 
     Args:
@@ -93,9 +93,6 @@ class Pad(RowOperator):
 
     def policy(self) -> Skip | None:
         return self.on_error
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     def bind(self, bound: Bound) -> Kernel:
         if self.to is None and not bound.batched:

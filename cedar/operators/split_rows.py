@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -18,7 +18,7 @@ from cedar.core.groups.column import plain
 from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.kernel import BlockKernel
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 from cedar.operators.surveys import Survey
 from cedar.operators.value_hashes import value_hashes
 
@@ -55,7 +55,7 @@ class SplitRule:
 
 
 @dataclass(frozen=True)
-class SplitPart(RowOperator):
+class SplitPart(RowOperator, Mergeable):
     """Keeps the rows of one part of a split.
 
     Args:
@@ -91,9 +91,6 @@ class SplitPart(RowOperator):
 
     def parameters(self) -> dict[str, Any]:
         return {"part": self.number, "bounds": list(self.rule.bounds), "by": self.rule.by, "seed": self.rule.seed}
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
         if self.rule.by is not None:

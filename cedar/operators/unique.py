@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -14,7 +13,7 @@ from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, missing_column
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.kernel import BlockKernel
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
 from cedar.operators.value_hashes import sort_by_first_bits
@@ -48,7 +47,7 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class Unique(RowOperator):
+class Unique(RowOperator, Mergeable):
     """Keeps one row of each distinct value of some columns.
 
     Args:
@@ -84,9 +83,6 @@ class Unique(RowOperator):
 
     def parameters(self) -> dict[str, Any]:
         return {"subset": None if self.subset is None else list(self.subset), "keep": self.keep}
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from cedar.datasets.base import Read
+from cedar.operators.merging import Mergeable
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import is_row_operator
@@ -40,8 +43,8 @@ def _refuse_sources(node: Node, facts: Facts) -> Refusal | None:
 
 def _refuse_copies(node: Node, facts: Facts) -> Refusal | None:
     """Refuse to merge equal functions that write different columns, since each result may later be changed in place."""
-    wanted, current = None if node.effects.random else node.operator.computes(), node.inputs[0]
-    while wanted is not None and (before := current.operator.computes()) is not None:
+    wanted, current = None if node.effects.random else _computes(node), node.inputs[0]
+    while wanted is not None and (before := _computes(current)) is not None:
         writes = current.effects.writes
         if not writes or writes & (node.effects.reads or frozenset()):
             break
@@ -49,3 +52,7 @@ def _refuse_copies(node: Node, facts: Facts) -> Refusal | None:
             return Refusal(f"it computes what {facts.label(current)} does: with_columns() gives a result a second name")
         current = current.inputs[0]
     return None
+
+
+def _computes(node: Node) -> Hashable | None:
+    return node.operator.computes() if isinstance(node.operator, Mergeable) else None

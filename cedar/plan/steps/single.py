@@ -11,6 +11,7 @@ from cedar.datasets.base import Read
 from cedar.operators.base import Operator
 from cedar.operators.cache import Cache as CacheOperator
 from cedar.operators.chains import Link
+from cedar.operators.merging import Mergeable
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
 from cedar.plan.places import kind
@@ -61,10 +62,10 @@ def equal_before(node: Node, facts: Facts) -> Node | None:
 
 
 def _equal(first: Node, second: Node) -> bool:
-    same = first.operator is second.operator
-    if not same:
-        key = first.operator.merge_key()
-        same = key is not None and key == second.operator.merge_key()
+    one, other = first.operator, second.operator
+    same = one is other
+    if isinstance(one, Mergeable) and isinstance(other, Mergeable):
+        same = same or one.merge_key() == other.merge_key()
     return same and first.place == second.place
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,11 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.errors import missing_column
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.merging import by_content
+from cedar.operators.merging import Mergeable
 
 
 @dataclass(frozen=True)
-class Scale(RowOperator):
+class Scale(RowOperator, Mergeable):
     """Multiplies a column of numbers by a factor, into ``into`` or the column itself."""
 
     column: str
@@ -53,9 +52,6 @@ class Scale(RowOperator):
     def calls_functions(self) -> bool:
         return False  # nothing of the environment is set up for it
 
-    def merge_key(self) -> Hashable:
-        return by_content(self)
-
 
 @dataclass(frozen=True)
 class ScaleKernel:
@@ -69,7 +65,7 @@ class ScaleKernel:
 
 
 @dataclass(frozen=True)
-class AtLeast(RowOperator):
+class AtLeast(RowOperator, Mergeable):
     """Keeps the rows in which a column is at least ``least``."""
 
     column: str
@@ -100,9 +96,6 @@ class AtLeast(RowOperator):
     @property
     def condition(self) -> Any:
         return pl.col(self.column) >= self.least
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
 
 
 @dataclass(frozen=True)
