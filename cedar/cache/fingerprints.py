@@ -102,7 +102,7 @@ def _only_drops_columns(operator: Operator) -> bool:
 def _row_nodes(node: Node) -> Iterator[Node]:
     """Yield the nodes that process rows, including those inside a scan."""
     for current in graph.walk(node):
-        if current.operator.storage is None:
+        if current.storage is None:
             yield current
         if isinstance(current.operator, Scan):
             yield from current.operator.where

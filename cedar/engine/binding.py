@@ -20,6 +20,7 @@ from cedar.executors.isolated import IsolatedCalls
 from cedar.operators.base import Bound, Env, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.kernel import BlockKernel, block_kernel
+from cedar.operators.surveys import Surveyed
 from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -94,9 +95,9 @@ class Binding:
     def begin(self, environment: Callable[[], NumericEnvironment]) -> NumericEnvironment | None:
         """Begin a run; return the numeric environment for its functions, or None if the pipeline has no functions."""
         for node in self.nodes:
-            if (survey := node.operator.survey) is not None:
+            if isinstance(node.operator, Surveyed):
                 with graph.prepared(node):
-                    _ = survey.under(self.policy(node)).value
+                    _ = node.operator.survey.under(self.policy(node)).value
         if self.numeric is not None:
             self.numeric = environment()
             self.check_env = replace(self.check_env, numeric=self.numeric)

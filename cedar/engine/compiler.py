@@ -38,6 +38,7 @@ from cedar.engine.streams.stage import StageStream, WindowStream
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import StreamContext, StreamOperator
 from cedar.operators.batch import BatchStream, PadBatch
+from cedar.operators.cache import StoresRows
 from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
@@ -340,12 +341,12 @@ class Compiler:
         links = segment.links[: segment.kept]
         top = next(link for link in reversed(links) if isinstance(link, int))
         cache = self._node(segment.cache).operator
-        assert cache.storage is not None
+        assert isinstance(cache, StoresRows)
         made = fingerprint(self._node(top), self.binding.root)
         branches = tuple(link.input for link in links if isinstance(link, Branch))
         return KeptReader(
             reader or self._plain(segment.source), program or Program(), self._store, cache.storage, made, branches,
-            getattr(cache, "version", None),
+            cache.version,
         )  # fmt: skip
 
     def _conditions(self, node: Node) -> Iterator[Any]:

@@ -32,7 +32,7 @@ from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.executors.recovery import Patience
 from cedar.operators.base import Operator, RowOperator, Schema, StreamOperator
-from cedar.operators.cache import Cache
+from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import Select
 from cedar.operators.kernel import BlockKernel
 from cedar.plan import graph
@@ -310,10 +310,10 @@ class _FewRowsRun:
     _operators: dict[int, tuple[Operator, Operator]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        operators = [node.operator for node in [*self.binding.nodes, *graph.walk(self.plan.root)]]
-        local = any(isinstance(each, StreamOperator) and each.local for each in operators)
+        nodes = [*self.binding.nodes, *graph.walk(self.plan.root)]
+        local = any(isinstance(each.operator, StreamOperator) and each.operator.local for each in nodes)
         self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
-        self._epochs = (0, 1) if any(each.storage is not None for each in operators) else (0,)
+        self._epochs = (0, 1) if any(each.storage is not None for each in nodes) else (0,)
         self._min_rows = min((rows.total for rows in self.rows.values()), default=0)
         self._replacements = tolerated(self.plan.root)
         self._runner = Runner("inline", 1, patience=self.patience)
@@ -394,7 +394,7 @@ class _FewRowsRun:
     def _copy_operator(self, node: Node, operator: Operator, written: dict[int, Node]) -> Operator:
         if isinstance(operator, Read):
             return self._source(node, operator, written)
-        if operator.storage is not None:
+        if isinstance(operator, StoresRows):
             return operator if operator.storage == "auto" else Cache("memory")
         inserted = written and id(node.logical) not in self.binding.index
         if operator.projection is not None and inserted:

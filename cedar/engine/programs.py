@@ -52,7 +52,7 @@ class Programs:
             scan: index of the source directly below, whose pushed-down filters are part of the chain; -1 for none.
         """
         nodes = [link if isinstance(link, Branch) else self.physical.nodes[link] for link in links]
-        nodes = [n for n in nodes if isinstance(n, Branch) or n.operator.storage is None]
+        nodes = [n for n in nodes if isinstance(n, Branch) or n.storage is None]
         steps = tuple(fuse_steps([*first, *map(self._step, nodes), *last]))
         source = self.physical.nodes[scan] if scan >= 0 else None
         where = list(source.operator.where) if source is not None and isinstance(source.operator, Scan) else []

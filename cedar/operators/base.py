@@ -25,7 +25,6 @@ from cedar.operators.kernel import Kernel as Kernel  # noqa: PLC0414 - part of t
 
 if TYPE_CHECKING:
     from cedar.operators.chains import Link
-    from cedar.operators.surveys import Survey
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the column names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
@@ -169,11 +168,6 @@ class Operator(ABC):
         return False
 
     @property
-    def storage(self) -> str | None:
-        """Where the operator stores its input rows for later epochs: "auto", "memory", a directory or a URL."""
-        return None
-
-    @property
     def grouping(self) -> tuple[tuple[str, ...], ...] | None:
         """The groups of columns that the operator deduplicates; () chooses groups on a sample, None means no groups."""
         return None
@@ -209,9 +203,6 @@ class Operator(ABC):
     def never_fails(self, result: int, types: Schema) -> bool:
         """Return whether the result with this index in ``results`` is computed without errors or side effects."""
         return False
-
-    survey: Survey[Any] | None = None
-    """What the kernel needs to know about all rows, collected when a run begins."""
 
     def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
         """Return a mask of the rows that a filter keeps, if it depends only on row keys; otherwise None.

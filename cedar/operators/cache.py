@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, user_site
@@ -11,8 +11,25 @@ from cedar.core.redact import redact_url
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 
 
+class StoresRows(ABC):
+    """An operator that stores its input rows for later epochs.
+
+    Attributes:
+        version: a version of the functions before it, used instead of a digest of their code and state.
+        layout: whether the optimizer added it, with only the columns of this pipeline.
+    """
+
+    version: str | None = None
+    layout: bool = False
+
+    @property
+    @abstractmethod
+    def storage(self) -> str:
+        """Where the rows are stored: "auto", "memory", a directory or a URL."""
+
+
 @dataclass(frozen=True)
-class Cache(RowOperator):
+class Cache(RowOperator, StoresRows):
     """A hint to store the operator's input blocks in memory, or as Arrow files in a directory or under a URL.
 
     The cache never changes results: it stores the input of the first random operator, not its output.
@@ -57,9 +74,6 @@ class Cache(RowOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         return _unchanged
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
 
 
 def _unchanged(block: Block, _env: Env) -> Block:

@@ -20,7 +20,7 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.kernel import BlockKernel
 from cedar.operators.lookup import candidates, key_hashes, take_rows
 from cedar.operators.stored import StoredTable
-from cedar.operators.surveys import Survey
+from cedar.operators.surveys import Survey, Surveyed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -51,7 +51,7 @@ class JoinKeys:
 
 
 @dataclass(frozen=True)
-class Join(RowOperator):
+class Join(RowOperator, Surveyed):
     """Adds columns of another table, or filters by its keys.
 
     Args:

@@ -19,7 +19,7 @@ from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.kernel import BlockKernel
 from cedar.operators.merging import Mergeable
-from cedar.operators.surveys import Survey
+from cedar.operators.surveys import Survey, Surveyed
 from cedar.operators.value_hashes import value_hashes
 
 Moved: TypeAlias = dict[int, int]
@@ -55,7 +55,7 @@ class SplitRule:
 
 
 @dataclass(frozen=True)
-class SplitPart(RowOperator, Mergeable):
+class SplitPart(RowOperator, Mergeable, Surveyed):
     """Keeps the rows of one part of a split.
 
     Args:

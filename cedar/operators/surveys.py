@@ -46,6 +46,12 @@ class Survey(Generic[T]):
         return known, (self.value,)
 
 
+class Surveyed:
+    """An operator whose kernel needs to know something about all rows, which a survey collects when a run begins."""
+
+    survey: Survey[Any]
+
+
 def known(value: T) -> Survey[T]:
     """Return a survey with a known result, for which no pass runs."""
     return Survey[T](lambda _: value)

@@ -15,7 +15,7 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.kernel import BlockKernel
 from cedar.operators.merging import Mergeable
 from cedar.operators.stored import StoredTable
-from cedar.operators.surveys import Survey
+from cedar.operators.surveys import Survey, Surveyed
 from cedar.operators.value_hashes import sort_by_first_bits
 
 Keep: TypeAlias = Literal["first", "last", "any", "none"]
@@ -47,7 +47,7 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class Unique(RowOperator, Mergeable):
+class Unique(RowOperator, Mergeable, Surveyed):
     """Keeps one row of each distinct value of some columns.
 
     Args:

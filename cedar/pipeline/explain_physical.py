@@ -57,7 +57,7 @@ def notes(compiler: Compiler) -> list[str]:
         for segment in stage.segments:
             if segment.kept:
                 links = [i for i in segment.links[: segment.kept] if isinstance(i, int)]
-                works = [i for i in links if physical.nodes[i].operator.storage is None]
+                works = [i for i in links if physical.nodes[i].storage is None]
                 last = physical.works[works[-1] if works else segment.source].label
                 splits = compiler.binding.splits(physical.nodes[segment.source])
                 state = compiler.keeper(segment).describe(splits)

@@ -16,6 +16,7 @@ from cedar.core.errors import CedarError, PipelineError, RowError, Site
 from cedar.core.printable import one_line
 from cedar.datasets.base import BaseSource, Read, skippable
 from cedar.operators.base import Effects, Operator, Schema, StreamOperator
+from cedar.operators.cache import StoresRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,11 @@ class Node:
     def effects(self) -> Effects:
         """The operator's effects, cached because planning reads them repeatedly."""
         return self.operator.effects()
+
+    @property
+    def storage(self) -> str | None:
+        """Where the operator stores its input rows for later epochs: "auto", "memory", a directory or a URL."""
+        return self.operator.storage if isinstance(self.operator, StoresRows) else None
 
     @cached_property
     def lowered(self) -> dict[Hashable, Any]:

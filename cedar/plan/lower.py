@@ -104,7 +104,7 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
     below = node.inputs[0]
     while isinstance(below.operator, StreamOperator) and len(below.inputs) == 1 and below.inputs[0].batched:
         below = below.inputs[0]
-    if isinstance(below.operator, RowOperator) and below.operator.storage is None:
+    if isinstance(below.operator, RowOperator) and below.storage is None:
         raise PipelineError(
             f"{label} moves rows between batches, and {below.operator.label()} below it sees whole batches",
             site=node.site,
@@ -482,7 +482,7 @@ class _Lowering:
                 )
 
     def is_cache(self, i: int) -> bool:
-        return self.nodes[i].operator.storage is not None
+        return self.nodes[i].storage is not None
 
     def streams(self, i: int) -> bool:
         """Return whether a source has splits that can only be read from their start."""

@@ -179,7 +179,7 @@ def _left_by_keys(
 def passes(node: Node) -> bool:
     """Return whether an operator keeps every row and cannot fail, so that counting rows can ignore it."""
     operator, effects = node.operator, node.effects
-    if not isinstance(operator, RowOperator) or operator.storage is not None or node.batched:
+    if not isinstance(operator, RowOperator) or node.storage is not None or node.batched:
         return False
     if effects.rows != "1:1" or effects.writes is None:
         return False

@@ -125,7 +125,7 @@ class _Stages:
             if place < segment.kept and self.nodes[link].effects.random:
                 return f"keeps what {self.works[link].label} drew"
             at = link
-        if segment.kept and self.nodes[segment.cache].operator.storage is None:
+        if segment.kept and self.nodes[segment.cache].storage is None:
             return "caches rows without a cache() in the pipeline"
         if at != stage.out or segment.links[len(segment.links) - len(stage.operators) :] != stage.operators:
             return f"should deliver the rows of {self.works[stage.out].label}, but its operators do not"
@@ -141,7 +141,7 @@ class _Stages:
     def _real(self, number: int) -> int:
         """Return the index of the operator whose rows a node delivers: for a ``cache()``, the nearest other input."""
         number %= len(self.works)
-        while self.nodes[number].operator.storage is not None:
+        while self.nodes[number].storage is not None:
             number = self.works[number].inputs[0]
         return number
 

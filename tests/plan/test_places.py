@@ -82,4 +82,4 @@ def test_a_cache_put_in_by_a_file_has_no_folder(where: Any) -> None:
 def test_the_folder_of_a_cache_is_not_saved() -> None:
     plan = stepped(written().node, (3, Cache(1, "/somewhere", layout=True)))
     assert "somewhere" not in text_of(plan)
-    assert [node.operator.storage for node in walk(loaded(plan).root) if node.operator.storage] == ["auto"]
+    assert [node.storage for node in walk(loaded(plan).root) if node.storage] == ["auto"]

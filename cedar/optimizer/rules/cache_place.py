@@ -51,9 +51,9 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     chain = chain_below(node, facts)
     if chain is None:
         return None
-    hints = [n for n in chain if n.operator.storage is not None]
+    hints = [n for n in chain if n.storage is not None]
     wanted = facts.keeping.wanted and not hints and not kept_above(node, facts)
-    if not wanted and (len(hints) != 1 or hints[0].operator.storage != _AUTO):
+    if not wanted and (len(hints) != 1 or hints[0].storage != _AUTO):
         return None
     return _placed(chain, hints[0] if hints else None, facts, facts.keeping)
 

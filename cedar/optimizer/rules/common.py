@@ -20,7 +20,7 @@ def common(node: Node, facts: Facts) -> Outcome:
     """
     if isinstance(node.operator, Read):
         return _refuse_sources(node, facts)
-    if not is_row_operator(node) or node.operator.storage is not None:
+    if not is_row_operator(node) or node.storage is not None:
         return None
     if len(facts.consumers[id(node.inputs[0])]) < 2:
         return _refuse_copies(node, facts)

@@ -15,7 +15,7 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
     Such operators buffer rows, or may start new tasks to which rows are transferred.
     """
     effects = node.effects
-    holds = effects.rows == "stream" or node.operator.storage is not None
+    holds = effects.rows == "stream" or node.storage is not None
     if not node.inputs or not (holds or effects.per_row) or _chained(node):
         return None
     kept = unread(node, facts)

@@ -19,7 +19,7 @@ def layout_place(node: Node, facts: Facts) -> Outcome:
     if facts.keeping is None or facts.keeping.layout is None or not (is_row_operator(node) or not node.inputs):
         return None
     chain = chain_below(node, facts)
-    if chain is None or any(n.operator.storage is not None for n in chain) or kept_above(node, facts):
+    if chain is None or any(n.storage is not None for n in chain) or kept_above(node, facts):
         return None
     source, *work = chain
     if not isinstance(source.operator, Read) or not isinstance(source.operator.source, FileSource):

@@ -19,7 +19,7 @@ def limit(node: Node, facts: Facts) -> Outcome:
         return None
     passed: list[Node] = []
     current, refused = node.inputs[0], None
-    while is_row_operator(current) and current.operator.storage is None:
+    while is_row_operator(current) and current.storage is None:
         refused = shared(current, facts) or under_limit(current, facts)
         if refused is not None:
             break

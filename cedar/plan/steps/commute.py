@@ -69,7 +69,7 @@ def _kinds(below: Node, above: Node, facts: Facts) -> str | None:
     for node in (below, above):
         if not is_row_operator(node):
             return f"{facts.label(node)} works across rows"
-        if node.operator.storage is not None:
+        if node.storage is not None:
             return f"{facts.label(node)} would keep other columns"
     return None
 

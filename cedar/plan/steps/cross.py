@@ -139,7 +139,7 @@ def _counted(inputs: tuple[Node, ...]) -> Node | None:
 
 def movable(node: Node, facts: Facts) -> bool:
     """Return whether a node keeps the number of rows and was not inserted by the optimizer."""
-    moves = is_row_operator(node) and node.operator.storage is None and not is_inserted(node, facts)
+    moves = is_row_operator(node) and node.storage is None and not is_inserted(node, facts)
     return moves and node.effects.rows == "1:1"
 
 
@@ -170,7 +170,7 @@ def fixed(stream: Node, facts: Facts) -> str | None:
 def under_limit(below: Node, facts: Facts) -> str | None:
     """Return why ``take`` may not move before an operator; None if it may."""
     label = facts.label(below)
-    if not is_row_operator(below) or below.operator.storage is not None:
+    if not is_row_operator(below) or below.storage is not None:
         return f"{label} does more than process each row"
     if pads(below):
         return f"{label} would see the padding of ranks that have fewer batches"
@@ -227,7 +227,7 @@ def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
     operator, effects = node.operator, node.effects
     if isinstance(operator, StreamOperator):
         return operator.group_aware
-    if not is_row_operator(node) or operator.storage is not None or operator.grouping is not None:
+    if not is_row_operator(node) or node.storage is not None or operator.grouping is not None:
         return False
     if effects.writes is None or effects.rows not in ("1:1", "1:0..1"):
         return False

@@ -98,7 +98,7 @@ def restore_order(root: Node, facts: Facts) -> Node:
 def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
     """Return whether column order must be restored before a node: the order affects it, or its schema is unknown."""
     lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
-    return lost or node.effects.reads is None or node.operator.storage is not None
+    return lost or node.effects.reads is None or node.storage is not None
 
 
 def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, Schema, StreamOperator
+from cedar.operators.cache import StoresRows
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -81,7 +82,7 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
 
 def _keeps_for_others(operator: Operator) -> bool:
     """Return whether a cache stores rows for other pipelines too, so that it must keep all columns."""
-    return operator.storage not in (None, "auto") and not getattr(operator, "layout", False)
+    return isinstance(operator, StoresRows) and operator.storage != "auto" and not operator.layout
 
 
 def alike(operator: Operator) -> bool:

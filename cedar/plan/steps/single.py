@@ -50,7 +50,7 @@ class Share(Step):
 
 def equal_before(node: Node, facts: Facts) -> Node | None:
     """Return the first equal row operator with the same input that comes before this one, if any."""
-    if not is_row_operator(node) or node.operator.storage is not None:
+    if not is_row_operator(node) or node.storage is not None:
         return None
     below = node.inputs[0]
     for other in facts.consumers[id(below)]:
@@ -176,9 +176,9 @@ class Cache(Step):
         if chain is None:
             return Refusal("it is not the last of the operators right above a source")
         source, *above = chain
-        hints = [node for node in above if node.operator.storage is not None]
-        work = [node for node in above if node.operator.storage is None]
-        if any(node.operator.storage != "auto" for node in hints) or len(hints) > 1:
+        hints = [node for node in above if node.storage is not None]
+        work = [node for node in above if node.storage is None]
+        if any(node.storage != "auto" for node in hints) or len(hints) > 1:
             return Refusal("the pipeline says where rows are kept")
         if self.above is None:
             return None if hints else Refusal("there is no cache to remove")
@@ -196,7 +196,7 @@ class Cache(Step):
         chain = chain_below(graph, facts)
         assert chain is not None
         source, *above = chain
-        hint = next((node for node in above if node.operator.storage is not None), None)
+        hint = next((node for node in above if node.storage is not None), None)
         work = [node for node in above if node is not hint]
         kept: list[Node] = []
         if self.above is not None:
@@ -222,7 +222,7 @@ def chain_below(top: Node, facts: Facts) -> list[Node] | None:
 
 def kept_above(node: Node, facts: Facts) -> bool:
     """Return whether a later cache already stores the chain's rows."""
-    caches = (n for n in graphs.walk(facts.root) if n.operator.storage is not None)
+    caches = (n for n in graphs.walk(facts.root) if n.storage is not None)
     return any(any(below is node for below in graphs.walk(cache)) for cache in caches)
 
 
