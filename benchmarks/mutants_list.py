@@ -140,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("the order of columns", _EDIT, "restore_order",
          "names = _wanted(facts.schemas[id(root)], written[id(facts.logical)])", "names = ()"),
         ("the order that functions see", _EDIT, "_sees_order", "lost = facts", "return False\n    lost = facts"),
-        ("a drop lost", _EDIT, "fitted", "if operator is None:", "if operator is None or not node.operator.appends:"),
+        ("a drop lost", _EDIT, "fitted", "if operator is None:", "if True:"),
         ("a field that is read", _FIELDS, "_union",
          "return None if first is None or second is None else first | second",
          "return None if first is None or second is None else first or second"),

@@ -81,7 +81,7 @@ def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
     logical: dict[int, Node] = {}
     physical: list[Operator] = []
     for current in _row_nodes(node):
-        if written is not None and id(current.logical) not in written and _only_drops_columns(current.operator):
+        if written is not None and id(current.logical) not in written and current.projection is not None:
             continue  # the output columns already include this
         logical.setdefault(id(current.logical), current.logical)
         operator = current.operator
@@ -92,11 +92,6 @@ def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
         physical += [n.operator for n in _row_nodes(node)]
     ordered = sorted(logical.values(), key=lambda n: sum(1 for _ in graph.walk(n)))
     return Fingerprint(tuple(ordered), columns, tuple(physical))
-
-
-def _only_drops_columns(operator: Operator) -> bool:
-    """Whether the operator only drops or reorders columns."""
-    return operator.projection is not None
 
 
 def _row_nodes(node: Node) -> Iterator[Node]:

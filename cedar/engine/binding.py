@@ -188,7 +188,7 @@ class Binding:
         reported = content(nodes, self.index)
         if reported is None or any(source.schema is None for source in self.sources):  # the schema may become known
             return None
-        filters = [i for i, node in enumerate(self.nodes) if node.operator.filters and self.listed.settled(node)]
+        filters = [i for i, node in enumerate(self.nodes) if node.filters and self.listed.settled(node)]
         streams = [self.splits(source).streams for source in self.sources]
         return reported, self.on_error, self.any_order, tuple(filters), tuple(streams)
 

@@ -42,7 +42,6 @@ from cedar.operators.cache import StoresRows
 from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
-from cedar.plan.lower import group_size
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, SplitReader
@@ -212,7 +211,7 @@ class Compiler:
         return StageStream(below, program, stage.preserves_units, stage.small, self._tasks_on(stage))
 
     def _group(self, stage: Stage, rows: Stream) -> Stream:
-        size = group_size(self._node(stage.out)) or 1
+        size = self._node(stage.out).exact_rows or 1
         groups = BatchStream(rows, size, "keep", self._below(stage).refills)
         return GroupStage(groups, rows, size, partial(self._programs.of, stage.operators), self._tasks_on(stage))
 
@@ -355,8 +354,8 @@ class Compiler:
         while len(above := self._above.get(id(node), [])) == 1:
             node = above[0]
             reads, writes = node.effects.reads, node.effects.writes
-            if node.operator.condition is not None and reads is not None and not reads & written:
-                yield node.operator.condition
+            if node.condition is not None and reads is not None and not reads & written:
+                yield node.condition
             if writes is None:
                 return
             written |= writes

@@ -11,8 +11,10 @@ from cedar.core.errors import PipelineError
 from cedar.datasets.base import BaseSource, Read
 from cedar.engine.streams.splits import Window
 from cedar.operators.base import Mixing, Operator, RowOperator, StreamOperator
+from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.dedup import DedupRows, Groups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, GroupEstimate, Reach
+from cedar.operators.expressions import ByExpressions
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -93,7 +95,7 @@ def _groups_at_root(root: Node, node: Node, groups: Groups) -> Iterator[tuple[st
         if current is root:
             yield from names
         for parent in dict.fromkeys(parents.get(id(current), ())):
-            pairs = parent.operator.renames
+            pairs = parent.renames
             waiting.append((parent, tuple(tuple(pairs.get(name, name) for name in group) for group in names)))
 
 
@@ -112,7 +114,7 @@ def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
 
 
 def _cheap(operator: Operator) -> bool:
-    return operator.grouping is not None or operator.by_expressions or not operator.appends
+    return operator.grouping is not None or isinstance(operator, ByExpressions | ColumnEdit)
 
 
 def as_read(source: BaseSource, binding: Binding, links: Sequence[Any]) -> BaseSource:

@@ -31,9 +31,9 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.executors.recovery import Patience
-from cedar.operators.base import Operator, RowOperator, Schema, StreamOperator
+from cedar.operators.base import Operator, Resizable, RowOperator, Schema, StreamOperator
 from cedar.operators.cache import Cache, StoresRows
-from cedar.operators.expressions import Select
+from cedar.operators.expressions import ByExpressions, Conditional, Select, SeparateResults
 from cedar.operators.kernel import BlockKernel
 from cedar.plan import graph
 from cedar.plan.data import Plan
@@ -208,7 +208,7 @@ class _SourceRows:
 
 def _is_cheap(operator: Operator) -> bool:
     """Whether an operator takes negligible time for 64 rows: it evaluates expressions, or only moves rows."""
-    return not isinstance(operator, RowOperator) or operator.by_expressions or operator.condition is not None
+    return not isinstance(operator, RowOperator) or isinstance(operator, ByExpressions | Conditional)
 
 
 def _first_line(error: Exception) -> str:
@@ -397,9 +397,9 @@ class _FewRowsRun:
         if isinstance(operator, StoresRows):
             return operator if operator.storage == "auto" else Cache("memory")
         inserted = written and id(node.logical) not in self.binding.index
-        if operator.projection is not None and inserted:
+        if inserted and isinstance(operator, SeparateResults) and operator.projection is not None:
             return Select(tuple(item for item in operator.projection if item not in self._unread_columns))
-        return operator.resized(self._shrunk) if self.shrinks else operator
+        return operator.resized(self._shrunk) if self.shrinks and isinstance(operator, Resizable) else operator
 
     def _shrunk(self, n: int, least: int, spread: int) -> int:
         return min(n, max(self._min_rows // 2, 1))

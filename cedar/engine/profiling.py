@@ -23,6 +23,7 @@ from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.engine.watcher import TimeUp, Watcher
 from cedar.operators.base import Env, RowOperator, StreamOperator
+from cedar.operators.expressions import ByExpressions
 from cedar.operators.kernel import Instances
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
@@ -150,7 +151,8 @@ class _ProfilePass:
         if measured.operators:
             self._epoch(Runner("threads", cores), Metrics(), Watcher(until=began + seconds))
         took, worked = time.perf_counter() - began, time.process_time() - worked
-        calls = {i: self._call_seconds(i) for i in measured.operators if self.binding.nodes[i].operator.by_expressions}
+        queries = [i for i in measured.operators if isinstance(self.binding.nodes[i].operator, ByExpressions)]
+        calls = {i: self._call_seconds(i) for i in queries}
         operators = {i: replace(figures, call=calls.get(i, 0.0)) for i, figures in measured.operators.items()}
         measured = replace(measured, operators=operators)
         if took < _MIN_SECONDS:

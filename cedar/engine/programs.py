@@ -68,7 +68,7 @@ class Programs:
         if not isinstance(operator, Scan):
             return plain
         where = [self._step(n) for n in operator.where]
-        predicates = [n.operator.condition for n in operator.where]
+        predicates = [n.condition for n in operator.where]
         return scan_reader(plain, operator.columns, where, predicates)
 
     def _step(self, link: Node | Branch) -> KernelStep:

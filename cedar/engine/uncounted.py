@@ -83,10 +83,10 @@ def _culprit(compiler: Compiler) -> tuple[Node, str]:
 def _why(node: Node, binding: Binding) -> str:
     if refills(node, binding.on_error):
         return "with Skip(refill=True) the next row takes the place of one that fails"
-    if not isinstance(node.operator, RowOperator) or not node.operator.filters:
+    if not isinstance(node.operator, RowOperator) or not node.filters:
         return _ONLY_A_RUN
     source = node.inputs[0]
-    while source.inputs and (source.operator.filters or passes(source)):
+    while source.inputs and (source.filters or passes(source)):
         source = source.inputs[0]
     if not isinstance(source.operator, Read):
         return f"it is above {source.operator.label()}, after which rows are not counted"

@@ -7,24 +7,18 @@ in any worker. A *stream operator* needs order or state across blocks and runs i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType
-from cedar.core.cursor import Keys, hash_ints, no_keys
+from cedar.core.cursor import hash_ints, no_keys
 from cedar.core.errors import Site
 from cedar.core.skip import Skip
 from cedar.core.stream import Stream
 from cedar.operators.kernel import Env as Env  # noqa: PLC0414 - part of the interface
 from cedar.operators.kernel import Kernel as Kernel  # noqa: PLC0414 - part of the interface
-
-if TYPE_CHECKING:
-    from cedar.operators.chains import Link
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the column names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
@@ -133,41 +127,6 @@ class Operator(ABC):
         return True
 
     @property
-    def exact_rows(self) -> int | None:
-        """The exact number of rows that the operator needs at a time; None if it accepts any number."""
-        return None
-
-    @property
-    def appends(self) -> bool:
-        """Whether columns that the operator writes without reading them are placed after the others."""
-        return True
-
-    @property
-    def renames(self) -> Mapping[str, str]:
-        """A mapping from old to new column names; a column that is only renamed does not count as read."""
-        return {}
-
-    @property
-    def projection(self) -> tuple[str, ...] | None:
-        """The columns that the operator keeps, if it does nothing else; otherwise None."""
-        return None
-
-    @property
-    def filters(self) -> bool:
-        """Whether the operator only drops rows."""
-        return False
-
-    @property
-    def condition(self) -> Any:
-        """The polars expression that the operator filters by, if any; a source may apply it earlier."""
-        return None
-
-    @property
-    def by_expressions(self) -> bool:
-        """Whether ``code()`` returns polars expressions, which can be fused into one query and show what they read."""
-        return False
-
-    @property
     def grouping(self) -> tuple[tuple[str, ...], ...] | None:
         """The groups of columns that the operator deduplicates; () chooses groups on a sample, None means no groups."""
         return None
@@ -183,59 +142,22 @@ class Operator(ABC):
         return None
 
     @property
-    def link(self) -> Link | None:
-        """The operator's whole-column transform, if it has one, for fusing it with others in a chain."""
-        return None
-
-    def fitted(self, columns: Container[str]) -> Operator | None:
-        """Return the operator adapted to an input with only these columns; None if the operator becomes unnecessary."""
-        return self
-
-    def loosened(self) -> Operator:
-        """Return a copy of the operator that may give inexact results within the tolerance of its transform."""
-        return self
-
-    @property
-    def results(self) -> Sequence[str | None]:
-        """The names of results that the operator can omit separately; None for a result that may be several columns."""
-        return ()
-
-    def never_fails(self, result: int, types: Schema) -> bool:
-        """Return whether the result with this index in ``results`` is computed without errors or side effects."""
-        return False
-
-    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the rows that a filter keeps, if it depends only on row keys; otherwise None.
-
-        ``on_error`` is the current run's policy, for operators with a survey.
-        """
-        return None
-
-    def resized(self, few: Callable[[int, int, int], int]) -> Operator:
-        """Return a copy for a check on a few rows, in which ``few(n, least, spread)`` replaces each size n."""
-        return self
-
-    def without(self, results: Container[int]) -> Operator | None:
-        """Return a copy of the operator without some of its ``results``; None if no result remains."""
-        return self
-
-    @property
     def calls_functions(self) -> bool:
         """Whether the operator runs user code, whose results may depend on the numeric environment."""
         ours = type(self).__module__.startswith("cedar.")
         return not ours or any(callable(item) for item in self.code())
 
 
+class Resizable(ABC):
+    """An operator with sizes, which plans are checked with on a few rows."""
+
+    @abstractmethod
+    def resized(self, few: Callable[[int, int, int], int]) -> Self:
+        """Return a copy for a check on a few rows, in which ``few(n, least, spread)`` replaces each size n."""
+
+
 class RowOperator(Operator):
     """Base class of operators that process one block at a time and keep no state."""
-
-    calls: ClassVar[Literal["", "values", "keeps", "items", "blocks"]] = ""
-    """What the function in the field ``fn`` returns: a row's values, whether to keep it, its items, or whole blocks."""
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether the operator's output has the same slots (row positions) as its input."""
-        return self.effects().rows == "1:1"
 
     def policy(self) -> Skip | None:
         """Return the operator's own ``on_error`` policy."""

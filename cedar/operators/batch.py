@@ -17,7 +17,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.core.groups.column import concat_each
 from cedar.core.sizes import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Env, Resizable, Schema, StreamContext, StreamOperator
 from cedar.operators.kernel import BlockKernel
 
 Last = Literal["drop", "keep", "pad"] | None
@@ -25,7 +25,7 @@ Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows
 
 
 @dataclass(frozen=True)
-class Batch(StreamOperator):
+class Batch(StreamOperator, Resizable):
     """Groups consecutive rows into batches of ``size`` rows.
 
     A skipped row counts, so it shortens its own batch and does not shift later batches. ``last`` decides about the

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from cedar.core.columns import Column, ColumnType
 from cedar.operators.draws import Draws
@@ -27,6 +28,19 @@ class Link:
     writes: tuple[str, ...]
     exact: bool = True
     like: ColumnType | None = None
+
+
+class Chainable(ABC):
+    """An operator that may be a whole-column transform, which can be fused with others in a chain."""
+
+    @property
+    @abstractmethod
+    def link(self) -> Link | None:
+        """The transform; None if the operator is not one."""
+
+    @abstractmethod
+    def loosened(self) -> Self:
+        """Return a copy of the operator that may give inexact results within the tolerance of its transform."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
@@ -15,8 +16,21 @@ from cedar.operators.failures import ErrorContext
 from cedar.operators.merging import Mergeable
 
 
+class ColumnEdit(ABC):
+    """An operator that only drops or renames columns; what it drops or renames does not count as read."""
+
+    @property
+    def renames(self) -> Mapping[str, str]:
+        """A mapping from old to new column names."""
+        return {}
+
+    @abstractmethod
+    def fitted(self, columns: Container[str]) -> Self | None:
+        """Return the operator adapted to an input with only these columns; None if the operator becomes unnecessary."""
+
+
 @dataclass(frozen=True)
-class Drop(RowOperator, Mergeable):
+class Drop(RowOperator, ColumnEdit, Mergeable):
     """Removes columns.
 
     Raises:
@@ -45,7 +59,6 @@ class Drop(RowOperator, Mergeable):
         return Effects(frozenset(), frozenset(self.names))
 
     may_fail = False
-    appends = False
     group_aware = True
 
     def fitted(self, columns: Container[str]) -> Drop | None:
@@ -63,7 +76,7 @@ class Drop(RowOperator, Mergeable):
 
 
 @dataclass(frozen=True)
-class Rename(RowOperator, Mergeable):
+class Rename(RowOperator, ColumnEdit, Mergeable):
     """Renames columns by (old, new) pairs. Pairs apply simultaneously, so that two names can be swapped.
 
     Raises:
@@ -98,7 +111,6 @@ class Rename(RowOperator, Mergeable):
         return Effects(olds, olds | {new for _, new in self.pairs})
 
     may_fail = False
-    appends = False
     group_aware = True
 
     @property

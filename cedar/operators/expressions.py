@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +27,43 @@ T = TypeVar("T")
 Item: TypeAlias = "str | Named"  # a plain column name, or (name, expression), where None keeps the expression's name
 
 
+class ByExpressions:
+    """An operator whose ``code()`` returns polars expressions, which can be fused into one query."""
+
+
+class Conditional(ABC):
+    """A filter by a polars expression, which a source may apply earlier."""
+
+    @property
+    @abstractmethod
+    def condition(self) -> Any:
+        """The expression, which is true for the rows to keep."""
+
+
+class SeparateResults(ABC):
+    """An operator that computes each of its results separately, so that a plan may omit some of them."""
+
+    @property
+    @abstractmethod
+    def results(self) -> Sequence[str | None]:
+        """The names of the results; None for a result that may be several columns."""
+
+    @property
+    def projection(self) -> tuple[str, ...] | None:
+        """The columns that the operator keeps, if it does nothing else; otherwise None."""
+        return None
+
+    @abstractmethod
+    def never_fails(self, result: int, types: Schema) -> bool:
+        """Return whether the result with this index in ``results`` is computed without errors or side effects."""
+
+    @abstractmethod
+    def without(self, results: Container[int]) -> Self | None:
+        """Return a copy of the operator without some of its ``results``; None if no result remains."""
+
+
 @dataclass(frozen=True, eq=False)
-class WithColumns(RowOperator, Mergeable):
+class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
     """Adds or replaces columns, given as (name, expression) pairs; name None keeps the expression's own names.
 
     Raises:
@@ -63,7 +99,6 @@ class WithColumns(RowOperator, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    by_expressions = True
     group_aware = True
 
     @property
@@ -82,7 +117,7 @@ class WithColumns(RowOperator, Mergeable):
 
 
 @dataclass(frozen=True, eq=False)
-class FilterExpression(RowOperator, Mergeable):
+class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
     """Keeps the rows for which the predicate is true, and not null. As in polars, NaN is greater than all numbers.
 
     Raises:
@@ -120,10 +155,7 @@ class FilterExpression(RowOperator, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    by_expressions = True
     group_aware = True
-
-    filters = True
 
     @property
     def condition(self) -> pl.Expr:
@@ -140,7 +172,7 @@ class FilterExpression(RowOperator, Mergeable):
 
 
 @dataclass(frozen=True, eq=False)
-class Select(RowOperator, Mergeable):
+class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
     """Keeps only the given columns and expression results, in this order. Columns given by name are not copied.
 
     Examples:
@@ -184,7 +216,6 @@ class Select(RowOperator, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    by_expressions = True
     group_aware = True
 
     @property

@@ -48,7 +48,6 @@ class FilterFunction(RowOperator, Mergeable):
     named: str | None = None
     timeout: float | None = None
     name = "filter"
-    calls = "keeps"
 
     def __post_init__(self) -> None:
         check_columns("filter", self.columns)
@@ -73,8 +72,6 @@ class FilterFunction(RowOperator, Mergeable):
         return self.on_error
 
     group_aware = True
-
-    filters = True
 
     def bind(self, bound: Bound) -> Kernel:
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)

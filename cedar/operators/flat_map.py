@@ -58,7 +58,6 @@ class FlatMap(RowOperator, Mergeable):
     on_error: Skip | None = None
     timeout: float | None = None
     name = "flat_map"
-    calls = "items"
 
     def __post_init__(self) -> None:
         check_columns("flat_map", self.columns)

@@ -88,10 +88,6 @@ class Join(RowOperator, Surveyed):
             else f"{self.how} join({', '.join(self.keys.left)})"
         )
 
-    @property
-    def filters(self) -> bool:
-        return self.how in ("semi", "anti")
-
     may_fail = False
     group_aware = True
 
@@ -174,7 +170,7 @@ class JoinRows(BlockKernel):
             blank = {name: pa.nulls(len(block), types[own]) for own, name in operator.given}
             return block.with_columns(blank)
         pairs = self._pairs(block)
-        if operator.filters:
+        if operator.how in ("semi", "anti"):
             matches = np.zeros(len(block), dtype=bool)
             matches[pairs[_LEFT].to_numpy()] = True
             keep = matches if operator.how == "semi" else ~matches

@@ -20,7 +20,7 @@ from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import bind_batch
 from cedar.operators.calls import Call, CallKernel, call_of, fn_name
-from cedar.operators.chains import Link
+from cedar.operators.chains import Chainable, Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import ErrorContext, Failure, without
 from cedar.operators.merging import Mergeable, by_content
@@ -31,7 +31,7 @@ from cedar.operators.whole_batch import MapToValue
 
 
 @dataclass(frozen=True)
-class Map(RowOperator, Mergeable):
+class Map(RowOperator, Chainable, Mergeable):
     """Call ``fn`` once per row.
 
     Args:
@@ -67,7 +67,6 @@ class Map(RowOperator, Mergeable):
     timeout: float | None = None
     exact: bool = True
     name = "map"
-    calls = "values"
 
     def __post_init__(self) -> None:
         check_columns("map", self.columns)

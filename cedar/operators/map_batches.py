@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.core.values import describe
 from cedar.operators.arguments import numpy_columns, pick
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.base import Bound, Effects, Env, Kernel, Resizable, RowOperator, Schema
 from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
@@ -30,8 +31,17 @@ from cedar.operators.row_wise import find_row_dependence
 UNIT = "rows starting at"
 
 
+class ExactRows(ABC):
+    """A row operator that may need an exact number of rows at a time, so that it runs in a separate stage."""
+
+    @property
+    @abstractmethod
+    def exact_rows(self) -> int | None:
+        """The number of rows; None if the operator accepts any number."""
+
+
 @dataclass(frozen=True)
-class MapBatches(RowOperator, Mergeable):
+class MapBatches(RowOperator, ExactRows, Mergeable, Resizable):
     """Call ``fn`` on many rows at a time.
 
     ``fn`` takes and returns the same kind of container, even for a single column: a ``pyarrow.Table`` ("arrow"), a
@@ -64,7 +74,6 @@ class MapBatches(RowOperator, Mergeable):
     size: int | None = None
     on_error: Skip | None = None
     name = "map_batches"
-    calls = "blocks"
 
     def resized(self, few: Callable[[int, int, int], int]) -> MapBatches:
         return self if self.size is None else replace(self, size=few(self.size, 3, 3))

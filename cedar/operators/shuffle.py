@@ -23,7 +23,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import GroupColumn, concat_each
 from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, Resizable, Schema, StreamContext, StreamOperator
 
 _GROUP_BYTES = 16 << 20  # small blocks are concatenated up to this size, so that batches need few blocks
 _EMPTY_BLOCK = Block({}, no_keys())
@@ -31,7 +31,7 @@ _AHEAD_BYTES = 64 << 20  # after a smaller window, the next one is prefetched wh
 
 
 @dataclass(frozen=True)
-class Shuffle(StreamOperator):
+class Shuffle(StreamOperator, Resizable):
     """Shuffles splits globally, and rows within windows whose size is estimated from source metadata."""
 
     seed: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
@@ -54,8 +55,16 @@ class SplitRule:
         return np.searchsorted(np.array(self.bounds, dtype=np.uint64), hashes, side="right").astype(np.int64)
 
 
+class FilterByKeys(ABC):
+    """A filter whose result depends on row keys alone, if its effects are ``keyed``."""
+
+    @abstractmethod
+    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_]:
+        """Return a mask of the rows that it keeps; ``on_error`` is the current run's policy, for a survey."""
+
+
 @dataclass(frozen=True)
-class SplitPart(RowOperator, Mergeable, Surveyed):
+class SplitPart(RowOperator, FilterByKeys, Mergeable, Surveyed):
     """Keeps the rows of one part of a split.
 
     Args:
@@ -72,7 +81,6 @@ class SplitPart(RowOperator, Mergeable, Surveyed):
     rule: SplitRule
     survey: Survey[Moved] = field(repr=False)
     name: ClassVar[str] = "split"
-    filters = True
     may_fail = False
     group_aware = True
 
@@ -92,9 +100,7 @@ class SplitPart(RowOperator, Mergeable, Surveyed):
     def parameters(self) -> dict[str, Any]:
         return {"part": self.number, "bounds": list(self.rule.bounds), "by": self.rule.by, "seed": self.rule.seed}
 
-    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
-        if self.rule.by is not None:
-            return None
+    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_]:
         if not len(keys):
             return np.zeros(0, dtype=bool)  # without running the survey
         return self._under(on_error).keeps(self.rule.key_hashes(keys))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.sizes import as_int
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
-from cedar.operators.base import Effects, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Resizable, StreamContext, StreamOperator
 
 
 def whole(value: Any, label: str, least: int = 0) -> int:
@@ -53,7 +53,7 @@ class _UnitCut(StreamOperator):
 
 
 @dataclass(frozen=True)
-class Take(_UnitCut):
+class Take(_UnitCut, Resizable):
     """Keeps the first ``n`` units (rows, or batches after a ``batch``).
 
     Args:
@@ -138,7 +138,7 @@ class TakeFlow(Flow):
 
 
 @dataclass(frozen=True)
-class SkipRows(_UnitCut):
+class SkipRows(_UnitCut, Resizable):
     """Skips the first ``n`` units (rows, or batches after a ``batch``).
 
     Args:

@@ -65,7 +65,6 @@ class Unique(RowOperator, Mergeable, Surveyed):
     survey: Survey[Repeats] = field(repr=False)
     called: str = "unique"
     name: ClassVar[str] = "unique"
-    filters = True
     may_fail = False
     group_aware = True
 

@@ -12,7 +12,6 @@ from cedar.engine.streams.splits import SplitStream
 from cedar.operators.base import StreamOperator
 from cedar.pipeline.explain_text import join_parts
 from cedar.plan.data import Plan
-from cedar.plan.lower import group_size
 from cedar.plan.physical import Physical, Stage
 from cedar.plan.scan import Scan, chosen_fields
 
@@ -80,7 +79,7 @@ def _detail(compiler: Compiler, number: int) -> str:
         assert isinstance(node.operator, StreamOperator)
         return cost_note(node.operator, [compiler.streams[i] for i in stage.inputs])
     if stage.kind == "group":
-        return f"groups of exactly {group_size(node)} rows"
+        return f"groups of exactly {node.exact_rows} rows"
     if stage.kind == "read":
         stream = compiler.streams[number]
         splits = stream.source if isinstance(stream, SharedStream) else stream

@@ -345,5 +345,5 @@ def _nodes_above_split(node: Node, by: str | None) -> list[Node]:
 
 def _maps_rows(node: Node) -> bool:
     operator = node.operator
-    plain = isinstance(operator, RowOperator) and operator.exact_rows is None and node.storage is None
+    plain = isinstance(operator, RowOperator) and node.exact_rows is None and node.storage is None
     return plain and node.effects.rows == "1:1"

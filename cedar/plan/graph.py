@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,10 @@ from cedar.core.printable import one_line
 from cedar.datasets.base import BaseSource, Read, skippable
 from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 from cedar.operators.cache import StoresRows
+from cedar.operators.chains import Chainable, Link
+from cedar.operators.columns_ops import ColumnEdit
+from cedar.operators.expressions import Conditional, SeparateResults
+from cedar.operators.map_batches import ExactRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +46,36 @@ class Node:
     def storage(self) -> str | None:
         """Where the operator stores its input rows for later epochs: "auto", "memory", a directory or a URL."""
         return self.operator.storage if isinstance(self.operator, StoresRows) else None
+
+    @property
+    def exact_rows(self) -> int | None:
+        """The exact number of rows that the operator needs at a time; None if it accepts any number."""
+        return self.operator.exact_rows if isinstance(self.operator, ExactRows) else None
+
+    @property
+    def filters(self) -> bool:
+        """Whether the operator only drops rows."""
+        return self.effects.rows == "1:0..1" and self.effects.writes == frozenset()
+
+    @property
+    def condition(self) -> Any:
+        """The polars expression that the operator filters by; None if it does not."""
+        return self.operator.condition if isinstance(self.operator, Conditional) else None
+
+    @property
+    def projection(self) -> tuple[str, ...] | None:
+        """The columns that the operator keeps, if it does nothing else; otherwise None."""
+        return self.operator.projection if isinstance(self.operator, SeparateResults) else None
+
+    @property
+    def renames(self) -> Mapping[str, str]:
+        """A mapping from old to new column names, if the operator only renames columns."""
+        return self.operator.renames if isinstance(self.operator, ColumnEdit) else {}
+
+    @property
+    def link(self) -> Link | None:
+        """The operator's whole-column transform, if it has one."""
+        return self.operator.link if isinstance(self.operator, Chainable) else None
 
     @cached_property
     def lowered(self) -> dict[Hashable, Any]:

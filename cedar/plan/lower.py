@@ -224,7 +224,7 @@ def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: F
     """Return whether a row operator or source keeps the number of slots (row positions), or sets a known number."""
     operator = node.operator
     if isinstance(operator, RowOperator):
-        return (operator.keeps_rows or settled(node.logical)) and not refills(node, on_error)
+        return (node.effects.rows == "1:1" or settled(node.logical)) and not refills(node, on_error)
     filters = operator.where if isinstance(operator, Scan) else ()
     return isinstance(operator, Read) and all(settled(each.logical) for each in filters)
 
@@ -234,11 +234,6 @@ def refills(node: Node, on_error: Skip | None) -> bool:
     operator, policy = node.operator, policy_of(node, on_error)
     fails = isinstance(operator, RowOperator) or (isinstance(operator, Read) and rows_may_fail(operator.source))
     return fails and policy is not None and policy.refill
-
-
-def group_size(node: Node) -> int | None:
-    """Return the ``size`` of a map_batches that needs groups of exactly that many rows."""
-    return getattr(node.operator, "size", None) if isinstance(node.operator, RowOperator) else None
 
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
@@ -348,7 +343,7 @@ class _Lowering:
         """Add the stage of a stream operator, or of a ``map_batches`` that needs groups of exactly n rows."""
         node = self.nodes[i]
         operator = node.operator
-        if group_size(node) is not None:
+        if node.exact_rows is not None:
             if node.inputs[0].batched:
                 raise PipelineError(
                     f"{self.works[i].label}: size= has no meaning after batch()",
@@ -458,12 +453,12 @@ class _Lowering:
 
     def is_row(self, i: int) -> bool:
         """Return whether this is a row operator that accepts any number of rows."""
-        return isinstance(self.nodes[i].operator, RowOperator) and not group_size(self.nodes[i])
+        return isinstance(self.nodes[i].operator, RowOperator) and self.nodes[i].exact_rows is None
 
     def is_counted(self, i: int) -> bool:
         """Return whether this is a filter for which the number of remaining rows per split is known."""
         node = self.nodes[i]
-        return self.is_row(i) and not node.operator.keeps_rows and self.choice.settled(node.logical)  # type: ignore[attr-defined]
+        return self.is_row(i) and node.effects.rows != "1:1" and self.choice.settled(node.logical)
 
     def check_counted(self) -> None:
         """Check that filters with known row counts run in the tasks that read rows.

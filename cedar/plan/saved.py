@@ -144,13 +144,13 @@ def format_plan(plan: Plan) -> str:
 def _work(node: Node, *, inserted: bool) -> str:
     """Describe a node's operation in one phrase."""
     operator = node.operator
-    if inserted and operator.projection is not None:
-        return f"keep {_names(list(operator.projection))}"
+    if inserted and node.projection is not None:
+        return f"keep {_names(list(node.projection))}"
     text = operator.label()
     if isinstance(operator, Scan):
         text += f", columns {_names(list(operator.columns))}" if operator.columns is not None else ""
         text += ", where " + " and ".join(each.operator.label() for each in operator.where) if operator.where else ""
-    elif operator.link is not None and not operator.link.exact:
+    elif node.link is not None and not node.link.exact:
         text += ", not exact"
     return text
 

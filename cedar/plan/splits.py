@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cedar.core.cursor import Keys, no_keys
+from cedar.core.cursor import Keys
 from cedar.core.skip import Skip
 from cedar.datasets.base import BaseSource, Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator
+from cedar.operators.expressions import SeparateResults
+from cedar.operators.split_rows import FilterByKeys
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -92,7 +94,7 @@ class Splits:
 
     def settled(self, node: Node) -> bool:
         """Return whether an operator is a filter for which the number of passing rows is known or can be counted."""
-        return node.operator.filters and id(node) in self._settled
+        return node.filters and id(node) in self._settled
 
     @cached_property
     def _settled(self) -> set[int]:
@@ -129,7 +131,7 @@ class Splits:
         while (above := self._only_above(at)) is not None and (
             passes(above) or _by_keys(above) or not uncountable(above, source)
         ):
-            if above.operator.filters:
+            if above.filters:
                 left = self._left(source, splits, [*counted, above])
                 if left is None and (self._counts is None or uncountable(above, source)):
                     break
@@ -141,7 +143,7 @@ class Splits:
         """Return how many rows of each split pass all filters; None if metadata are not sufficient."""
         if _by_keys(filters[0]):
             return _left_by_keys(graph.source_of(source), splits, filters, self._on_error)
-        conditions = [each.operator.condition for each in filters]
+        conditions = [each.condition for each in filters]
         if any(each is None for each in conditions):
             return None
         return graph.source_of(source).count_matching_rows(splits, functools.reduce(and_, conditions))
@@ -154,25 +156,23 @@ class Splits:
 
 def _by_keys(node: Node) -> bool:
     """Return whether a filter depends only on row keys."""
-    return node.effects.keyed and node.operator.keeps_keys(no_keys(), None) is not None
+    return node.effects.keyed and isinstance(node.operator, FilterByKeys)
 
 
 def _left_by_keys(
     source: BaseSource, splits: SplitTable, filters: Sequence[Node], on_error: Skip | None
 ) -> Numbers | None:
     """Return how many rows of each split pass filters on row keys; None if metadata do not contain the keys."""
-    if not splits.counted or source.tolerant:
+    operators = [each.operator for each in filters if each.effects.keyed]
+    known = [each for each in operators if isinstance(each, FilterByKeys)]
+    if not splits.counted or source.tolerant or len(known) < len(filters):
         return None
     left = np.zeros(len(splits), dtype=np.int64)
     for place, split in enumerate(splits):
         if (numbers := source.row_keys(split)) is None:
             return None
         keys = Keys(numbers[1], file_ids(source, numbers[0]))
-        masks = [each.operator.keeps_keys(keys, on_error) for each in filters]
-        known = [mask for mask in masks if mask is not None]
-        if len(known) < len(masks):
-            return None
-        left[place] = np.count_nonzero(np.logical_and.reduce(known))
+        left[place] = np.count_nonzero(np.logical_and.reduce([each.keeps_keys(keys, on_error) for each in known]))
     return left
 
 
@@ -183,7 +183,7 @@ def passes(node: Node) -> bool:
         return False
     if effects.rows != "1:1" or effects.writes is None:
         return False
-    never = operator.by_expressions and all(
+    never = isinstance(operator, SeparateResults) and all(
         operator.never_fails(number, node.inputs[0].schema) for number in range(len(operator.results))
     )
     return never or not operator.may_fail
@@ -193,7 +193,7 @@ def uncountable(node: Node, source: Node) -> str:
     """Return why a filter's passing rows cannot be counted by reading only its columns; "" if they can."""
     assert isinstance(source.operator, Read)
     operator, effects = node.operator, node.effects
-    if not operator.filters:
+    if not node.filters:
         return "it changes how many rows there are in another way than a filter"
     if effects.random:
         return "it draws at random"
@@ -207,7 +207,7 @@ def uncountable(node: Node, source: Node) -> str:
         return f"{source.operator.label()} cannot read some columns without the others, as Parquet can"
     below, schema = node.inputs[0], source.schema
     while below.inputs:
-        made = frozenset[str]() if below.operator.filters else effects.reads & (below.effects.writes or frozenset())
+        made = frozenset[str]() if below.filters else effects.reads & (below.effects.writes or frozenset())
         if made:
             return f"it asks for {', '.join(map(repr, sorted(made)))}, which {below.operator.label()} writes"
         below = below.inputs[0]

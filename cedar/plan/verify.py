@@ -11,7 +11,7 @@ from itertools import pairwise
 from cedar.core.errors import PlanError
 from cedar.datasets.base import Read
 from cedar.operators.base import RowOperator, StreamOperator
-from cedar.plan.lower import HERE, group_size
+from cedar.plan.lower import HERE
 from cedar.plan.physical import Branch, Physical, Segment, Stage
 
 _FIX = "optimize this pipeline and save that plan"
@@ -59,7 +59,7 @@ class _Stages:
         for i in stage.operators:
             if not isinstance(self.nodes[i].operator, RowOperator):
                 return f"{self.works[i].label} needs order or state, which tasks do not have"
-            if (group_size(self.nodes[i]) is not None) != (stage.kind == "group"):
+            if (self.nodes[i].exact_rows is not None) != (stage.kind == "group"):
                 return f"{self.works[i].label} must run in a stage of groups, and only there"
             if self._real(self.works[i].inputs[0]) != self._real(at):
                 return f"{self.works[i].label} does not draw from {self.works[at].label}"
@@ -118,7 +118,7 @@ class _Stages:
                 at = link.concat
                 continue
             operator = self.nodes[link].operator
-            if not isinstance(operator, RowOperator) or group_size(self.nodes[link]) is not None:
+            if not isinstance(operator, RowOperator) or self.nodes[link].exact_rows is not None:
                 return f"{self.works[link].label} needs order or state, which tasks do not have"
             if self.works[link].inputs != (at,):
                 return f"{self.works[link].label} does not draw from {self.works[at].label}"

@@ -154,8 +154,8 @@ def _why_sheet_ends(node: Node) -> str:
     operator = node.operator
     if node.batched:
         return "it makes batches"
-    if operator.exact_rows is not None:
-        return f"it sees {operator.exact_rows:,} rows at a time"
+    if node.exact_rows is not None:
+        return f"it sees {node.exact_rows:,} rows at a time"
     if isinstance(operator, StreamOperator):
         if operator.paired:
             return "it combines a row of each input"

@@ -212,7 +212,7 @@ def test_the_rows_of_an_iterator_are_compared_and_then_delivered(makes: str, ord
 
 
 def without_filter(node: Node) -> Node | None:
-    if node.inputs and node.inputs[0].operator.condition is not None:
+    if node.inputs and node.inputs[0].condition is not None:
         return dataclasses.replace(node, inputs=node.inputs[0].inputs)
     return None
 

@@ -150,7 +150,6 @@ def test_effects_and_labels() -> None:
     predicate = FilterExpression(col("a") > 1)
     assert (predicate.effects().reads, predicate.effects().writes) == (frozenset({"a"}), frozenset())
     assert predicate.effects().rows == "1:0..1"
-    assert not predicate.keeps_rows
     assert predicate.label() == 'filter([(col("a")) > (1)])'
     chosen = select("a", b=col("c"))
     assert (chosen.effects().reads, chosen.effects().writes) == (frozenset({"a", "c"}), frozenset({"b"}))

@@ -210,11 +210,11 @@ class _Check:
         self.rows = {id(node): self._kept(node) for node in self.binding.sources}
         mine = self.binding.check_env
         self._env = mine if self.functions else Env(mine.seed)
-        kinds = [n.operator for n in [*self.binding.nodes, *graph.walk(self.plan.root)]]
-        local = any(isinstance(kind, StreamOperator) and kind.local for kind in kinds)
+        nodes = [*self.binding.nodes, *graph.walk(self.plan.root)]
+        local = any(isinstance(node.operator, StreamOperator) and node.operator.local for node in nodes)
         self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
         self.vague: set[str] = set()  # see ``TwinGraphs``
-        self._epochs = (0, 1) if any(kind.storage is not None for kind in kinds) else (0,)
+        self._epochs = (0, 1) if any(node.storage is not None for node in nodes) else (0,)
 
     def _twins(self) -> TwinGraphs:
         rows = {id(node): self._source(node) for node in self.binding.sources}

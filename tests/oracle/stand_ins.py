@@ -19,11 +19,13 @@ import pyarrow as pa
 
 from cedar.core.columns import OBJECT, UNKNOWN, TensorType, objects
 from cedar.datasets.base import Read
-from cedar.operators.base import Operator, RowOperator, Schema
-from cedar.operators.cache import Cache
+from cedar.operators.base import Operator, Resizable, RowOperator, Schema
+from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import Select
+from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
+from cedar.operators.map_batches import MapBatches
 from cedar.operators.outputs import declared_types
 from cedar.operators.transform import Transform
 from cedar.plan import graph
@@ -100,11 +102,11 @@ class TwinGraphs:
     def _made(self, node: Node, operator: Operator) -> Operator:
         if isinstance(operator, Read):
             return self._read(node)
-        if operator.storage is not None:
+        if isinstance(operator, StoresRows):
             return Cache("memory") if operator.storage != "auto" else operator
-        operator = operator.resized(self._few)
-        if operator.projection is not None and id(node.logical) not in self._ordinals:
-            return Select(tuple(item for item in operator.projection if item not in self.without))
+        operator = operator.resized(self._few) if isinstance(operator, Resizable) else operator
+        if node.projection is not None and id(node.logical) not in self._ordinals:
+            return Select(tuple(item for item in node.projection if item not in self.without))
         if isinstance(operator, RowOperator):
             return self._row_operator(node, operator)
         if operator.calls_functions and not type(operator).__module__.startswith("cedar."):
@@ -136,20 +138,19 @@ class TwinGraphs:
         if self.functions:
             return operator
         salt, fails = self._ordinals.get(id(node.logical), -1), self.skips(node)
-        ours: Any = operator
         if operator.calls_functions and not type(operator).__module__.startswith("cedar."):
             raise NoStandIn(operator.label())
-        if operator.calls == "values":
-            return self._map(node, ours, salt, fails)
-        if operator.calls == "keeps":
-            ours = dataclasses.replace(ours, fn=_KeepStandIn(salt, fails), timeout=None)
-        if operator.calls == "items":
-            return _flat_map(ours, salt, fails)
-        if operator.calls == "blocks":
-            if ours.format == "torch":
+        if isinstance(operator, Map):
+            return self._map(node, operator, salt, fails)
+        if isinstance(operator, FilterFunction):
+            return dataclasses.replace(operator, fn=_KeepStandIn(salt, fails), timeout=None)
+        if isinstance(operator, FlatMap):
+            return _flat_map(operator, salt, fails)
+        if isinstance(operator, MapBatches):
+            if operator.format == "torch":
                 raise NoStandIn(operator.label())
-            ours = dataclasses.replace(ours, fn=_Blocks(salt, ours.written, ours.size is not None))
-        return ours  # type: ignore[no-any-return]
+            return dataclasses.replace(operator, fn=_Blocks(salt, operator.written, operator.size is not None))
+        return operator
 
     def _map(self, node: Node, operator: Map, salt: int, fails: bool) -> Map:
         marked = operator.effects().algebra is not None

@@ -88,7 +88,7 @@ class Counting:
         self, source: Node, filters: Sequence[Node], narrow: FileSource, splits: SplitTable
     ) -> npt.NDArray[np.int64]:
         assert self.job is not None
-        conditions = [filters[0].operator.condition]
+        conditions = [filters[0].condition]
         prune = [partial(narrow.prune, predicate=each) for each in conditions if each is not None]
         looked = np.array([not any(none(split) for none in prune) for split in splits], dtype=bool)
         left = np.zeros(len(splits), dtype=np.int64)

@@ -34,5 +34,5 @@ def _chained(node: Node) -> bool:
 
 
 def _chain(node: Node) -> Chain | None:
-    link = node.operator.link
+    link = node.link
     return None if link is None else link.transform.chain

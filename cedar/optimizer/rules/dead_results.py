@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cedar.operators.base import RowOperator
+from cedar.operators.expressions import SeparateResults
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.plan.graph import Node
 from cedar.plan.steps.columns import DropResults
@@ -14,13 +15,12 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
     operator, live = node.operator, facts.live.get(id(node))
     if live is None:
         return None
-    names = operator.results
-    if not names:
+    if not isinstance(operator, SeparateResults):
         writes, alone = node.effects.writes, isinstance(operator, RowOperator) and node.effects.rows != "1:n"
         if alone and writes and not live & writes and operator.calls_functions:
             return Refusal("no operator reads its result, but the function may have side effects")
         return None
-    types = facts.schemas[id(node.inputs[0])]
+    names, types = operator.results, facts.schemas[id(node.inputs[0])]
     dead = [number for number, name in enumerate(names) if name not in {None, *live}]
     gone = [number for number in dead if operator.never_fails(number, types)]
     fewer = operator.without(gone) if gone else operator

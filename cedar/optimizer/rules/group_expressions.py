@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cedar.operators.expressions import ByExpressions
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import is_row_operator, may_swap
@@ -16,7 +17,7 @@ def group_expressions(node: Node, facts: Facts) -> Outcome:
 
     The search does not do this: it orders operators by row counts, and keeps the order as written among equals.
     """
-    if facts.profile is None or node.operator.filters or not _is_query(node):
+    if facts.profile is None or node.filters or not _is_query(node):
         return None
     passed, below = _between(node, facts)
     if not passed or below is None:
@@ -36,7 +37,7 @@ def group_expressions(node: Node, facts: Facts) -> Outcome:
 
 
 def _is_query(node: Node) -> bool:
-    return node.operator.by_expressions and bool(node.operator.code())
+    return isinstance(node.operator, ByExpressions) and bool(node.operator.code())
 
 
 def _between(node: Node, facts: Facts) -> tuple[list[Node], Node | None]:

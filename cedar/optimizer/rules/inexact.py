@@ -13,13 +13,13 @@ def inexact(node: Node, facts: Facts) -> Outcome:
         return None
     above: list[Node] = []
     current = node
-    while (link := current.operator.link) is not None:
-        how = link.transform.tolerance([each.transform for n in above if (each := n.operator.link) is not None])
+    while (link := current.link) is not None:
+        how = link.transform.tolerance([each.transform for n in above if (each := n.link) is not None])
         if how and link.exact:
             return Change(Loosen(len(above)), facts.label(current), how)
         above.insert(0, current)
         (below,) = current.inputs
-        lower = below.operator.link
+        lower = below.link
         if lower is None or len(facts.consumers[id(below)]) > 1 or not joins(lower, link):
             return None
         current = below

@@ -63,7 +63,7 @@ def _move_above_ranks(balance: Node, facts: Facts) -> Outcome:
     streams = [balance]
     while moves_rows(below := streams[-1].inputs[0]):
         streams.append(below)
-    if not movable(below, facts) or below.operator.projection is not None:
+    if not movable(below, facts) or below.projection is not None:
         return None
     how = f"above {facts.label(balance)} (for a rank's own rows alone)"
     return Change(Cross("up", 1, len(streams)), facts.label(below), how)
@@ -96,7 +96,7 @@ def _join_kernel(batch: Node, facts: Facts) -> Outcome:
 
 
 def _one_kernel(below: Node, above: Node) -> bool:
-    one, other = below.operator.link, above.operator.link
+    one, other = below.link, above.link
     chain = None if one is None else one.transform.chain
     if one is None or other is None or chain is None:
         return False
@@ -159,5 +159,5 @@ def growth(node: Node, facts: Facts) -> float:
 
 def declares_growth(node: Node) -> bool:
     """Return whether a transform declares that it enlarges rows, as decoders do."""
-    link = node.operator.link
+    link = node.link
     return link is not None and link.transform.larger

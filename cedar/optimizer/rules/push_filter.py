@@ -16,12 +16,12 @@ _GAIN = 0.95  # a function filter moves only if that cuts the chain's cost below
 
 def push_filter(node: Node, facts: Facts) -> Outcome:
     """Move an expression filter down as far as allowed, and a function filter as far as measurements justify."""
-    if node.operator.condition is not None:
+    if node.condition is not None:
         passed, refused = _below(node, facts)
-        while passed and passed[-1].operator.condition is not None:
+        while passed and passed[-1].condition is not None:
             passed.pop()  # the search orders filters by cost
         return _moved(node, passed, facts) if passed else _through(node, refused, facts)
-    if node.operator.filters:
+    if node.filters:
         return _by_cost(node, facts)
     return None
 
@@ -51,7 +51,7 @@ def _moved(node: Node, passed: list[Node], facts: Facts) -> Change:
 
 def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
     below = node.inputs[0]
-    while below.operator.condition is not None and refused is None:
+    while below.condition is not None and refused is None:
         below = below.inputs[0]
     if refused is not None or isinstance(below.operator, Read):
         return refused
@@ -76,7 +76,7 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
         return Refusal("the operators below it were not measured")
     limit = least * _GAIN
     for count in range(1, len(passed) + 1):
-        if passed[count - 1].operator.condition is not None:
+        if passed[count - 1].condition is not None:
             continue  # do not stop right below a filter, which would then move below this one
         order = [*reversed(passed[count:]), node, *reversed(passed[:count])]
         cost = _cost(order, facts)

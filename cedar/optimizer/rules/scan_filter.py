@@ -11,7 +11,7 @@ from cedar.plan.steps.scans import PushFilter
 def scan_filter(node: Node, facts: Facts) -> Outcome:
     """Move expression filters into sources that can read the filters' columns before other columns."""
     below = node.inputs[0] if node.inputs else None
-    if below is None or node.operator.condition is None or not isinstance(below.operator, Read):
+    if below is None or node.condition is None or not isinstance(below.operator, Read):
         return None
     if not below.operator.source.selects:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cedar.operators.base import Schema
+from cedar.operators.expressions import SeparateResults
 from cedar.plan.graph import Node
 from cedar.plan.steps.edit import only, rebuilt, restore_order, tidy
 from cedar.plan.steps.facts import Facts, Refusal
@@ -77,19 +78,23 @@ class DropResults(Step):
     downward = True
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        names, live = graph.operator.results, facts.live.get(id(graph))
-        if not self.results or any(not 0 <= i < len(names) for i in self.results):
+        operator, live = graph.operator, facts.live.get(id(graph))
+        if not self.results or not isinstance(operator, SeparateResults):
+            return Refusal("it has no such results")
+        names = operator.results
+        if any(not 0 <= i < len(names) for i in self.results):
             return Refusal("it has no such results")
         for i in self.results:
             name = names[i]
             if live is None or name is None or name in live:
                 return Refusal(f"{name} is read")
-            if not graph.operator.never_fails(i, facts.schemas[id(graph.inputs[0])]):
+            if not operator.never_fails(i, facts.schemas[id(graph.inputs[0])]):
                 return Refusal(f"nothing reads {name}, but they may fail on some row")
-        fewer = graph.operator.without(self.results)
+        fewer = operator.without(self.results)
         return Refusal("no result would be left") if fewer is not None and not fewer.results else None
 
     def apply(self, graph: Node, facts: Facts) -> Node:
+        assert isinstance(graph.operator, SeparateResults)
         fewer = graph.operator.without(self.results)
         return graph.inputs[0] if fewer is None else rebuilt(graph, graph.inputs, facts, fewer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
+from cedar.operators.columns_ops import ColumnEdit
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
 
@@ -28,7 +29,7 @@ def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
 
 def is_row_operator(node: Node) -> bool:
     """Return whether an operator processes each row separately. A function on groups of exactly n rows does not."""
-    return isinstance(node.operator, RowOperator) and node.operator.exact_rows is None
+    return isinstance(node.operator, RowOperator) and node.exact_rows is None
 
 
 def batch_rows(node: Node) -> int | None:
@@ -141,7 +142,7 @@ def _order(below: Node, above: Node, facts: Facts) -> str | None:
     for node in (below, above):
         effects = node.effects
         new = (effects.writes or frozenset()) - (effects.reads or frozenset())
-        if not new or not node.operator.appends:
+        if not new or isinstance(node.operator, ColumnEdit):
             return None
     return "both may add columns to rows whose columns are not known, and their order would change"
 

@@ -56,7 +56,7 @@ class Cross(Step):
         below = node.inputs[0] if len(node.inputs) == 1 else None
         if below is None or not isinstance(below.operator, StreamOperator):
             return Refusal("its input is not a stream operator")
-        if node.operator.condition is not None:
+        if node.condition is not None:
             why = filter_stays(node, below, facts)
         elif not movable(node, facts) or len(below.inputs) != 1:
             why = "it does not give a row for each row of one input"
@@ -131,7 +131,7 @@ def _counted(inputs: tuple[Node, ...]) -> Node | None:
     """Return an earlier node that forces a shuffle to form windows by counting rows; None if there is none."""
     inner = [n for node in inputs for n in graphs.walk(node)]
     streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.preserves_windows)
-    return next(streams, None) or next((n for n in inner if n.operator.exact_rows is not None), None)
+    return next(streams, None) or next((n for n in inner if n.exact_rows is not None), None)
 
 
 # ---- same number of rows ---------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cedar.operators.base import Operator, Schema
+from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.expressions import Select
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -24,7 +25,7 @@ def only(below: Node, names: tuple[str, ...]) -> Node:
 
 def is_inserted(node: Node, facts: Facts) -> bool:
     """Return whether a node is a selection that the optimizer inserted."""
-    return node.operator.projection is not None and facts.ordinal(node) is None
+    return node.projection is not None and facts.ordinal(node) is None
 
 
 def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
@@ -37,7 +38,7 @@ def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
         return node  # unchanged
     node = made
     below = facts.schemas[id(inputs[0])] if len(inputs) == 1 else None
-    if below is not None:
+    if below is not None and isinstance(node.operator, ColumnEdit):
         operator = node.operator.fitted(below)
         if operator is None:
             node = node.inputs[0]
@@ -54,7 +55,7 @@ def tidy(root: Node, facts: Facts) -> Node:
         node = with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
         if is_inserted(node, facts):
             below, schema = node.inputs[0], facts.schemas[id(current.inputs[0])]
-            if schema is not None and tuple(schema) == node.operator.projection:
+            if schema is not None and tuple(schema) == node.projection:
                 node = below
             elif is_inserted(below, facts):
                 node = rebuilt(node, below.inputs, facts)
@@ -114,7 +115,7 @@ def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:
 def tolerated(root: Node) -> dict[int, Operator]:
     """Return a plan's operators whose results may be inexact, by the id of the node of the pipeline as written."""
     nodes = graph.walk(root)
-    return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
+    return {id(n.logical): n.operator for n in nodes if n.link is not None and not n.link.exact}
 
 
 def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:

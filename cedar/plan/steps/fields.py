@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from cedar.operators.elementwise import columns_of, fields_of
+from cedar.operators.expressions import ByExpressions
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts
@@ -60,15 +61,15 @@ def _read(node: Node, name: str) -> Fields:
     operator, effects = node.operator, node.effects
     if effects.reads is None or effects.writes is None or node.storage is not None or alike(operator):
         return None
-    if operator.by_expressions:
+    if isinstance(operator, ByExpressions):
         return fields_read(node, name)
-    return _NOTHING if name in operator.renames or name not in effects.reads else None
+    return _NOTHING if name in node.renames or name not in effects.reads else None
 
 
 def _passed_on(node: Node, name: str) -> str | None:
     """Return the column's name after the operator; None if it is dropped."""
     effects = node.effects
-    if pairs := node.operator.renames:
+    if pairs := node.renames:
         return pairs.get(name) or (None if name in pairs.values() else name)
     if name in (effects.writes or ()) or (effects.survivors is not None and name not in effects.survivors):
         return None

@@ -73,7 +73,7 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
         return effects.reads
     if out is None:
         return all_of(schema)
-    if new := operator.renames:
+    if new := node.renames:
         names = out - set(new.values()) if schema is None else frozenset(schema) - set(new)
         return frozenset(n for n in names if n in out) | {old for old in new if new[old] in out}
     needed = (out - effects.writes) | effects.reads

@@ -77,4 +77,4 @@ def falls_away(node: Node, facts: Facts) -> bool:
     if not is_inserted(node, facts):
         return False
     schema = facts.schemas[id(node.inputs[0])]
-    return schema is not None and set(schema) == set(node.operator.projection or ())
+    return schema is not None and set(schema) == set(node.projection or ())

@@ -28,7 +28,7 @@ class PushFilter(Step):
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         below = graph.inputs[0] if graph.inputs else None
-        if below is None or graph.operator.condition is None or not isinstance(below.operator, Read):
+        if below is None or graph.condition is None or not isinstance(below.operator, Read):
             return Refusal("it is not a filter by expression above a source")
         if not below.operator.source.selects:
             return Refusal("the source cannot read some columns before others")

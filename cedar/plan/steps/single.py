@@ -10,7 +10,7 @@ from typing import Any
 from cedar.datasets.base import Read
 from cedar.operators.base import Operator
 from cedar.operators.cache import Cache as CacheOperator
-from cedar.operators.chains import Link
+from cedar.operators.chains import Chainable, Link
 from cedar.operators.merging import Mergeable
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
@@ -83,7 +83,7 @@ class Loosen(Step):
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         run = run_below(graph, self.below + 1)
-        links = [] if run is None else [node.operator.link for node in run]
+        links = [] if run is None else [node.link for node in run]
         chain = [link for link in links if link is not None]
         if run is None or facts.exact or len(chain) < len(run) or not chain[0].exact:
             return Refusal("results have to be exact")
@@ -97,7 +97,9 @@ class Loosen(Step):
     def apply(self, graph: Node, facts: Facts) -> Node:
         run = run_below(graph, self.below + 1)
         assert run is not None
-        current = rebuilt(run[0], run[0].inputs, facts, run[0].operator.loosened())
+        operator = run[0].operator
+        assert isinstance(operator, Chainable)
+        current = rebuilt(run[0], run[0].inputs, facts, operator.loosened())
         for node in run[1:]:
             current = rebuilt(node, (current,), facts)
         return current
@@ -244,7 +246,7 @@ class Place(Step):
         if len(nodes) != len(self.places):
             return Refusal("the graph has other operators")
         for node, place in zip(nodes, self.places, strict=True):
-            if place and node.inputs and not is_row_operator(node) and node.operator.exact_rows is None:
+            if place and node.inputs and not is_row_operator(node) and node.exact_rows is None:
                 return Refusal(f"{facts.label(node)} needs order or state, which the run's own process has")
         return None
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.errors import missing_column
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.expressions import Conditional
 from cedar.operators.merging import Mergeable
 
 
@@ -65,7 +66,7 @@ class ScaleKernel:
 
 
 @dataclass(frozen=True)
-class AtLeast(RowOperator, Mergeable):
+class AtLeast(RowOperator, Conditional, Mergeable):
     """Keeps the rows in which a column is at least ``least``."""
 
     column: str
@@ -88,10 +89,6 @@ class AtLeast(RowOperator, Mergeable):
     @property
     def calls_functions(self) -> bool:
         return False
-
-    @property
-    def filters(self) -> bool:
-        return True
 
     @property
     def condition(self) -> Any:
