@@ -10,9 +10,9 @@ from cedar.core.block import Block
 from cedar.core.errors import PipelineError
 from cedar.datasets.base import BaseSource, Read
 from cedar.engine.streams.splits import Window
-from cedar.operators.base import Mixing, Operator, RowOperator, StreamOperator
+from cedar.operators.base import Mixing, RowOperator, StreamOperator
 from cedar.operators.columns_ops import ColumnEdit
-from cedar.operators.dedup import DedupRows, Groups
+from cedar.operators.dedup import DedupRows, Groups, MakesGroups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, GroupEstimate, Reach
 from cedar.operators.expressions import ByExpressions
 from cedar.plan import graph
@@ -26,7 +26,7 @@ _SLOW_ROWS = 1024  # rows to sample where an operator runs Python for every row
 
 def has_dedup(root: Node) -> bool:
     """Whether some operator marks features for deduplication."""
-    return any(node.operator.grouping is not None for node in graph.walk(root))
+    return any(isinstance(node.operator, MakesGroups) for node in graph.walk(root))
 
 
 class Marked:
@@ -60,8 +60,8 @@ def marked_groups(binding: Binding) -> Groups:
     Raises:
         PipelineError: a column is in two groups.
     """
-    nodes = [node for node in binding.nodes if node.operator.grouping is not None]
-    given = [node for node in nodes if node.operator.grouping]
+    nodes = [node for node in binding.nodes if isinstance(node.operator, MakesGroups)]
+    given = [node for node in nodes if isinstance(node.operator, MakesGroups) and node.operator.grouping]
     marked: dict[tuple[str, ...], Node] = {}
     taken: dict[str, tuple[str, ...]] = {}
     for node in [*given, *(node for node in nodes if node not in given)]:
@@ -105,25 +105,21 @@ def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
     Raises:
         CedarError: the sample cannot be read.
     """
-    operator: Any = node.operator
     kernel = binding.bound(node)
     assert isinstance(kernel, DedupRows)
-    sampled = operator.sampled(binding.place(node), mixed=False)
+    assert isinstance(node.operator, MakesGroups)
+    sampled = node.operator.sampled(binding.place(node), mixed=False)
     known = {} if sampled is None else {group: sampled.estimate(group).factor for group in kernel.groups}
     return {name: factor for group, factor in known.items() for name in group}
-
-
-def _cheap(operator: Operator) -> bool:
-    return operator.grouping is not None or isinstance(operator, ByExpressions | ColumnEdit)
 
 
 def as_read(source: BaseSource, binding: Binding, links: Sequence[Any]) -> BaseSource:
     """Return a source that reads larger chunks if a ``dedup()`` among ``links`` comes before any expensive operator."""
     names: set[str] = set()
     for node in links:
-        if not isinstance(node, Node) or not _cheap(node.operator):
+        if not isinstance(node, Node) or not isinstance(node.operator, MakesGroups | ByExpressions | ColumnEdit):
             break
-        if node.operator.grouping is not None:
+        if isinstance(node.operator, MakesGroups):
             kernel = binding.bound(node)
             assert isinstance(kernel, DedupRows)
             names.update(name for group in kernel.groups for name in group)
@@ -133,9 +129,8 @@ def as_read(source: BaseSource, binding: Binding, links: Sequence[Any]) -> BaseS
 def found_groups(binding: Binding) -> Iterator[tuple[Node, GroupEstimate]]:
     """Yield each ``dedup()`` with the estimate of its groups from sampled rows."""
     for node in binding.nodes:
-        if node.operator.grouping is not None:
-            operator: Any = node.operator
-            yield node, operator.sampled_groups(binding.place(node))
+        if isinstance(node.operator, MakesGroups):
+            yield node, node.operator.sampled_groups(binding.place(node))
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -163,7 +158,9 @@ def _preserves_columns(node: Node, wanted: set[str]) -> bool:
     if isinstance(operator, Read) or len(node.inputs) != 1:
         return False
     if not isinstance(operator, RowOperator):
-        return operator.group_aware or (isinstance(operator, StreamOperator) and operator.max_rows is not None)
+        return operator.group_use != "expanded" or (
+            isinstance(operator, StreamOperator) and operator.max_rows is not None
+        )
     if effects.rows != "1:1" or effects.writes is None:
         return False
     return effects.algebra is not None or not effects.writes & wanted

@@ -59,7 +59,7 @@ class Balance(StreamOperator):
     over: str = "ranks"
     name: ClassVar[str] = "balance"
     over_ranks = True
-    group_aware = True
+    group_use = "kept"
     moves_rows = True
 
     def __post_init__(self) -> None:

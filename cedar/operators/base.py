@@ -22,6 +22,9 @@ from cedar.operators.kernel import Kernel as Kernel  # noqa: PLC0414 - part of t
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the column names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
+GroupUse = Literal["expanded", "kept", "once"]
+"""expanded: the operator gets plain columns; kept: it accepts deduplicated ones; once: it also runs only once for all
+rows that are equal in the columns that it reads, as these determine its result."""
 Algebra = Literal["pointwise", "spatial", "resampling", "per-value", "length"]
 """pointwise: maps each element, independently of its position (brightness, normalize); spatial: moves or drops
 elements by position only (crop, flip); resampling: computes new elements from several others (resize); per-value: maps
@@ -127,19 +130,9 @@ class Operator(ABC):
         return True
 
     @property
-    def grouping(self) -> tuple[tuple[str, ...], ...] | None:
-        """The groups of columns that the operator deduplicates; () chooses groups on a sample, None means no groups."""
-        return None
-
-    @property
-    def group_aware(self) -> bool:
-        """Whether the operator keeps the columns of a deduplicated group in deduplicated form."""
-        return False
-
-    @property
-    def unique_reads(self) -> tuple[str, ...] | None:
-        """The columns that determine the result, which is computed once for rows equal in them; None if unknown."""
-        return None
+    def group_use(self) -> GroupUse:
+        """How the operator uses columns of a group that ``dedup`` made."""
+        return "expanded"
 
     @property
     def calls_functions(self) -> bool:

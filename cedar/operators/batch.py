@@ -40,7 +40,7 @@ class Batch(StreamOperator, Resizable):
     shares = True
     reports_splits_started = True
     any_order = True
-    group_aware = True
+    group_use = "kept"
     moves_rows = True
 
     def __post_init__(self) -> None:

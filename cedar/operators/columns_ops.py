@@ -59,7 +59,7 @@ class Drop(RowOperator, ColumnEdit, Mergeable):
         return Effects(frozenset(), frozenset(self.names))
 
     may_fail = False
-    group_aware = True
+    group_use = "kept"
 
     def fitted(self, columns: Container[str]) -> Drop | None:
         names = tuple(name for name in self.names if name in columns)
@@ -111,7 +111,7 @@ class Rename(RowOperator, ColumnEdit, Mergeable):
         return Effects(olds, olds | {new for _, new in self.pairs})
 
     may_fail = False
-    group_aware = True
+    group_use = "kept"
 
     @property
     def renames(self) -> Mapping[str, str]:

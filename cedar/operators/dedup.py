@@ -6,6 +6,7 @@ other operators change them in between. Functions of these columns may be called
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,8 +24,28 @@ from cedar.operators.kernel import BlockKernel
 Groups = tuple[tuple[str, ...], ...]
 
 
+class MakesGroups(ABC):
+    """An operator that deduplicates groups of columns."""
+
+    @property
+    @abstractmethod
+    def grouping(self) -> Groups:
+        """The groups; () chooses groups on a sample."""
+
+    @abstractmethod
+    def sampled_groups(self, bound: Bound) -> GroupEstimate:
+        """Return the groups with estimates from a sample; read no data if no column can be in a group."""
+
+    @abstractmethod
+    def sampled(self, bound: Bound, *, mixed: bool = True) -> Sampled | None:
+        """Return a sample of the columns that can be in groups; None if there are no rows.
+
+        ``mixed`` orders the sample as rows will be ordered in batches; otherwise rows are in the order of reading.
+        """
+
+
 @dataclass(frozen=True)
-class Dedup(RowOperator):
+class Dedup(RowOperator, MakesGroups):
     """Groups columns of lists for deduplication.
 
     Args:
@@ -67,7 +88,7 @@ class Dedup(RowOperator):
         return inputs[0]
 
     may_fail = False
-    group_aware = True
+    group_use = "kept"
 
     @property
     def grouping(self) -> Groups:
@@ -83,7 +104,6 @@ class Dedup(RowOperator):
         return DedupRows(self.groups)
 
     def sampled_groups(self, bound: Bound) -> GroupEstimate:
-        """Return the groups with estimates from a sample; read no data if no column can be in a group."""
         names = self._names(bound)
         if not names:
             return GroupEstimate(note="no column of lists")
@@ -95,10 +115,6 @@ class Dedup(RowOperator):
         return find_groups(sampled, names)
 
     def sampled(self, bound: Bound, *, mixed: bool = True) -> Sampled | None:
-        """Return a sample of the columns that can be in groups; None if there are no rows.
-
-        ``mixed`` orders the sample as rows will be ordered in batches; otherwise rows are in the order of reading.
-        """
         names = self._names(bound)
         if not names:
             return None

@@ -17,12 +17,13 @@ from cedar.operators.kernel import BlockKernel
 
 def for_groups(kernel: BlockKernel, operator: RowOperator) -> BlockKernel:
     """Wrap a kernel for blocks whose columns may be in deduplicated groups."""
-    if not operator.group_aware:
-        effects = operator.effects()
+    effects = operator.effects()
+    if operator.group_use == "expanded":
         known = effects.reads is not None and effects.writes is not None
         return PlainRows(kernel, (effects.reads or frozenset()) | (effects.writes or frozenset()) if known else None)
-    reads, writes = operator.unique_reads, operator.effects().writes
-    return OncePerGroup(kernel, reads, writes) if reads is not None and writes is not None else kernel
+    if operator.group_use == "kept" or effects.reads is None or effects.writes is None:
+        return kernel
+    return OncePerGroup(kernel, tuple(sorted(effects.reads)), effects.writes)
 
 
 class _WrappedKernel(BlockKernel):

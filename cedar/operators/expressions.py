@@ -99,7 +99,7 @@ class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    group_aware = True
+    group_use = "kept"
 
     @property
     def results(self) -> list[str | None]:
@@ -155,7 +155,7 @@ class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    group_aware = True
+    group_use = "kept"
 
     @property
     def condition(self) -> pl.Expr:
@@ -216,7 +216,7 @@ class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    group_aware = True
+    group_use = "kept"
 
     @property
     def may_fail(self) -> bool:

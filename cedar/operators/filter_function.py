@@ -71,7 +71,7 @@ class FilterFunction(RowOperator, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    group_aware = True
+    group_use = "kept"
 
     def bind(self, bound: Bound) -> Kernel:
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)

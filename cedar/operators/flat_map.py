@@ -106,7 +106,7 @@ class FlatMap(RowOperator, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    group_aware = True
+    group_use = "kept"
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:

@@ -89,7 +89,7 @@ class Join(RowOperator, Surveyed):
         )
 
     may_fail = False
-    group_aware = True
+    group_use = "kept"
 
     def effects(self) -> Effects:
         rows: Any = "1:n" if self.several else "1:1" if self.how == "left" else "1:0..1"

@@ -17,7 +17,7 @@ from cedar.core.errors import PipelineError, RowRef
 from cedar.core.skip import Skip
 from cedar.operators.algebra import algebra_of
 from cedar.operators.arguments import key_hashes, row_arguments
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.base import Bound, Effects, Env, GroupUse, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import bind_batch
 from cedar.operators.calls import Call, CallKernel, call_of, fn_name
 from cedar.operators.chains import Chainable, Link
@@ -120,21 +120,19 @@ class Map(RowOperator, Chainable, Mergeable):
     def policy(self) -> Skip | None:
         return self.on_error
 
-    group_aware = True
-
     def computes(self) -> Hashable:
         return by_content(self, but=("into",))
 
     @property
-    def unique_reads(self) -> tuple[str, ...] | None:
-        """The columns that determine the result, if the function is a row-wise transform, or a function of one column
-        with an algebra mark; otherwise None. It is also None for transforms that chains fuse with their neighbors.
+    def group_use(self) -> GroupUse:
+        """Return "once" for a row-wise transform, or a function of one column with an algebra mark, except transforms
+        that chains fuse with their neighbors.
         """
-        if self.random:
-            return None
         if isinstance(self.fn, Transform):
-            return self.columns if not self.fn.random and self.fn.chain is None else None
-        return self.columns if self.effects().algebra is not None else None
+            once = not self.fn.random and self.fn.chain is None
+        else:
+            once = self.effects().algebra is not None
+        return "once" if once and not self.random else "kept"
 
     @property
     def link(self) -> Link | None:

@@ -43,7 +43,7 @@ class Shuffle(StreamOperator, Resizable):
     shares = True
     reports_splits_started = True
     windowed = True
-    group_aware = True
+    group_use = "kept"
     moves_rows = True
 
     def __post_init__(self) -> None:

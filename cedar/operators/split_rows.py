@@ -82,7 +82,7 @@ class SplitPart(RowOperator, FilterByKeys, Mergeable, Surveyed):
     survey: Survey[Moved] = field(repr=False)
     name: ClassVar[str] = "split"
     may_fail = False
-    group_aware = True
+    group_use = "kept"
 
     def label(self) -> str:
         return f"split({self.part!r})"

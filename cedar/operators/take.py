@@ -36,7 +36,7 @@ class _UnitCut(StreamOperator):
 
     n: int
     local: bool = False
-    group_aware = True
+    group_use = "kept"
     cuts = True
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ class Unique(RowOperator, Mergeable, Surveyed):
     called: str = "unique"
     name: ClassVar[str] = "unique"
     may_fail = False
-    group_aware = True
+    group_use = "kept"
 
     def label(self) -> str:
         return f"{self.called}({', '.join(self.subset or ())})"

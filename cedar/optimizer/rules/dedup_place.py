@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cedar.operators.base import Operator
+from cedar.operators.dedup import MakesGroups
 from cedar.operators.dedup_estimate import PAYS
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
@@ -16,11 +16,11 @@ def dedup_place(node: Node, facts: Facts) -> Outcome:
 
     ``dedup()`` changes no values, so it can also move past operators that do not touch its features.
     """
-    if node.operator.grouping is None or facts.factors is None:
+    if not isinstance(node.operator, MakesGroups) or facts.factors is None:
         return None
     grouped = features(node.operator)
     way = _passable(node, grouped, facts)
-    touching = [(i, n) for i, n in enumerate(way) if _runs_once(n.operator, grouped)]
+    touching = [(i, n) for i, n in enumerate(way) if _runs_once(n, grouped)]
     if not touching:
         return _blocked(way[-1].inputs[0] if way else node.inputs[0], grouped, facts)
     factors = facts.factors(node)
@@ -43,10 +43,10 @@ def _passable(node: Node, grouped: frozenset[str] | None, facts: Facts) -> list[
     return way
 
 
-def _runs_once(operator: Operator, grouped: frozenset[str] | None) -> bool:
+def _runs_once(node: Node, grouped: frozenset[str] | None) -> bool:
     """Return whether the operator would run only once for rows that are equal in these features."""
-    reads = operator.unique_reads
-    return reads is not None and (grouped is None or grouped >= set(reads))
+    reads = node.effects.reads
+    return node.operator.group_use == "once" and reads is not None and (grouped is None or grouped >= reads)
 
 
 def _blocked(node: Node, grouped: frozenset[str] | None, facts: Facts) -> Refusal | None:
@@ -60,7 +60,7 @@ def _blocked(node: Node, grouped: frozenset[str] | None, facts: Facts) -> Refusa
 
 def _why_not(passed: Node, node: Node, factors: Mapping[str, float], facts: Facts) -> str:
     """Return why a transform should still process every row; "" if grouping saves time."""
-    reads = passed.operator.unique_reads or ()
+    reads = sorted(passed.effects.reads or ())
     factor = min(factors.get(name, 1.0) for name in reads)
     if factor < PAYS:
         return f"rows of {', '.join(map(repr, reads))} repeat {factor:.3g} times, below {PAYS:g}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
 from cedar.operators.columns_ops import ColumnEdit
+from cedar.operators.dedup import MakesGroups
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
 
@@ -87,8 +88,10 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
 
 def _runs_once(below: Node, above: Node, facts: Facts) -> str | None:
     """Refuse to move an operator before a ``dedup`` if it runs only once for rows that this ``dedup`` finds equal."""
-    groups, reads = below.operator.grouping, above.operator.unique_reads
-    if groups is None or reads is None or (groups and not any(set(reads) <= set(group) for group in groups)):
+    if not isinstance(below.operator, MakesGroups) or above.operator.group_use != "once":
+        return None
+    groups, reads = below.operator.grouping, above.effects.reads
+    if reads is None or (groups and not any(reads <= set(group) for group in groups)):
         return None
     return f"it runs once for equal rows above {facts.label(below)}"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cedar.operators.base import Operator, StreamOperator
+from cedar.operators.dedup import MakesGroups
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import batch_rows, first, is_row_operator, may_skip, moves_rows, over_ranks, pads
@@ -197,7 +198,7 @@ class Group(Step):
     below: int
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        if graph.operator.grouping is None:
+        if not isinstance(graph.operator, MakesGroups):
             return Refusal("it finds no equal rows")
         run = run_below(graph, self.below + 1)
         if run is None or self.below < 1 or not run[0].inputs:
@@ -219,17 +220,18 @@ class Group(Step):
 
 def features(operator: Operator) -> frozenset[str] | None:
     """Return the names of columns that may be in a group; None if any may be."""
-    return frozenset(name for group in operator.grouping or () for name in group) or None
+    groups = operator.grouping if isinstance(operator, MakesGroups) else ()
+    return frozenset(name for group in groups for name in group) or None
 
 
 def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
     """Return whether a ``dedup()`` of these features may move before the node."""
     operator, effects = node.operator, node.effects
     if isinstance(operator, StreamOperator):
-        return operator.group_aware
-    if not is_row_operator(node) or node.storage is not None or operator.grouping is not None:
+        return operator.group_use != "expanded"
+    if not is_row_operator(node) or node.storage is not None or isinstance(operator, MakesGroups):
         return False
     if effects.writes is None or effects.rows not in ("1:1", "1:0..1"):
         return False
     independent = not effects.writes if grouped is None else not effects.writes & grouped
-    return independent or operator.unique_reads is not None
+    return independent or operator.group_use == "once"
