@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cedar.engine.streams.ready import ReadyStream
-from cedar.operators.base import StreamOperator
 from cedar.plan.physical import Physical, Stage
+from cedar.plan.steps.commute import batch_rows
 
 
 def any_order_stage(physical: Physical) -> int:
@@ -15,8 +15,7 @@ def any_order_stage(physical: Physical) -> int:
     (number,) = stages[physical.deal].inputs
     while works[stages[number].out].batched:
         stage = stages[number]
-        operator = physical.nodes[stage.out].operator
-        in_order = stage.kind == "stream" and not (isinstance(operator, StreamOperator) and operator.any_order)
+        in_order = stage.kind == "stream" and batch_rows(physical.nodes[stage.out]) is None
         if in_order or len(stage.inputs) != 1:
             return -1
         (number,) = stage.inputs

@@ -37,12 +37,13 @@ from cedar.engine.streams.splits import SplitSegment, SplitStream, Window
 from cedar.engine.streams.stage import StageStream, WindowStream
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import StreamContext, StreamOperator
-from cedar.operators.batch import BatchStream, PadBatch
+from cedar.operators.batch import BatchStream, MakesBatches, PadBatch
 from cedar.operators.cache import StoresRows
 from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Physical, Stage
+from cedar.plan.steps.commute import batch_rows
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, SplitReader
 
@@ -144,7 +145,7 @@ class Compiler:
             if stage.kind == "stream" and isinstance(operator, StreamOperator) and operator.mixes:
                 return self.binding.mixture(node), stream, runs
             below = self.streams[stage.inputs[0]] if stage.inputs else stream
-            size = operator.batch_rows if isinstance(operator, StreamOperator) and stage.kind == "stream" else None
+            size = batch_rows(node) if stage.kind == "stream" else None
             if size is not None and not self._below(stage).refills:
                 end = math.inf if below.count is None else below.count
                 runs = [(low * size, min(high * size, end)) for low, high in runs]
@@ -232,11 +233,12 @@ class Compiler:
             if (left := self._mixing.left.get(number)) is not None:
                 inputs = tuple(RestStream(stream, runs) for stream, runs in zip(inputs, left, strict=True))
         below = inputs[0] if inputs else None
-        if isinstance(below, StageStream) and below.any_order and operator.any_order:
-            below.batch = operator.batch_rows or 0
+        if isinstance(below, StageStream) and below.any_order and (size := batch_rows(node)) is not None:
+            below.batch = size
         stream = operator.stream(inputs, context)
         cuts = self._slices and work.batched and not self._below(stage).batched
-        stream = SliceStream(stream, *self._slices, operator.last is None) if self._slices and cuts else stream
+        if self._slices and cuts:
+            stream = SliceStream(stream, *self._slices, isinstance(operator, MakesBatches) and operator.last is None)
         self._cuts += [stream] if isinstance(stream, (BatchStream, SliceStream)) else []
         return stream
 

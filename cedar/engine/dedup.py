@@ -11,6 +11,7 @@ from cedar.core.errors import PipelineError
 from cedar.datasets.base import BaseSource, Read
 from cedar.engine.streams.splits import Window
 from cedar.operators.base import Mixing, RowOperator, StreamOperator
+from cedar.operators.batch import MakesBatches
 from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.dedup import DedupRows, Groups, MakesGroups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, GroupEstimate, Reach
@@ -158,9 +159,7 @@ def _preserves_columns(node: Node, wanted: set[str]) -> bool:
     if isinstance(operator, Read) or len(node.inputs) != 1:
         return False
     if not isinstance(operator, RowOperator):
-        return operator.group_use != "expanded" or (
-            isinstance(operator, StreamOperator) and operator.max_rows is not None
-        )
+        return operator.group_use != "expanded" or isinstance(operator, MakesBatches)
     if effects.rows != "1:1" or effects.writes is None:
         return False
     return effects.algebra is not None or not effects.writes & wanted
@@ -180,7 +179,7 @@ def _reach(binding: Binding, node: Node) -> Reach:
     for each in path:
         operator = each.operator
         mixing = operator.mixing if isinstance(operator, StreamOperator) else None
-        if isinstance(operator, StreamOperator) and operator.max_rows is not None:
+        if isinstance(operator, MakesBatches):
             batch = batch or operator.max_rows
         elif mixing is not None and batch is None:
             window = max(window or 0.0, _window_rows(binding, mixing))

@@ -10,6 +10,7 @@ from cedar.core.errors import CedarError, warn_user
 from cedar.core.stream import Stream
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import StreamOperator
+from cedar.operators.batch import MakesBatches
 from cedar.plan.graph import Node, walk
 from cedar.plan.physical import Physical
 
@@ -69,7 +70,7 @@ def rows_per_unit(node: Node) -> int:
     """Return the (maximum) batch size of the nearest batching operator at or below a node; 1 if there is none."""
     current = node
     while current.inputs:
-        if isinstance(current.operator, StreamOperator) and current.operator.max_rows is not None:
+        if isinstance(current.operator, MakesBatches):
             return current.operator.max_rows
         current = current.inputs[0]
     return 1
@@ -79,7 +80,7 @@ def last_mode(node: Node) -> str | None:
     """Return how the epoch ends: the ``last`` mode of the nearest batching operator; "keep" if there is none."""
     current = node
     while current.inputs:
-        if isinstance(current.operator, StreamOperator) and current.operator.max_rows is not None:
+        if isinstance(current.operator, MakesBatches):
             return current.operator.last
         current = current.inputs[0]
     return "keep"
@@ -93,7 +94,7 @@ def deal_mode(node: Node) -> str | None:
     while last is None and current.inputs:
         operator = current.operator
         if isinstance(operator, StreamOperator) and not operator.over_ranks:
-            return None if operator.max_rows is not None else "drop"
+            return None if isinstance(operator, MakesBatches) else "drop"
         current = current.inputs[0]
     return last
 

@@ -28,7 +28,7 @@ from cedar.lake.lance_table import check_place
 from cedar.lake.layouts import describe, merge_nullability, nullable_schema
 from cedar.lake.parts import FILE_BYTES, PartFiles
 from cedar.lake.sinks import group_rows
-from cedar.operators.base import StreamOperator
+from cedar.operators.batch import MakesBatches
 from cedar.pipeline.planning import PlanOptions, choose_plan, skipping_damaged
 from cedar.pipeline.watching import progress_line
 from cedar.plan import graph
@@ -295,7 +295,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
 
 def _keep_last_batch(node: Node) -> Node | None:
     """Make a batch operator keep its last rows on every rank, since writing does not need equal numbers of batches."""
-    kept = node.operator.keeping_rest() if isinstance(node.operator, StreamOperator) else node.operator
+    kept = node.operator.keeping_rest() if isinstance(node.operator, MakesBatches) else node.operator
     return None if kept is node.operator else replace(node, operator=kept)
 
 

@@ -225,22 +225,14 @@ class StreamOperator(Operator):
     reports_splits_started: ClassVar[bool] = (
         False  # whether output pieces report how much of a lane was started, as input pieces do
     )
-    any_order: ClassVar[bool] = False  # accepts rows in any order; its position is the end of the last row that it used
     over_ranks: ClassVar[bool] = False  # moves rows between the batches of different ranks at the same step
     shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
-    batch_rows: int | None = None  # the rows per batch, if the operator makes batches
-    last: str | None = "keep"  # what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps
-    max_rows: int | None = None  # the maximum number of rows in an output unit
     first: int | None = None  # the number of leading units that the operator keeps
     cuts: ClassVar[bool] = False  # drops input units by their position, as ``take`` does
     repeats: ClassVar[bool] = False  # reads its input more than once
     mixes: ClassVar[bool] = False  # draws rows from its inputs by weights, which may change during a run
     joins: ClassVar[bool] = False  # an output row may consist of several input rows
     shuffles: ClassVar[bool] = False  # delivers rows in a different order in each epoch
-
-    def keeping_rest(self) -> StreamOperator:
-        """Return a copy that keeps every row at the end of an epoch, for ranks with unequal numbers of steps."""
-        return self
 
     @property
     def unsteady(self) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,32 @@ Last = Literal["drop", "keep", "pad"] | None
 Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows of a batch; None means all
 
 
+class MakesBatches(ABC):
+    """A stream operator that makes batches.
+
+    Attributes:
+        last: what to do with the last batch: "drop", "keep", "pad"; None gives ranks equal steps.
+    """
+
+    last: Last
+
+    @property
+    @abstractmethod
+    def max_rows(self) -> int:
+        """The maximum number of rows in a batch."""
+
+    @property
+    def batch_rows(self) -> int | None:
+        """The rows per batch if all have the same number; then rows may also come in any order."""
+        return None
+
+    @abstractmethod
+    def keeping_rest(self) -> Self:
+        """Return a copy that keeps every row at the end of an epoch, for ranks with unequal numbers of steps."""
+
+
 @dataclass(frozen=True)
-class Batch(StreamOperator, Resizable):
+class Batch(StreamOperator, MakesBatches, Resizable):
     """Groups consecutive rows into batches of ``size`` rows.
 
     A skipped row counts, so it shortens its own batch and does not shift later batches. ``last`` decides about the
@@ -39,7 +64,6 @@ class Batch(StreamOperator, Resizable):
     name = "batch"
     shares = True
     reports_splits_started = True
-    any_order = True
     group_use = "kept"
     moves_rows = True
 
@@ -78,11 +102,11 @@ class Batch(StreamOperator, Resizable):
         return True
 
     @property
-    def batch_rows(self) -> int:  # type: ignore[override]
+    def batch_rows(self) -> int:
         return self.size
 
     @property
-    def max_rows(self) -> int:  # type: ignore[override]
+    def max_rows(self) -> int:
         return self.size
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:

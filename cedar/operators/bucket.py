@@ -18,12 +18,13 @@ from cedar.core.errors import PipelineError, RowError, Site, missing_column, use
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.batch import MakesBatches
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 
 
 @dataclass(frozen=True)
-class BucketByLength(StreamOperator):
+class BucketByLength(StreamOperator, MakesBatches):
     """Groups rows whose values in ``column`` have similar lengths into batches.
 
     Bucket i collects lengths from ``boundaries[i - 1]`` to just below ``boundaries[i]``, and delivers a batch whenever
@@ -97,7 +98,7 @@ class BucketByLength(StreamOperator):
         return True
 
     @property
-    def max_rows(self) -> int:  # type: ignore[override]
+    def max_rows(self) -> int:
         return max(self.batch_sizes)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:

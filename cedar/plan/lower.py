@@ -13,6 +13,7 @@ from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import RowOperator, Schema, StreamOperator
+from cedar.operators.batch import MakesBatches
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Work
@@ -490,7 +491,7 @@ class _Lowering:
         """Return the ``batch(last="pad")`` whose batches reach ``i`` without being gathered; -1 if there is none."""
         while isinstance(self.nodes[i].operator, StreamOperator) and self.inputs[i]:
             operator = self.nodes[i].operator
-            if isinstance(operator, StreamOperator) and operator.batch_rows is not None:
+            if isinstance(operator, MakesBatches) and operator.batch_rows is not None:
                 return i if operator.last == "pad" else -1
             i = self.inputs[i][0]
         return -1

@@ -22,6 +22,7 @@ from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
 from cedar.operators.base import StreamOperator
+from cedar.operators.batch import MakesBatches
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -145,7 +146,8 @@ def _in_order(root: Node) -> bool:
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
     holding = [each for each in streams if not (each.preserves_windows or each.repeats or each.cuts)]
     alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
-    return alone and (not holding or (streams[-1].batch_rows is not None and holding == [streams[-1]]))
+    batches = bool(streams) and isinstance(streams[-1], MakesBatches) and streams[-1].batch_rows is not None
+    return alone and (not holding or (batches and holding == [streams[-1]]))
 
 
 def _read_snapshots(epochs: Epochs, snapshots: list[int | None], site: Site | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
+from cedar.operators.batch import MakesBatches
 from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.dedup import MakesGroups
 from cedar.plan.graph import Node
@@ -34,8 +35,8 @@ def is_row_operator(node: Node) -> bool:
 
 
 def batch_rows(node: Node) -> int | None:
-    """Return the batch size if the node creates batches."""
-    return node.operator.batch_rows if isinstance(node.operator, StreamOperator) else None
+    """Return the batch size if the node creates batches of equal size."""
+    return node.operator.batch_rows if isinstance(node.operator, MakesBatches) else None
 
 
 def first(node: Node) -> int | None:
@@ -61,7 +62,7 @@ def may_skip(node: Node, facts: Facts) -> bool:
 def pads(node: Node) -> bool:
     """Return whether the node's units come from ``batch(last="pad")``, so that ranks may get all-padding batches."""
     while node.inputs:
-        if isinstance(node.operator, StreamOperator) and node.operator.batch_rows is not None:
+        if isinstance(node.operator, MakesBatches) and node.operator.batch_rows is not None:
             return node.operator.last == "pad"
         node = node.inputs[0]
     return False
