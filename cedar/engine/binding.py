@@ -121,7 +121,7 @@ class Binding:
     @cached_property
     def mixtures(self) -> dict[str, Node]:
         """The nodes that mix inputs, numbered in order; other operators do not affect the numbers."""
-        mixing = [n for n in self.nodes if isinstance(n.operator, StreamOperator) and n.operator.mixes]
+        mixing = [n for n in self.nodes if n.row_use.rows == "mixed"]
         return {str(number): node for number, node in enumerate(mixing)}
 
     def mixture(self, node: Node) -> str:

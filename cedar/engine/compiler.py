@@ -122,13 +122,10 @@ class Compiler:
     @property
     def counted(self) -> bool:
         """Whether the position of every unit can be computed from metadata, without reading rows."""
-        repeats = [stage for stage in self.physical.stages if stage.kind == "stream" and self._repeats(stage)]
+        streams = [stage for stage in self.physical.stages if stage.kind == "stream"]
+        repeats = [stage for stage in streams if self._node(stage.out).row_use.rows == "repeated"]
         found = all(self.streams[stage.inputs[0]].count is not None for stage in repeats)
         return self.assigned.count is not None and (self.assigned.count != math.inf or found)
-
-    def _repeats(self, stage: Stage) -> bool:
-        operator = self._node(stage.out).operator
-        return isinstance(operator, StreamOperator) and operator.repeats
 
     def mixture_below(self, left: Sequence[Interval]) -> tuple[str, Stream, list[Interval]]:
         """Return the number of the topmost mixture, its stream, and the intervals ``left`` converted to its units.
@@ -141,8 +138,8 @@ class Compiler:
         while True:
             stage = self.physical.stages[number]
             node = self._node(stage.out)
-            operator, stream = node.operator, self.streams[number]
-            if stage.kind == "stream" and isinstance(operator, StreamOperator) and operator.mixes:
+            stream = self.streams[number]
+            if stage.kind == "stream" and node.row_use.rows == "mixed":
                 return self.binding.mixture(node), stream, runs
             below = self.streams[stage.inputs[0]] if stage.inputs else stream
             size = batch_rows(node) if stage.kind == "stream" else None
@@ -225,7 +222,7 @@ class Compiler:
             share = self._share
             assigned = steps_from(inputs[0].count, list(share.history), share.last, inputs[0].rows_of)
             context = replace(context, ranks=share.world, assigned=assigned)
-        if operator.mixes:
+        if node.row_use.rows == "mixed":
             number = self.binding.mixture(node)
             weights, drawn = tuple(self._mixing.weights.get(number, ())), self._drawn.get(number, ())
             step = self._steps(self.physical.works[stage.out].batched)

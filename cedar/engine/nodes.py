@@ -104,12 +104,11 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
 
     The first epoch causes no warning unless a ``repeat`` is above.
     """
-    streams = [(node, node.operator) for node in walk(root) if isinstance(node.operator, StreamOperator)]
-    repeated = {id(below) for node, operator in streams if operator.repeats for below in walk(node)}
-    for node, operator in streams:
-        if not operator.cuts or not (epoch > 0 or id(node) in repeated):
+    repeated = {id(below) for node in walk(root) if node.row_use.rows == "repeated" for below in walk(node)}
+    for node in walk(root):
+        if node.row_use.rows != "some" or not (epoch > 0 or id(node) in repeated):
             continue
-        label = operator.label()
+        label = node.operator.label()
         for below in walk(node):
             if isinstance(below.operator, StreamOperator) and below.operator.mixing is not None:
                 warn_user(

@@ -22,7 +22,7 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.engine.watcher import TimeUp, Watcher
-from cedar.operators.base import Env, RowOperator, StreamOperator
+from cedar.operators.base import Env, RowOperator
 from cedar.operators.expressions import ByExpressions
 from cedar.operators.kernel import Instances
 from cedar.plan.graph import Node
@@ -133,8 +133,7 @@ class _ProfilePass:
         rows: dict[int, float] = {}
         for i, node in enumerate(self.binding.nodes):
             entering = [rows[id(child)] for child in node.inputs]
-            paired = isinstance(node.operator, StreamOperator) and node.operator.paired
-            below = min(entering) if paired else sum(entering)
+            below = min(entering) if node.row_use.rows == "paired" else sum(entering)
             seen = self.metrics.seen.get(i)
             if seen is None or not seen.rows_in:
                 rows[id(node)] = below

@@ -210,6 +210,25 @@ class Mixing:
     interleave: int = 1
 
 
+@dataclass(frozen=True)
+class RowUse:
+    """How a stream operator uses the rows of its inputs.
+
+    Args:
+        rows: "each": each row is used once; "some": rows are dropped by their position, as ``take`` does; "repeated":
+            the input is read more than once; "drawn": rows are drawn at random; "joined": an output row may consist of
+            several input rows; "paired": row i of all inputs together becomes output row i; "mixed": rows come from
+            all inputs by weights, which may change during a run.
+        counts: the reason why filters may not move before the operator; None if they may.
+        unsteady: the reason why the operator delivers different rows in each epoch; None if it does not, or if its
+            effects are random.
+    """
+
+    rows: Literal["each", "some", "repeated", "drawn", "joined", "paired", "mixed"] = "each"
+    counts: str | None = "counts rows"
+    unsteady: str | None = None
+
+
 class StreamOperator(Operator):
     """Base class of operators that need order or state across blocks. They run in the coordinator without retries."""
 
@@ -217,9 +236,6 @@ class StreamOperator(Operator):
     local: bool = False  # True if the operator works on each lane separately, although it counts rows
 
     # ---- capabilities, like those of ``Operator`` ----
-    alike: ClassVar[bool] = False  # all inputs must have the same columns
-    paired: ClassVar[bool] = False  # row i of all inputs together becomes output row i
-    recounts: ClassVar[bool] = False  # the number of output rows has no fixed ratio to the number of input rows
     moves_rows: ClassVar[bool] = False  # buffers and reorders rows, so it should run before operators that enlarge rows
     preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
     reports_splits_started: ClassVar[bool] = (
@@ -228,16 +244,6 @@ class StreamOperator(Operator):
     over_ranks: ClassVar[bool] = False  # moves rows between the batches of different ranks at the same step
     shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
     first: int | None = None  # the number of leading units that the operator keeps
-    cuts: ClassVar[bool] = False  # drops input units by their position, as ``take`` does
-    repeats: ClassVar[bool] = False  # reads its input more than once
-    mixes: ClassVar[bool] = False  # draws rows from its inputs by weights, which may change during a run
-    joins: ClassVar[bool] = False  # an output row may consist of several input rows
-    shuffles: ClassVar[bool] = False  # delivers rows in a different order in each epoch
-
-    @property
-    def unsteady(self) -> str | None:
-        """The reason why the operator delivers different rows in each epoch; None if it delivers the same rows."""
-        return None
 
     @property
     def mixing(self) -> Mixing | None:
@@ -245,9 +251,9 @@ class StreamOperator(Operator):
         return None
 
     @property
-    def counts_rows(self) -> str | None:
-        """The reason why filters may not move before the operator; None if they may."""
-        return "counts rows"
+    def row_use(self) -> RowUse:
+        """How the operator uses the rows of its inputs."""
+        return RowUse()
 
     def endless(self, *inputs: bool) -> bool:
         """Return whether the output is endless, given whether each input is."""

@@ -11,7 +11,7 @@ from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
 from cedar.core.errors import PipelineError, Site
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
-from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.take import clip_unit
 
 
@@ -33,9 +33,8 @@ class Concat(StreamOperator):
     name: ClassVar[str] = "concat"
     shares = True
     inputs: ClassVar[int | None] = None
-    alike = True
     preserves_windows = True
-    counts_rows = None
+    row_use = RowUse(counts=None)
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")

@@ -16,7 +16,7 @@ from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, hash_array
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
-from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
 from cedar.operators.concat import joined_samples, merged_schema, row_preparer, same_units
 from cedar.operators.take import clip_unit
@@ -59,12 +59,8 @@ class Mix(StreamOperator):
     local: bool = False
     names: tuple[str, ...] = ()
     name: ClassVar[str] = "mix"
-    shuffles = True
     shares = True
-    mixes = True
     inputs: ClassVar[int | None] = None
-    alike = True
-    counts_rows = "counts rows: how many came before decides which input is next"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", _weights(self.weights))
@@ -76,8 +72,9 @@ class Mix(StreamOperator):
             )
 
     @property
-    def unsteady(self) -> str | None:
-        return "leaves out other rows in each epoch" if self.stop == "first" else None
+    def row_use(self) -> RowUse:
+        unsteady = "leaves out other rows in each epoch" if self.stop == "first" else None
+        return RowUse("mixed", "counts rows: how many came before decides which input is next", unsteady)
 
     def label(self) -> str:
         weights = ["a schedule" if callable(weight) else f"{weight:g}" for weight in self.weights]

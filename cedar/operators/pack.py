@@ -13,7 +13,7 @@ from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, ResumeError, Site, missing_column, user_site
 from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
-from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, Step, keep_columns, task_per_piece
 from cedar.operators.documents import ADDED_COLUMNS, Documents, block_documents, documents, token_columns, token_dtype
 from cedar.operators.fill_values import as_fill, check_fill
@@ -61,8 +61,7 @@ class Pack(StreamOperator):
     value: Any = 0
     name: ClassVar[str] = "pack"
     shares = True
-    recounts = True
-    joins = True
+    row_use = RowUse("joined")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
-from cedar.operators.base import Effects, StreamContext, StreamOperator
+from cedar.operators.base import Effects, RowUse, StreamContext, StreamOperator
 from cedar.operators.take import whole
 
 
@@ -43,7 +43,7 @@ class Repeat(StreamOperator):
 
     n: int | None = None
     name: ClassVar[str] = "repeat"
-    repeats = True
+    row_use = RowUse("repeated")
     shares = True
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from cedar.core.columns import Index
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
-from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import ChunkFlow, OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
@@ -64,7 +64,7 @@ class Sample(StreamOperator):
     fraction: float | None = None
     replace: bool = True
     name: ClassVar[str] = "sample"
-    recounts = True
+    row_use = RowUse("drawn")
 
     def __post_init__(self) -> None:
         if self.n is not None:
@@ -84,10 +84,6 @@ class Sample(StreamOperator):
             )
         if self.weights is not None and not isinstance(self.weights, str):
             require_weights(self.weights, "sample(weights)")
-
-    @property
-    def unsteady(self) -> str:
-        return "draws other rows in each epoch"
 
     @property
     def mixing(self) -> Mixing:

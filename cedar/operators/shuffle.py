@@ -23,7 +23,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import GroupColumn, concat_each
 from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Effects, Mixing, Resizable, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, Resizable, RowUse, Schema, StreamContext, StreamOperator
 
 _GROUP_BYTES = 16 << 20  # small blocks are concatenated up to this size, so that batches need few blocks
 _EMPTY_BLOCK = Block({}, no_keys())
@@ -39,7 +39,6 @@ class Shuffle(StreamOperator, Resizable):
     by: str | None = None
     interleave: int = 1
     name = "shuffle"
-    shuffles = True
     shares = True
     reports_splits_started = True
     windowed = True
@@ -98,8 +97,9 @@ class Shuffle(StreamOperator, Resizable):
         return inputs[0]
 
     @property
-    def counts_rows(self) -> str | None:
-        return "deals rows out in turns, and counts them" if self.by is not None and self.interleave > 1 else None
+    def row_use(self) -> RowUse:
+        counted = self.by is not None and self.interleave > 1
+        return RowUse(counts="deals rows out in turns, and counts them" if counted else None)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return ShuffleStream(inputs[0], self, context)

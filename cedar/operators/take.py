@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.sizes import as_int
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
-from cedar.operators.base import Effects, Resizable, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Resizable, RowUse, StreamContext, StreamOperator
 
 
 def whole(value: Any, label: str, least: int = 0) -> int:
@@ -37,7 +37,7 @@ class _UnitCut(StreamOperator):
     n: int
     local: bool = False
     group_use = "kept"
-    cuts = True
+    row_use = RowUse("some")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole(self.n, f"{self.name}(n)"))

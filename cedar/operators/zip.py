@@ -28,7 +28,7 @@ from cedar.core.stream import (
     concat_rows,
     is_list,
 )
-from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer, OrderedTasks
 from cedar.operators.concat import same_units
 
@@ -57,7 +57,7 @@ class Zip(StreamOperator):
     local: bool = False
     name: ClassVar[str] = "zip"
     inputs: ClassVar[int | None] = None
-    paired = True
+    row_use = RowUse("paired")
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")

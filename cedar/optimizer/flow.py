@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cedar.datasets.base import Read
-from cedar.operators.base import Effects, Operator, RowOperator, StreamOperator
+from cedar.operators.base import Effects, RowOperator
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.loads import Load, find_loads
 from cedar.plan import graph
@@ -52,14 +52,10 @@ def _source_shares(nodes: list[Node], facts: Facts) -> dict[int, float]:
     figures = {id(node): facts.figures(node) for node in sources}
     rows = {key: float(figure.rows) if figure else 0.0 for key, figure in figures.items()}
     for node in nodes:
-        if _paired(node.operator):
+        if node.row_use.rows == "paired":
             _equalize_sides(node, rows)
     total = sum(rows.values())
     return {key: count / total if total else 1 / len(rows) for key, count in rows.items()}
-
-
-def _paired(operator: Operator) -> bool:
-    return isinstance(operator, StreamOperator) and operator.paired
 
 
 def _equalize_sides(node: Node, rows: dict[int, float]) -> None:
@@ -81,9 +77,9 @@ def _rate(node: Node, facts: Facts, loads: dict[int, Load], below: list[float], 
         for each in operator.where if isinstance(operator, Scan) else ():
             kept *= loads[id(each)].keep
         return kept
-    if _paired(operator):
+    if node.row_use.rows == "paired":
         return min(below)
-    if isinstance(operator, StreamOperator) and operator.recounts:
+    if node.row_use.rows in ("drawn", "joined"):
         return _measured_rate(node, facts) or sum(below)
     return sum(below) * loads[id(node)].keep
 
@@ -116,7 +112,7 @@ def _sizes(node: Node, loads: dict[int, Load], rates: list[float], below: list[d
     if isinstance(operator, RowOperator):
         return after(operator.effects(), load, below[0])
     names = {name for sizes in below for name in sizes}
-    if _paired(operator) or len(below) == 1:
+    if node.row_use.rows == "paired" or len(below) == 1:
         return {name: max(sizes.get(name, 0.0) for sizes in below) for name in names}
     total = sum(rates) or 1.0
     return {

@@ -63,16 +63,14 @@ def in_order(node: Node) -> Node:
 
 def without_repeats(node: Node) -> Node:
     """Return the graph without ``repeat``, so that each row comes once."""
-
-    def below(each: Node) -> Node | None:
-        return each.inputs[0] if isinstance(each.operator, StreamOperator) and each.operator.repeats else None
-
-    return graph.replace(node, below)
+    return graph.replace(node, lambda each: each.inputs[0] if each.row_use.rows == "repeated" else None)
 
 
 def shuffles(node: Node) -> bool:
     """Return whether a node only reorders the rows of its input, differently in each epoch."""
-    return isinstance(node.operator, StreamOperator) and node.operator.shuffles and len(node.inputs) == 1
+    return (
+        isinstance(node.operator, StreamOperator) and node.row_use.rows == "each" and node.operator.mixing is not None
+    )
 
 
 def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
@@ -95,16 +93,15 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
     live = live_columns(root, graph.schemas(root), None if columns is None else frozenset(columns))
     for node in graph.walk(root):
         effects, needed = node.effects, live[id(node)]
-        stream = node.operator if isinstance(node.operator, StreamOperator) else None
-        if stream is not None and stream.unsteady is not None:
-            raise _unsteady_error(node, method, stream.unsteady)
+        if node.row_use.unsteady is not None:
+            raise _unsteady_error(node, method, node.row_use.unsteady)
         if effects.random and (effects.rows != "1:1" or effects.writes is None or _touches(effects.writes, needed)):
             raise _unsteady_error(
                 node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch"
             )
-        if stream is not None and stream.cuts and _reordered_below(node):
+        if node.row_use.rows == "some" and _reordered_below(node):
             raise _unsteady_error(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
-        if stream is not None and stream.repeats:
+        if node.row_use.rows == "repeated":
             raise _unsteady_error(node, method, "has every row several times")
 
 
@@ -113,8 +110,8 @@ def _touches(writes: frozenset[str], needed: frozenset[str] | None) -> bool:
 
 
 def _reordered_below(node: Node) -> bool:
-    below = [each.operator for each in graph.walk(node) if each is not node]
-    return any(isinstance(each, StreamOperator) and (each.shuffles or each.mixing is not None) for each in below)
+    below = [each for each in graph.walk(node) if each is not node]
+    return any(each.row_use.rows in ("mixed", "drawn") or shuffles(each) for each in below)
 
 
 def _unsteady_error(node: Node, method: str, why: str) -> PipelineError:

@@ -157,9 +157,9 @@ def _why_sheet_ends(node: Node) -> str:
     if node.exact_rows is not None:
         return f"it sees {node.exact_rows:,} rows at a time"
     if isinstance(operator, StreamOperator):
-        if operator.paired:
+        if node.row_use.rows == "paired":
             return "it combines a row of each input"
-        if operator.recounts or operator.effects().writes != frozenset():
+        if node.row_use.rows in ("drawn", "joined") or operator.effects().writes != frozenset():
             return "it does not work on single rows"
     return ""
 

@@ -20,7 +20,6 @@ from cedar.engine.delivery.units import Units
 from cedar.engine.epoch import Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.plan_control import Plans
-from cedar.operators.base import StreamOperator
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 
@@ -53,7 +52,7 @@ class ByStep:
             binding = Binding(bare, None, job.binding.check_env, job.binding.call_in_subprocess)
             plans = Plans(None, Plan(bare, without_columns(bare)), binding, Metrics())
             return Replays(replace(job, binding=binding, finish=()), options, None, plans)
-        if any(isinstance(n.operator, StreamOperator) and n.operator.joins for n in job.binding.nodes):
+        if any(n.row_use.rows == "joined" for n in job.binding.nodes):
             binding = copy.copy(job.binding)
             binding.parts = True
             return Replays(replace(job, binding=binding), options, None)

@@ -41,7 +41,7 @@ class Keep(Step):
                 return Refusal(f"column {lost[0]!r} is read")
             if list(names) != [name for name in schema if name in names]:
                 return Refusal("their order differs from the input's")
-        if alike(graph.operator) and len({frozenset(names) for names in self.columns}) > 1:
+        if alike(graph) and len({frozenset(names) for names in self.columns}) > 1:
             return Refusal("its inputs have the same columns")
         return None
 
@@ -54,7 +54,7 @@ def unread(node: Node, facts: Facts) -> tuple[tuple[str, ...], ...]:
     """Return, for each input of a node, the columns to keep; () if all columns are read."""
     live = needs_each(node, facts.live.get(id(node)), facts.schemas)
     kept = tuple(_kept(facts.schemas[id(child)], names) for child, names in zip(node.inputs, live, strict=True))
-    return () if alike(node.operator) and not all(kept) else kept
+    return () if alike(node) and not all(kept) else kept
 
 
 def _kept(schema: Schema, live: Names) -> tuple[str, ...]:

@@ -98,8 +98,8 @@ def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
     """Return why a filter may not move before a stream operator; None if it may."""
     operator, label = below.operator, facts.label(below)
     assert isinstance(operator, StreamOperator)
-    if operator.counts_rows is not None:
-        return f"{label} {operator.counts_rows}"
+    if operator.row_use.counts is not None:
+        return f"{label} {operator.row_use.counts}"
     if (why := shared(below, facts)) is not None:
         return why
     if may_skip(node, facts):

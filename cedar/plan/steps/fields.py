@@ -59,7 +59,7 @@ def _delivered(name: str, facts: Facts) -> bool:
 def _read(node: Node, name: str) -> Fields:
     """Return the fields that the operator reads; None (all) for caches and operators whose inputs must be alike."""
     operator, effects = node.operator, node.effects
-    if effects.reads is None or effects.writes is None or node.storage is not None or alike(operator):
+    if effects.reads is None or effects.writes is None or node.storage is not None or alike(node):
         return None
     if isinstance(operator, ByExpressions):
         return fields_read(node, name)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.operators.base import Operator, Schema, StreamOperator
+from cedar.operators.base import Operator, Schema
 from cedar.operators.cache import StoresRows
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -57,7 +57,7 @@ def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> No
 
 def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names]:
     """Return the columns that ``node`` needs from each input to deliver the columns ``out``."""
-    if alike(node.operator) and any(schemas[id(child)] is None for child in node.inputs):
+    if alike(node) and any(schemas[id(child)] is None for child in node.inputs):
         return [
             all_of(schemas[id(child)]) for child in node.inputs
         ]  # inputs must have the same columns, and some columns are unknown
@@ -85,9 +85,9 @@ def _keeps_for_others(operator: Operator) -> bool:
     return isinstance(operator, StoresRows) and operator.storage != "auto" and not operator.layout
 
 
-def alike(operator: Operator) -> bool:
-    """Return whether the operator's inputs must have the same columns."""
-    return isinstance(operator, StreamOperator) and operator.alike
+def alike(node: Node) -> bool:
+    """Return whether the inputs must have the same columns: each output row is a row of any one of them."""
+    return node.operator.inputs is None and node.row_use.rows != "paired"
 
 
 def all_of(schema: Schema) -> Names:
