@@ -218,7 +218,7 @@ class Compiler:
         operator = node.operator
         assert isinstance(operator, StreamOperator)
         context = self._context(stage.out)
-        if operator.over_ranks:
+        if node.row_use.rows == "balanced":
             share = self._share
             assigned = steps_from(inputs[0].count, list(share.history), share.last, inputs[0].rows_of)
             context = replace(context, ranks=share.world, assigned=assigned)
@@ -264,8 +264,7 @@ class Compiler:
 
     def _window(self, stage: Stage) -> tuple[Window, int | None]:
         """Return the window size that the user set, and the seed for permuting the splits (None without a shuffle)."""
-        operator = self._node(stage.windows).operator if stage.windows >= 0 else None
-        mixing = operator.mixing if isinstance(operator, StreamOperator) else None
+        mixing = self._node(stage.windows).ordering.mixing if stage.windows >= 0 else None
         if mixing is None:
             return Window(), None
         seed = self._context(stage.windows).hash_seed(mixing.seed)
@@ -381,10 +380,8 @@ class Compiler:
     def _reports_begun(self, number: int) -> bool:
         """Whether units report which splits were started: true for one source if all operators above it report them."""
         stage = self.physical.stages[number]
-        operator = self._node(stage.out).operator
-        reports = stage.kind == "task" or (
-            stage.kind == "stream" and isinstance(operator, StreamOperator) and operator.reports_splits_started
-        )
+        ordering = self._node(stage.out).ordering
+        reports = stage.kind == "task" or (stage.kind == "stream" and ordering.reports_splits_started)
         return stage.kind == "read" or (reports and self._reports_begun(*stage.inputs))
 
     def unshared(self, world: int) -> str:
@@ -475,8 +472,8 @@ def _remaining_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[lis
 def min_run_rows(binding: Binding) -> int:
     """Return the minimum rows of a rank's run: several times the largest window (or row group) of the sources."""
     most = 1.0
-    streams = [node.operator for node in binding.nodes if isinstance(node.operator, StreamOperator)]
-    windows = [mixing for operator in streams if operator.windowed and (mixing := operator.mixing)]
+    orders = [node.ordering for node in binding.nodes]
+    windows = [order.mixing for order in orders if order.windowed and order.mixing is not None]
     for source in binding.sources:
         splits = binding.splits(source)
         if not splits:

@@ -10,7 +10,7 @@ from cedar.core.block import Block
 from cedar.core.errors import PipelineError
 from cedar.datasets.base import BaseSource, Read
 from cedar.engine.streams.splits import Window
-from cedar.operators.base import Mixing, RowOperator, StreamOperator
+from cedar.operators.base import Mixing, RowOperator
 from cedar.operators.batch import MakesBatches
 from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.dedup import DedupRows, Groups, MakesGroups
@@ -177,8 +177,7 @@ def _reach(binding: Binding, node: Node) -> Reach:
     window: float | None = None
     by, interleave = None, 1
     for each in path:
-        operator = each.operator
-        mixing = operator.mixing if isinstance(operator, StreamOperator) else None
+        operator, mixing = each.operator, each.ordering.mixing
         if isinstance(operator, MakesBatches):
             batch = batch or operator.max_rows
         elif mixing is not None and batch is None:

@@ -17,7 +17,7 @@ from cedar.plan.physical import Physical
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """Describe the extra work that a stream operator causes with several ranks; "" if it causes none."""
-    if operator.over_ranks:
+    if operator.row_use.rows == "balanced":
         return "each rank computes everything below it for all ranks, and everything above it for its own rows"
     if all(stream.count is not None for stream in inputs) or operator.shares:
         return ""
@@ -54,7 +54,7 @@ def pictured(
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:
     """Return the first node that moves rows between the ranks' batches of a step; None if there is none."""
-    return next((n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks), None)
+    return next((n for n in nodes if n.row_use.rows == "balanced"), None)
 
 
 def endless(root: Node) -> bool:
@@ -93,7 +93,7 @@ def deal_mode(node: Node) -> str | None:
     current, last = node, last_mode(node)
     while last is None and current.inputs:
         operator = current.operator
-        if isinstance(operator, StreamOperator) and not operator.over_ranks:
+        if isinstance(operator, StreamOperator) and current.row_use.rows != "balanced":
             return None if isinstance(operator, MakesBatches) else "drop"
         current = current.inputs[0]
     return last
@@ -106,11 +106,11 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
     """
     repeated = {id(below) for node in walk(root) if node.row_use.rows == "repeated" for below in walk(node)}
     for node in walk(root):
-        if node.row_use.rows != "some" or not (epoch > 0 or id(node) in repeated):
+        if node.row_use.rows not in ("first", "rest") or not (epoch > 0 or id(node) in repeated):
             continue
         label = node.operator.label()
         for below in walk(node):
-            if isinstance(below.operator, StreamOperator) and below.operator.mixing is not None:
+            if below.ordering.mixing is not None:
                 warn_user(
                     f"{label} is above {below.operator.label()}, whose order changes in every epoch: so do the rows "
                     f"that {label} keeps, and rows leak between splits made by take() and skip(). Use "

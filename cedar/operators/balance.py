@@ -17,7 +17,7 @@ from cedar.core.errors import PipelineError, RowError, Site, missing_column, use
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.arguments import row_arguments
-from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Env, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.bucket import arrow_lengths, has_length
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.calls import Call, fn_name, makes_instances
@@ -58,9 +58,9 @@ class Balance(StreamOperator):
     by: Any
     over: str = "ranks"
     name: ClassVar[str] = "balance"
-    over_ranks = True
     group_use = "kept"
-    moves_rows = True
+    row_use = RowUse("balanced")
+    ordering = Ordering(moves_rows=True)
 
     def __post_init__(self) -> None:
         if self.over != "ranks":

@@ -211,20 +211,40 @@ class Mixing:
 
 
 @dataclass(frozen=True)
+class Ordering:
+    """How a stream operator buffers and orders rows.
+
+    Args:
+        mixing: how it reorders rows; None if it keeps their order or does not declare it.
+        windowed: whether it needs ``ends_window`` on pieces of its input.
+        preserves_windows: whether it reads inputs one after the other and keeps their shuffle windows intact.
+        moves_rows: whether it buffers and reorders rows, so that it should run before operators that enlarge rows.
+        reports_splits_started: whether output pieces report how much of a lane was started, as input pieces do.
+    """
+
+    mixing: Mixing | None = None
+    windowed: bool = False
+    preserves_windows: bool = False
+    moves_rows: bool = False
+    reports_splits_started: bool = False
+
+
+@dataclass(frozen=True)
 class RowUse:
     """How a stream operator uses the rows of its inputs.
 
     Args:
-        rows: "each": each row is used once; "some": rows are dropped by their position, as ``take`` does; "repeated":
-            the input is read more than once; "drawn": rows are drawn at random; "joined": an output row may consist of
-            several input rows; "paired": row i of all inputs together becomes output row i; "mixed": rows come from
-            all inputs by weights, which may change during a run.
+        rows: "each": each row is used once; "first", "rest": only the first ones are used, or the others;
+            "repeated": the input is read more than once; "drawn": rows are drawn at random; "joined": an output row may
+            consist of several input rows; "paired": row i of all inputs together becomes output row i; "mixed": rows
+            come from all inputs by weights, which may change during a run; "balanced": rows move between the batches
+            of different ranks at the same step.
         counts: the reason why filters may not move before the operator; None if they may.
         unsteady: the reason why the operator delivers different rows in each epoch; None if it does not, or if its
             effects are random.
     """
 
-    rows: Literal["each", "some", "repeated", "drawn", "joined", "paired", "mixed"] = "each"
+    rows: Literal["each", "first", "rest", "repeated", "drawn", "joined", "paired", "mixed", "balanced"] = "each"
     counts: str | None = "counts rows"
     unsteady: str | None = None
 
@@ -232,23 +252,15 @@ class RowUse:
 class StreamOperator(Operator):
     """Base class of operators that need order or state across blocks. They run in the coordinator without retries."""
 
-    windowed: ClassVar[bool] = False  # True if the operator needs ``ends_window`` on pieces of its input
     local: bool = False  # True if the operator works on each lane separately, although it counts rows
 
     # ---- capabilities, like those of ``Operator`` ----
-    moves_rows: ClassVar[bool] = False  # buffers and reorders rows, so it should run before operators that enlarge rows
-    preserves_windows: ClassVar[bool] = False  # reads inputs one after the other and keeps their shuffle windows intact
-    reports_splits_started: ClassVar[bool] = (
-        False  # whether output pieces report how much of a lane was started, as input pieces do
-    )
-    over_ranks: ClassVar[bool] = False  # moves rows between the batches of different ranks at the same step
     shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
-    first: int | None = None  # the number of leading units that the operator keeps
 
     @property
-    def mixing(self) -> Mixing | None:
-        """How the operator reorders rows; None if it keeps their order or does not declare it."""
-        return None
+    def ordering(self) -> Ordering:
+        """How the operator buffers and orders rows."""
+        return Ordering()
 
     @property
     def row_use(self) -> RowUse:

@@ -18,7 +18,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.core.groups.column import concat_each
 from cedar.core.sizes import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Effects, Env, Resizable, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Env, Ordering, Resizable, Schema, StreamContext, StreamOperator
 from cedar.operators.kernel import BlockKernel
 
 Last = Literal["drop", "keep", "pad"] | None
@@ -63,9 +63,8 @@ class Batch(StreamOperator, MakesBatches, Resizable):
     local: bool = False
     name = "batch"
     shares = True
-    reports_splits_started = True
     group_use = "kept"
-    moves_rows = True
+    ordering = Ordering(moves_rows=True, reports_splits_started=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", as_int(self.size))

@@ -11,7 +11,7 @@ from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
 from cedar.core.errors import PipelineError, Site
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
-from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.take import clip_unit
 
 
@@ -33,7 +33,7 @@ class Concat(StreamOperator):
     name: ClassVar[str] = "concat"
     shares = True
     inputs: ClassVar[int | None] = None
-    preserves_windows = True
+    ordering = Ordering(preserves_windows=True)
     row_use = RowUse(counts=None)
 
     def effects(self) -> Effects:

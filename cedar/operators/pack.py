@@ -13,7 +13,7 @@ from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, ResumeError, Site, missing_column, user_site
 from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
-from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, Step, keep_columns, task_per_piece
 from cedar.operators.documents import ADDED_COLUMNS, Documents, block_documents, documents, token_columns, token_dtype
 from cedar.operators.fill_values import as_fill, check_fill
@@ -75,8 +75,8 @@ class Pack(StreamOperator):
         object.__setattr__(self, "value", as_fill(self.value, "pack"))
 
     @property
-    def windowed(self) -> bool:  # type: ignore[override]
-        return self.fit == "best"
+    def ordering(self) -> Ordering:
+        return Ordering(windowed=self.fit == "best")
 
     def label(self) -> str:
         parts = [str(self.length), *map(repr, self.columns)]

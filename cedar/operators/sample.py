@@ -20,7 +20,7 @@ from cedar.core.columns import Index
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
-from cedar.operators.base import Effects, Mixing, RowUse, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import ChunkFlow, OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
@@ -86,8 +86,8 @@ class Sample(StreamOperator):
             require_weights(self.weights, "sample(weights)")
 
     @property
-    def mixing(self) -> Mixing:
-        return Mixing(seed=self.seed)
+    def ordering(self) -> Ordering:
+        return Ordering(Mixing(seed=self.seed))
 
     def label(self) -> str:
         shown = [] if self.n is None else [f"n={self.n}"]

@@ -23,7 +23,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import GroupColumn, concat_each
 from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Effects, Mixing, Resizable, RowUse, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, Ordering, Resizable, RowUse, Schema, StreamContext, StreamOperator
 
 _GROUP_BYTES = 16 << 20  # small blocks are concatenated up to this size, so that batches need few blocks
 _EMPTY_BLOCK = Block({}, no_keys())
@@ -40,10 +40,7 @@ class Shuffle(StreamOperator, Resizable):
     interleave: int = 1
     name = "shuffle"
     shares = True
-    reports_splits_started = True
-    windowed = True
     group_use = "kept"
-    moves_rows = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", as_int(self.seed))
@@ -75,8 +72,9 @@ class Shuffle(StreamOperator, Resizable):
         return parse_bytes(self.window, "window") if isinstance(self.window, str) else None
 
     @property
-    def mixing(self) -> Mixing:
-        return Mixing(self.window_rows, self.window_bytes, self.seed, self.by, self.interleave)
+    def ordering(self) -> Ordering:
+        mixing = Mixing(self.window_rows, self.window_bytes, self.seed, self.by, self.interleave)
+        return Ordering(mixing, windowed=True, moves_rows=True, reports_splits_started=True)
 
     def resized(self, few: Callable[[int, int, int], int]) -> Shuffle:
         return replace(self, window=few(self.window_rows or 1 << 20, 17, 5))

@@ -37,7 +37,6 @@ class _UnitCut(StreamOperator):
     n: int
     local: bool = False
     group_use = "kept"
-    row_use = RowUse("some")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole(self.n, f"{self.name}(n)"))
@@ -70,13 +69,10 @@ class Take(_UnitCut, Resizable):
     """
 
     name: ClassVar[str] = "take"
+    row_use = RowUse("first")
 
     def resized(self, few: Callable[[int, int, int], int]) -> Take:
         return replace(self, n=few(self.n, 17, 7))
-
-    @property
-    def first(self) -> int:  # type: ignore[override]
-        return self.n
 
     def endless(self, *inputs: bool) -> bool:
         return False
@@ -155,6 +151,7 @@ class SkipRows(_UnitCut, Resizable):
     """
 
     name: ClassVar[str] = "skip"
+    row_use = RowUse("rest")
 
     def resized(self, few: Callable[[int, int, int], int]) -> SkipRows:
         return replace(self, n=few(self.n, 2, 3))

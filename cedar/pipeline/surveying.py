@@ -14,7 +14,7 @@ from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
-from cedar.operators.base import Env, StreamOperator
+from cedar.operators.base import Env
 from cedar.operators.expressions import Select
 from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.pipeline.watching import progress_line
@@ -68,9 +68,7 @@ def without_repeats(node: Node) -> Node:
 
 def shuffles(node: Node) -> bool:
     """Return whether a node only reorders the rows of its input, differently in each epoch."""
-    return (
-        isinstance(node.operator, StreamOperator) and node.row_use.rows == "each" and node.operator.mixing is not None
-    )
+    return node.row_use.rows == "each" and node.ordering.mixing is not None
 
 
 def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
@@ -99,7 +97,7 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
             raise _unsteady_error(
                 node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch"
             )
-        if node.row_use.rows == "some" and _reordered_below(node):
+        if node.row_use.rows in ("first", "rest") and _reordered_below(node):
             raise _unsteady_error(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
         if node.row_use.rows == "repeated":
             raise _unsteady_error(node, method, "has every row several times")

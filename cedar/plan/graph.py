@@ -15,7 +15,7 @@ from cedar.core.digests import digest_of
 from cedar.core.errors import CedarError, PipelineError, RowError, Site
 from cedar.core.printable import one_line
 from cedar.datasets.base import BaseSource, Read, skippable
-from cedar.operators.base import Effects, Operator, RowUse, Schema, StreamOperator
+from cedar.operators.base import Effects, Operator, Ordering, RowUse, Schema, StreamOperator
 from cedar.operators.cache import StoresRows
 from cedar.operators.chains import Chainable, Link
 from cedar.operators.columns_ops import ColumnEdit
@@ -56,6 +56,11 @@ class Node:
     def row_use(self) -> RowUse:
         """How a stream operator uses the rows of its inputs; other operators use each row."""
         return self.operator.row_use if isinstance(self.operator, StreamOperator) else RowUse()
+
+    @property
+    def ordering(self) -> Ordering:
+        """How a stream operator buffers and orders rows; other operators keep their order."""
+        return self.operator.ordering if isinstance(self.operator, StreamOperator) else Ordering()
 
     @property
     def filters(self) -> bool:

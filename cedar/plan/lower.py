@@ -89,7 +89,7 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
         PipelineError: an operator in between processes whole batches or changes which batches ranks get.
     """
     nodes = graph.walk(root)
-    balances = [n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks]
+    balances = [n for n in nodes if n.row_use.rows == "balanced"]
     if not balances:
         return
     node, at = balances[0], root
@@ -353,7 +353,7 @@ class _Lowering:
                 )
             return self.add("group", i, [self.build(self.inputs[i][0])], [i])
         assert isinstance(operator, StreamOperator)
-        windowed = operator.windowed
+        windowed = node.ordering.windowed
         inputs = [self.windowed(below, i) if windowed else self.build(below) for below in self.inputs[i]]
         return self.add("stream", i, inputs, [i])
 
@@ -371,13 +371,12 @@ class _Lowering:
 
     def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
         """Return the node that joins all sources, each source with its operators, and later operators; None if none."""
-        operator = self.nodes[i].operator
         if self.is_source(i):
             return i, [Segment(i, streaming=self.streams(i))], []
         if self.is_row(i):
             below = self.segments(self.inputs[i][0])
             return below and (below[0], below[1], [*below[2], i])
-        if not isinstance(operator, StreamOperator) or not operator.preserves_windows:
+        if not self.nodes[i].ordering.preserves_windows:
             return None
         joined: list[Segment] = []
         for number, child in enumerate(self.inputs[i]):

@@ -80,7 +80,7 @@ class _Stages:
         given = [self._real(self.stages[i].out) for i in stage.inputs]
         if given != [self._real(i) for i in work.inputs]:
             return f"{work.label} does not draw from what it is written above"
-        if operator.windowed and not all(self._marked(i, stage.out) for i in stage.inputs):
+        if operator.ordering.windowed and not all(self._marked(i, stage.out) for i in stage.inputs):
             return f"{work.label} works window by window, but no stage marks where windows end"
         return None
 
@@ -147,5 +147,4 @@ class _Stages:
 
     def _is_concat(self, number: int) -> bool:
         """Return whether the node delivers one input after the other, as ``concat`` does."""
-        operator = self.nodes[number].operator
-        return isinstance(operator, StreamOperator) and operator.preserves_windows
+        return self.nodes[number].ordering.preserves_windows

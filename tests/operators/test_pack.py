@@ -175,6 +175,6 @@ def test_nothing_from_nothing():
     assert check(Pack(4), [stream_of([1], dead=[0])])[0][1] is None
     assert check(Pack(4), [stream_of([0, 0])]) == []
     assert check(Pack(4, fit="best"), [stream_of([0, 0])]) == []
-    assert Pack(4, fit="best").windowed
-    assert not Pack(4).windowed
+    assert Pack(4, fit="best").ordering.windowed
+    assert not Pack(4).ordering.windowed
     assert Pack(4, value={"t": -1}).label() == "pack(4, value={'t': -1})"

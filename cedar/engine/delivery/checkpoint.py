@@ -144,7 +144,8 @@ def _in_order(root: Node) -> bool:
     """Whether rows are delivered in the order of reading, row by row or batched by the last stream operator."""
     nodes = [node for node in graph.walk(root) if node.inputs]
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
-    holding = [each for each in streams if not (each.preserves_windows or each.row_use.rows in ("repeated", "some"))]
+    passing = ("first", "rest", "repeated")
+    holding = [each for each in streams if not (each.ordering.preserves_windows or each.row_use.rows in passing)]
     alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
     batches = bool(streams) and isinstance(streams[-1], MakesBatches) and streams[-1].batch_rows is not None
     return alone and (not holding or (batches and holding == [streams[-1]]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import first, is_row_operator
+from cedar.plan.steps.commute import is_row_operator
 from cedar.plan.steps.cross import Cross, under_limit
 from cedar.plan.steps.edit import is_inserted
 from cedar.plan.steps.step import shared
@@ -15,7 +15,7 @@ from cedar.plan.steps.step import shared
 
 def limit(node: Node, facts: Facts) -> Outcome:
     """Move ``take`` below operators that keep the number of rows."""
-    if first(node) is None:
+    if node.row_use.rows != "first":
         return None
     passed: list[Node] = []
     current, refused = node.inputs[0], None
@@ -25,7 +25,7 @@ def limit(node: Node, facts: Facts) -> Outcome:
             break
         passed.append(current)
         current = current.inputs[0]
-    if refused is None and first(current) is not None:
+    if refused is None and current.row_use.rows == "first":
         refused = f"{facts.label(current)} counts rows, too, and states hold how far each of the two is"
     while passed and is_inserted(passed[-1], facts):
         passed.pop()  # an inserted selection computes nothing, so passing it gains nothing

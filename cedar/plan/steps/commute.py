@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
+from cedar.operators.base import Algebra, Effects, RowOperator
 from cedar.operators.batch import MakesBatches
 from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.dedup import MakesGroups
@@ -39,19 +39,14 @@ def batch_rows(node: Node) -> int | None:
     return node.operator.batch_rows if isinstance(node.operator, MakesBatches) else None
 
 
-def first(node: Node) -> int | None:
-    """Return the number of units if the node is a ``take``."""
-    return node.operator.first if isinstance(node.operator, StreamOperator) else None
-
-
 def moves_rows(node: Node) -> bool:
     """Return whether the node buffers rows and changes their order, as a shuffle does."""
-    return isinstance(node.operator, StreamOperator) and node.operator.moves_rows
+    return node.ordering.moves_rows
 
 
 def over_ranks(node: Node) -> bool:
     """Return whether the node moves rows between the batches of different ranks, so each rank reads all of them."""
-    return isinstance(node.operator, StreamOperator) and node.operator.over_ranks
+    return node.row_use.rows == "balanced"
 
 
 def may_skip(node: Node, facts: Facts) -> bool:

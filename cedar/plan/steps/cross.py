@@ -9,7 +9,7 @@ from cedar.operators.base import Operator, StreamOperator
 from cedar.operators.dedup import MakesGroups
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import batch_rows, first, is_row_operator, may_skip, moves_rows, over_ranks, pads
+from cedar.plan.steps.commute import batch_rows, is_row_operator, may_skip, moves_rows, over_ranks, pads
 from cedar.plan.steps.edit import is_inserted, rebuilt
 from cedar.plan.steps.facts import Facts, Refusal
 from cedar.plan.steps.step import Step, run_below, shared
@@ -77,9 +77,9 @@ class Cross(Step):
                 return Refusal(why, facts.label(moving[-1]))
         for stream in streams:
             for node in reversed(moving):
-                why = under_limit(node, facts) if first(stream) is not None else _lift(node, stream, facts)
+                why = under_limit(node, facts) if stream.row_use.rows == "first" else _lift(node, stream, facts)
                 if why is not None:
-                    return Refusal(why, facts.label(stream if first(stream) is not None else moving[-1]))
+                    return Refusal(why, facts.label(stream if stream.row_use.rows == "first" else moving[-1]))
         return None
 
 
@@ -104,14 +104,14 @@ def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
         return why
     if may_skip(node, facts):
         return f"it may skip rows, which are distinguished by what is below {label}"
-    if operator.windowed:
+    if operator.ordering.windowed:
         counts = _counted(below.inputs)
         if counts is not None:
             return f"{label} takes its windows from the rows of {facts.label(counts)}"
     elif any(facts.streams(source) for source in graphs.sources(below)):
         return "inputs are read from their beginning, and a shuffle above would count their rows"
     above = _windowed_above(node, facts)
-    if above is not None and (operator.windowed or _counted(below.inputs) is not None):
+    if above is not None and (operator.ordering.windowed or _counted(below.inputs) is not None):
         return f"{facts.label(above)} takes its windows from the rows of {label}"
     return None
 
@@ -121,7 +121,7 @@ def _windowed_above(node: Node, facts: Facts) -> Node | None:
     above = list(facts.consumers[id(node)])
     while above:
         current = above.pop()
-        if isinstance(current.operator, StreamOperator) and current.operator.windowed:
+        if current.ordering.windowed:
             return current
         if is_row_operator(current):
             above += facts.consumers[id(current)]
@@ -131,7 +131,7 @@ def _windowed_above(node: Node, facts: Facts) -> Node | None:
 def _counted(inputs: tuple[Node, ...]) -> Node | None:
     """Return an earlier node that forces a shuffle to form windows by counting rows; None if there is none."""
     inner = [n for node in inputs for n in graphs.walk(node)]
-    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.preserves_windows)
+    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.ordering.preserves_windows)
     return next(streams, None) or next((n for n in inner if n.exact_rows is not None), None)
 
 
