@@ -41,12 +41,10 @@ class Effects:
         random: True if the result depends on the operator's random generator.
         rows: the ratio of input rows to output rows.
         per_row: True if Python code runs once per row, so that the overhead of small blocks is not significant.
-        cost: an estimate in seconds per row; None if unknown.
         survivors: the columns that remain in addition to those written; None if all others remain.
         algebra: the kind of change that a transform of one column makes; it decides which transforms commute.
         waits: False if the operator never waits for I/O. If it then takes longer than its CPU time, all cores are busy,
             and more workers would not help.
-        keyed: True if the result depends on row keys but not on the epoch.
     """
 
     reads: frozenset[str] | None = None
@@ -54,11 +52,9 @@ class Effects:
     random: bool = False
     rows: RowCounts = "1:1"
     per_row: bool = False
-    cost: float | None = None
     survivors: frozenset[str] | None = None
     algebra: Algebra | None = None
     waits: bool = True
-    keyed: bool = False
 
 
 @dataclass(frozen=True)

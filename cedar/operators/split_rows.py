@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
@@ -55,16 +54,19 @@ class SplitRule:
         return np.searchsorted(np.array(self.bounds, dtype=np.uint64), hashes, side="right").astype(np.int64)
 
 
-class FilterByKeys(ABC):
-    """A filter whose result depends on row keys alone, if its effects are ``keyed``."""
+class UsesRowKeys:
+    """An operator whose result depends on row keys but not on the epoch, if it reads no columns."""
 
-    @abstractmethod
-    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows that it keeps; ``on_error`` is the current run's policy, for a survey."""
+    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
+        """Return a mask of the rows that a filter keeps; None if it is known only in a run.
+
+        ``on_error`` is the current run's policy, for operators with a survey.
+        """
+        return None
 
 
 @dataclass(frozen=True)
-class SplitPart(RowOperator, FilterByKeys, Mergeable, Surveyed):
+class SplitPart(RowOperator, UsesRowKeys, Mergeable, Surveyed):
     """Keeps the rows of one part of a split.
 
     Args:
@@ -90,7 +92,7 @@ class SplitPart(RowOperator, FilterByKeys, Mergeable, Surveyed):
     def effects(self) -> Effects:
         by = self.rule.by
         reads = frozenset[str]() if by is None else frozenset({by})
-        return Effects(reads, frozenset(), rows="1:0..1", keyed=by is None)
+        return Effects(reads, frozenset(), rows="1:0..1")
 
     def schema(self, *inputs: Schema) -> Schema:
         if self.rule.by is not None and inputs[0] is not None and self.rule.by not in inputs[0]:

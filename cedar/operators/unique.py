@@ -14,6 +14,7 @@ from cedar.core.errors import PipelineError, missing_column
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.kernel import BlockKernel
 from cedar.operators.merging import Mergeable
+from cedar.operators.split_rows import UsesRowKeys
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey, Surveyed
 from cedar.operators.value_hashes import sort_by_first_bits
@@ -47,7 +48,7 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class Unique(RowOperator, Mergeable, Surveyed):
+class Unique(RowOperator, UsesRowKeys, Mergeable, Surveyed):
     """Keeps one row of each distinct value of some columns.
 
     Args:
@@ -72,7 +73,7 @@ class Unique(RowOperator, Mergeable, Surveyed):
         return f"{self.called}({', '.join(self.subset or ())})"
 
     def effects(self) -> Effects:
-        return Effects(frozenset(), frozenset(), rows="1:0..1", keyed=True)
+        return Effects(frozenset(), frozenset(), rows="1:0..1")
 
     def schema(self, *inputs: Schema) -> Schema:
         for name in self.subset or ():

@@ -67,8 +67,7 @@ def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
     if figures is None or not figures.rows:
         if isinstance(node.operator, StreamOperator | Read):
             return Load()
-        hint = node.effects.cost
-        return Load(cpu=typical if hint is None else hint, gil=_gil_share(node, None), measured=False)
+        return Load(cpu=typical, gil=_gil_share(node, None), measured=False)
     return Load(
         cpu=figures.cpu,
         wait=_wait(figures, crowd) if node.effects.waits else 0.0,

@@ -21,6 +21,7 @@ from cedar.operators.chains import Chainable, Link
 from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.expressions import Conditional, SeparateResults
 from cedar.operators.map_batches import ExactRows
+from cedar.operators.split_rows import UsesRowKeys
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,11 @@ class Node:
     def ordering(self) -> Ordering:
         """How a stream operator buffers and orders rows; other operators keep their order."""
         return self.operator.ordering if isinstance(self.operator, StreamOperator) else Ordering()
+
+    @property
+    def by_keys(self) -> bool:
+        """Whether the result depends on row keys but not on the epoch."""
+        return isinstance(self.operator, UsesRowKeys) and not self.effects.reads
 
     @property
     def filters(self) -> bool:

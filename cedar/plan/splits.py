@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cedar.core.cursor import Keys
+from cedar.core.cursor import Keys, no_keys
 from cedar.core.skip import Skip
 from cedar.datasets.base import BaseSource, Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator
 from cedar.operators.expressions import SeparateResults
-from cedar.operators.split_rows import FilterByKeys
+from cedar.operators.split_rows import UsesRowKeys
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -156,23 +156,27 @@ class Splits:
 
 def _by_keys(node: Node) -> bool:
     """Return whether a filter depends only on row keys."""
-    return node.effects.keyed and isinstance(node.operator, FilterByKeys)
+    operator = node.operator if node.by_keys else None
+    return isinstance(operator, UsesRowKeys) and operator.keeps_keys(no_keys(), None) is not None
 
 
 def _left_by_keys(
     source: BaseSource, splits: SplitTable, filters: Sequence[Node], on_error: Skip | None
 ) -> Numbers | None:
     """Return how many rows of each split pass filters on row keys; None if metadata do not contain the keys."""
-    operators = [each.operator for each in filters if each.effects.keyed]
-    known = [each for each in operators if isinstance(each, FilterByKeys)]
-    if not splits.counted or source.tolerant or len(known) < len(filters):
+    operators = [each.operator for each in filters if each.by_keys]
+    if not splits.counted or source.tolerant:
         return None
     left = np.zeros(len(splits), dtype=np.int64)
     for place, split in enumerate(splits):
         if (numbers := source.row_keys(split)) is None:
             return None
         keys = Keys(numbers[1], file_ids(source, numbers[0]))
-        left[place] = np.count_nonzero(np.logical_and.reduce([each.keeps_keys(keys, on_error) for each in known]))
+        masks = [each.keeps_keys(keys, on_error) for each in operators if isinstance(each, UsesRowKeys)]
+        known = [mask for mask in masks if mask is not None]
+        if len(known) < len(filters):
+            return None
+        left[place] = np.count_nonzero(np.logical_and.reduce(known))
     return left
 
 

@@ -40,6 +40,7 @@ from cedar.operators.take import SkipRows, Take
 from cedar.operators.unique import Repeats, Unique
 from cedar.operators.zip import Zip
 from cedar.pipeline.rows import RowMethods  # noqa: F401 - every operator module is imported with it
+from cedar.plan.graph import Node
 
 
 def names(text):
@@ -95,8 +96,8 @@ CASES = [
     (Map(FirstX(2), ("a",)), effects("a", "a", algebra="length", waits=False)),
     (Map(NGram(2), ("a", "b"), "c"), effects("a b", "c", waits=False)),
     (SplitPart("x", 0, SplitRule((9,), "a", 0), known({})), effects("a", "", "1:0..1")),
-    (SplitPart("x", 0, SplitRule((9,), None, 0), known({})), effects("", "", "1:0..1", keyed=True)),
-    (Unique(("a",), "first", known(Repeats(0, EMPTY))), effects("", "", "1:0..1", keyed=True)),
+    (SplitPart("x", 0, SplitRule((9,), None, 0), known({})), effects("", "", "1:0..1")),
+    (Unique(("a",), "first", known(Repeats(0, EMPTY))), effects("", "", "1:0..1")),
     (Join(JoinKeys(("a",), ("k",)), "left", (), (("p", "q"),), False, "", "", known(EMPTY)), effects("a", "q")),
     (Join(JoinKeys(("a",), ("k",)), "semi", (), (), False, "", "", known(EMPTY)), effects("a", "", "1:0..1")),
     (Join(JoinKeys(("a",), ("k",)), "inner", (), (("p", "p"),), True, "", "", known(EMPTY)), effects("a", "p", "1:n")),
@@ -128,6 +129,12 @@ CASES = [
 @pytest.mark.parametrize(("operator", "expected"), CASES, ids=lambda case: getattr(case, "label", str)())
 def test_what_an_operator_reads_and_writes(operator, expected):
     assert operator.effects() == expected
+
+
+def test_results_that_depend_on_row_keys():
+    source = Node(Read(IterableSource(list)))
+    nodes = [Node(operator, (source,)) for operator, _ in CASES if operator.inputs == 1]
+    assert [node.operator.label() for node in nodes if node.by_keys] == ["split('x')", "unique(a)"]
 
 
 def test_every_operator_of_the_package_is_tested_here():

@@ -79,10 +79,9 @@ class DropResults(Step):
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         operator, live = graph.operator, facts.live.get(id(graph))
-        if not self.results or not isinstance(operator, SeparateResults):
-            return Refusal("it has no such results")
-        names = operator.results
-        if any(not 0 <= i < len(names) for i in self.results):
+        names = operator.results if isinstance(operator, SeparateResults) else ()
+        known = bool(self.results) and all(0 <= i < len(names) for i in self.results)
+        if not isinstance(operator, SeparateResults) or not known:
             return Refusal("it has no such results")
         for i in self.results:
             name = names[i]

@@ -151,7 +151,7 @@ def _rows(below: Node, above: Node, facts: Facts) -> str | None:
     if first.rows == second.rows == "1:n":
         return "both make rows of a row, and their order would change"
     for node, mine, theirs in ((below, first, second), (above, second, first)):
-        if (mine.random or mine.keyed) and theirs.rows == "1:n":
+        if (mine.random or node.by_keys) and theirs.rows == "1:n":
             return f"{facts.label(node)} draws by row key, and the other makes new keys"
     return None
 
