@@ -29,7 +29,7 @@ def bind(
     operator: RowOperator, sample: Block, *, batched: bool = False, on_error: Skip | None = None, draw: int = 1
 ) -> Kernel:
     """The operator's kernel, types taken from ``sample``."""
-    policy = operator.policy() or on_error
+    policy = operator.on_error or on_error
     head = sample if batched else sample.slice(0, min(64, sample.slots))
     return operator.bind(Bound(3, operator.label(), SITE, draw, policy, batched, lambda: head, None))
 

@@ -182,7 +182,7 @@ def describe(operator: Operator, version: str | None = None) -> OperatorDigests:
 
 def _parameters(operator: Operator) -> Any:
     functions = operator.code()
-    policy = operator.policy() if isinstance(operator, RowOperator) else None
+    policy = operator.on_error if isinstance(operator, RowOperator) else None
     refill = None if policy is None else policy.refill
     return [operator.name, {n: v for n, v in _fields(operator).items() if not any(v is f for f in functions)}, refill]
 

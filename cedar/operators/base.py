@@ -148,9 +148,7 @@ class Resizable(ABC):
 class RowOperator(Operator):
     """Base class of operators that process one block at a time and keep no state."""
 
-    def policy(self) -> Skip | None:
-        """Return the operator's own ``on_error`` policy."""
-        return None
+    on_error: Skip | None = None  # the operator's own policy for rows on which it fails
 
     @abstractmethod
     def bind(self, bound: Bound) -> Kernel:

@@ -96,9 +96,6 @@ class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
     def code(self) -> tuple[Any, ...]:
         return tuple(expr for _, expr in self.items)
 
-    def policy(self) -> Skip | None:
-        return self.on_error
-
     group_use = "kept"
 
     @property
@@ -151,9 +148,6 @@ class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
 
     def code(self) -> tuple[Any, ...]:
         return (self.predicate,)
-
-    def policy(self) -> Skip | None:
-        return self.on_error
 
     group_use = "kept"
 
@@ -212,9 +206,6 @@ class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
 
     def code(self) -> tuple[Any, ...]:
         return tuple(item[1] for item in self.items if not isinstance(item, str))
-
-    def policy(self) -> Skip | None:
-        return self.on_error
 
     group_use = "kept"
 

@@ -103,9 +103,6 @@ class FlatMap(RowOperator, Mergeable):
     def code(self) -> tuple[Any, ...]:
         return (self.fn,)
 
-    def policy(self) -> Skip | None:
-        return self.on_error
-
     group_use = "kept"
 
     def bind(self, bound: Bound) -> Kernel:

@@ -117,9 +117,6 @@ class Map(RowOperator, Chainable, Mergeable):
     def code(self) -> tuple[Any, ...]:
         return (self.fn, self.fn.identity) if isinstance(self.fn, Transform) else (self.fn,)
 
-    def policy(self) -> Skip | None:
-        return self.on_error
-
     def computes(self) -> Hashable:
         return by_content(self, but=("into",))
 

@@ -127,9 +127,6 @@ class MapBatches(RowOperator, ExactRows, Mergeable, Resizable):
     def code(self) -> tuple[Any, ...]:
         return (self.fn,)
 
-    def policy(self) -> Skip | None:
-        return self.on_error
-
     @property
     def exact_rows(self) -> int | None:
         return self.size

@@ -91,9 +91,6 @@ class Pad(RowOperator, Mergeable):
         dtype = token_dtype(kind)
         return UNKNOWN if self.to is None or dtype is None else TensorType((self.to,), str(dtype))
 
-    def policy(self) -> Skip | None:
-        return self.on_error
-
     def bind(self, bound: Bound) -> Kernel:
         if self.to is None and not bound.batched:
             raise PipelineError(

@@ -242,7 +242,7 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
     def skips(node: Node) -> bool:
         operator = node.logical.operator
         if isinstance(operator, RowOperator):
-            return on_error is not None or operator.policy() is not None
+            return on_error is not None or operator.on_error is not None
         return on_error is not None and isinstance(operator, Read) and rows_may_fail(operator.source)
 
     return skips

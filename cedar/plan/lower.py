@@ -217,7 +217,7 @@ def _changes_place(below: str, place: str) -> bool:
 
 def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
     """Return the policy for rows that fail in an operator."""
-    own = node.operator.policy() if isinstance(node.operator, RowOperator) else None
+    own = node.operator.on_error if isinstance(node.operator, RowOperator) else None
     return own if own is not None else on_error
 
 

@@ -158,7 +158,7 @@ def test_effects_and_labels() -> None:
     assert rename({"a": "b"}).effects().writes == frozenset({"a", "b"})
     assert select(*[f"c{i}" for i in range(9)]).label() == "select(c0, c1, c2, c3, c4, c5, ... 3 more)"
     assert [str(e) for e in predicate.code()] == [str(col("a") > 1)]
-    assert FilterExpression(col("a") > 1, Skip()).policy() == Skip()
+    assert FilterExpression(col("a") > 1, Skip()).on_error == Skip()
 
 
 def test_expressions_cost_no_sample() -> None:

@@ -66,7 +66,7 @@ def check_rules(pipeline):
         for i, _ in enumerate(walk(pipeline.node))
     }  # fmt: skip
     profile = Profile("", figures, Machine(4, 1 << 34), 1000, 1.0)
-    skips = lambda node: isinstance(node.operator, RowOperator) and node.operator.policy() is not None
+    skips = lambda node: isinstance(node.operator, RowOperator) and node.operator.on_error is not None
     facts = facts_of(pipeline.node, pipeline.node, skips, profile)
     moved = rewrite(facts, MOVES)
     found = search(moved.root, facts.at(moved.root), Budget(), ("threads", "processes"), 4)

@@ -5,6 +5,7 @@ import pytest
 import cedar
 from cedar import Skip, col
 from cedar.datasets.base import Split
+from cedar.operators.base import RowOperator
 from cedar.operators.sample import Sample
 from cedar.optimizer.rules.push_filter import push_filter
 from tests.optimizer.plan_lines import after, decided, line, measured, table
@@ -89,7 +90,7 @@ def test_why_a_filter_stays(make, why):
 
 def test_rows_are_skipped_by_the_same_operator_as_written():
     def on_map(node):
-        return node.logical.operator.policy() is not None if hasattr(node.operator, "policy") else False
+        return isinstance(node.operator, RowOperator) and node.logical.operator.on_error is not None
 
     p = table("x", "y").map(f, "x", on_error=Skip()).filter(col("y") > 3)
     (decision,) = decided(p, push_filter, skips=on_map)

@@ -17,6 +17,7 @@ import cedar
 from cedar import Skip, col
 from cedar.datasets.base import BaseSource, Read, Selects, Split
 from cedar.operators import image, recsys
+from cedar.operators.base import RowOperator
 from cedar.operators.expressions import FilterExpression, select
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -265,8 +266,7 @@ def refusal(pipeline: cedar.Pipeline, up: int, step: Step, facts: dict[str, Any]
     """Why a step is refused at a node; None if it is not."""
 
     def own(node: Node) -> bool:
-        policy = getattr(node.operator, "policy", lambda: None)()
-        return policy is not None
+        return isinstance(node.operator, RowOperator) and node.operator.on_error is not None
 
     skips = own if facts.get("own") else facts.get("skips", lambda node: False)
     root = facts.get("root", lambda node: node)(pipeline.node)
