@@ -68,22 +68,22 @@ def endless(root: Node) -> bool:
 
 def rows_per_unit(node: Node) -> int:
     """Return the (maximum) batch size of the nearest batching operator at or below a node; 1 if there is none."""
-    current = node
-    while current.inputs:
-        if isinstance(current.operator, MakesBatches):
-            return current.operator.max_rows
-        current = current.inputs[0]
-    return 1
+    batching = _batching(node)
+    return 1 if batching is None else batching.max_rows
 
 
 def last_mode(node: Node) -> str | None:
     """Return how the epoch ends: the ``last`` mode of the nearest batching operator; "keep" if there is none."""
-    current = node
-    while current.inputs:
-        if isinstance(current.operator, MakesBatches):
-            return current.operator.last
-        current = current.inputs[0]
-    return "keep"
+    batching = _batching(node)
+    return "keep" if batching is None else batching.last
+
+
+def _batching(node: Node) -> MakesBatches | None:
+    while node.inputs:
+        if isinstance(node.operator, MakesBatches):
+            return node.operator
+        node = node.inputs[0]
+    return None
 
 
 def deal_mode(node: Node) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import batch_rows, moves_rows, over_ranks
+from cedar.plan.steps.commute import batch_rows
 from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
 from cedar.plan.steps.step import shared
 
@@ -21,20 +21,20 @@ def late(node: Node, facts: Facts) -> Outcome:
     below = node.inputs[0] if len(node.inputs) == 1 else None
     if below is None:
         return None
-    if over_ranks(node):
+    if node.row_use.rows == "balanced":
         return _move_above_ranks(node, facts)
-    if over_ranks(below):
+    if below.row_use.rows == "balanced":
         return None
     if facts.profile is None:
         return _move_declared(node, below, facts)
-    if moves_rows(node):
+    if node.ordering.moves_rows:
         first = _first_grown(below, node, facts)
         if first is not None:
             return _move_up(node, below, first, facts)
     if batch_rows(node) is not None:
         return _join_kernel(node, facts)
     if (
-        moves_rows(below)
+        below.ordering.moves_rows
         and batch_rows(below) is None
         and movable(node, facts)
         and _growth(node, node, facts) < _SMALLER
@@ -45,7 +45,7 @@ def late(node: Node, facts: Facts) -> Outcome:
 
 def _move_declared(stream: Node, below: Node, facts: Facts) -> Outcome:
     """Before any measurement, move decoding operators, and those after them, above a batch."""
-    if not moves_rows(stream):
+    if not stream.ordering.moves_rows:
         return None
     current = below
     while movable(current, facts) and held(current, stream, facts) is None and shared(current, facts) is None:
@@ -61,7 +61,7 @@ def _move_declared(stream: Node, below: Node, facts: Facts) -> Outcome:
 def _move_above_ranks(balance: Node, facts: Facts) -> Outcome:
     """Move the operator below ``balance``, and below any shuffles and batch in between, above them."""
     streams = [balance]
-    while moves_rows(below := streams[-1].inputs[0]):
+    while (below := streams[-1].inputs[0]).ordering.moves_rows:
         streams.append(below)
     if not movable(below, facts) or below.projection is not None:
         return None

@@ -39,16 +39,6 @@ def batch_rows(node: Node) -> int | None:
     return node.operator.batch_rows if isinstance(node.operator, MakesBatches) else None
 
 
-def moves_rows(node: Node) -> bool:
-    """Return whether the node buffers rows and changes their order, as a shuffle does."""
-    return node.ordering.moves_rows
-
-
-def over_ranks(node: Node) -> bool:
-    """Return whether the node moves rows between the batches of different ranks, so each rank reads all of them."""
-    return node.row_use.rows == "balanced"
-
-
 def may_skip(node: Node, facts: Facts) -> bool:
     """Return whether a policy may skip rows on which the operator fails."""
     return node.operator.may_fail and facts.skips(node)

@@ -9,7 +9,7 @@ from cedar.operators.base import Operator, StreamOperator
 from cedar.operators.dedup import MakesGroups
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import batch_rows, is_row_operator, may_skip, moves_rows, over_ranks, pads
+from cedar.plan.steps.commute import batch_rows, is_row_operator, may_skip, pads
 from cedar.plan.steps.edit import is_inserted, rebuilt
 from cedar.plan.steps.facts import Facts, Refusal
 from cedar.plan.steps.step import Step, run_below, shared
@@ -61,7 +61,7 @@ class Cross(Step):
             why = filter_stays(node, below, facts)
         elif not movable(node, facts) or len(below.inputs) != 1:
             why = "it does not give a row for each row of one input"
-        elif not moves_rows(below) or batch_rows(below) is not None or over_ranks(below):
+        elif not below.ordering.moves_rows or batch_rows(below) is not None or below.row_use.rows == "balanced":
             why = f"{facts.label(below)} does more than reorder rows"
         else:
             why = stays(node, below, facts) or shared(below, facts)
@@ -86,7 +86,7 @@ class Cross(Step):
 def _lift(node: Node, stream: Node, facts: Facts) -> str | None:
     if not movable(node, facts) and not is_inserted(node, facts):
         return f"{facts.label(node)} does not give a row for each row"
-    if not moves_rows(stream):
+    if not stream.ordering.moves_rows:
         return f"{facts.label(stream)} does more than reorder rows"
     return stays(node, stream, facts)
 
