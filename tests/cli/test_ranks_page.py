@@ -12,7 +12,8 @@ import pytest
 import cedar
 from cedar.cli import main
 from cedar.cli.ranks_page import page_of, page_of_service
-from cedar.cluster.service.status import JobStatus, ServiceStatus
+from cedar.cluster.dask.signals import Signal
+from cedar.cluster.service.status import ServiceStatus
 from tests.watch.toy_runs import files, served
 
 
@@ -63,7 +64,7 @@ def test_a_rank_that_does_not_answer_is_named_beside_the_others() -> None:
 
 
 def test_jobs_and_workers_of_a_service_are_tables() -> None:
-    job = JobStatus("<train>", 1, 0, 8, 0.25, 1234.0, 2.5)
+    job = Signal("run", "<train>", 1, 0, 8, 0.25, 1234.0, 2.5)
     status = ServiceStatus("tcp://a:1", (job,), bounds=(1, 4))
     page = page_of_service(status)
     assert page.count("<table") == 2

@@ -9,9 +9,10 @@ import pytest
 
 import cedar
 from cedar.cli import main
-from cedar.cluster.service.status import JobStatus, ServiceStatus
+from cedar.cluster.dask.signals import Signal
+from cedar.cluster.service.status import ServiceStatus
 
-STATUS = ServiceStatus("tcp://a:1", (JobStatus("train", 1, 0, 8, 0.25, 1234.0, 2.5),), bounds=(1, 4))
+STATUS = ServiceStatus("tcp://a:1", (Signal("run", "train", 1, 0, 8, 0.25, 1234.0, 2.5),), bounds=(1, 4))
 
 
 def test_the_status_is_text_in_a_pipe_and_tables_in_a_terminal(monkeypatch: Any, capsys: Any) -> None:

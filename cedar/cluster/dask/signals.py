@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
+_STALL_SHARE = 0.05  # a trainer counts as stalled if it waits for more than this share of its time
+
 
 @dataclass(frozen=True)
 class Signal:
@@ -31,6 +33,11 @@ class Signal:
     waiting: float
     rows_per_second: float
     busy: float
+
+    @property
+    def stalls(self) -> bool:
+        """Whether the trainer waits for its next result, even if later results are already buffered."""
+        return self.waiting > _STALL_SHARE
 
 
 @cache

@@ -12,7 +12,7 @@ from cedar.cluster.dask.kept import KEPT
 from cedar.cluster.dask.signals import Signal
 from cedar.cluster.service.policy import Policy
 from cedar.cluster.service.ranks import Listener
-from cedar.cluster.service.status import JobStatus, ServiceStatus, WorkerStatus
+from cedar.cluster.service.status import ServiceStatus, WorkerStatus
 
 _HOLDING_CLIENT = "cedar-service"  # name of a pseudo client that makes the scheduler keep shared results
 _EXPIRY_SECONDS = 10.0  # seconds after which a loader that sends no signal counts as gone
@@ -111,10 +111,7 @@ class ServicePlugin(SchedulerPlugin):
             WorkerStatus(at, each.nthreads, len(each.processing), each.nbytes, now - each.last_seen)
             for at, each in sorted(self.scheduler.workers.items())
         ]
-        jobs = [
-            JobStatus(s.job, s.rank, s.buffered, s.ahead, s.waiting, s.rows_per_second, s.busy)
-            for s in sorted(self.signals(), key=lambda s: (s.job, s.rank))
-        ]
+        jobs = sorted(self.signals(), key=lambda signal: (signal.job, signal.rank))
         return ServiceStatus(
             self.scheduler.address, tuple(jobs), tuple(workers), (self.policy.least, self.policy.most),
             shared=len(self._kept), shared_bytes=sum(self._kept.values()), reused=max(0, self.asked - self.made),

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from cedar.cluster.dask.signals import Signal
 
-STALL_SHARE = 0.05  # a trainer counts as stalled if it waits for more than this share of its time
 _MIN_BUSY_SHARE = 0.25  # if a smaller share of the workers is busy, more workers do not help
 _GROWTH_FACTOR = 1.5
 _HEADROOM = 1.25  # workers to keep for each busy worker
@@ -46,11 +45,11 @@ class Policy:
             3
         """
         busy = sum(signal.busy for signal in signals)
-        if any(starves(signal) for signal in signals) and busy >= _MIN_BUSY_SHARE * have:
+        if any(signal.stalls for signal in signals) and busy >= _MIN_BUSY_SHARE * have:
             self._lower_targets.clear()
             return self._bounded(max(have + 1, math.floor(have * _GROWTH_FACTOR)))
         needed = self._bounded(math.ceil(busy * _HEADROOM))
-        if needed >= have or any(starves(signal) for signal in signals):
+        if needed >= have or any(signal.stalls for signal in signals):
             self._lower_targets.clear()
             return self._bounded(have)
         self._lower_targets = [*self._lower_targets, needed][-self.patience :]
@@ -58,8 +57,3 @@ class Policy:
 
     def _bounded(self, workers: int) -> int:
         return min(max(workers, self.least), self.most)
-
-
-def starves(signal: Signal) -> bool:
-    """Return whether a trainer waits for its next result, even if later results are already buffered."""
-    return signal.waiting > STALL_SHARE

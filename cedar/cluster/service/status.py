@@ -4,32 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cedar.cluster.service.policy import STALL_SHARE
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """One loader of a job.
-
-    Args:
-        buffered, ahead: number of results that the trainer has not consumed yet, and its maximum.
-        waiting: share of time during which the trainer waits, 0 to 1.
-        rows_per_second: rows that arrive per second.
-        busy: average number of workers that the loader keeps busy.
-    """
-
-    job: str
-    rank: int
-    buffered: int
-    ahead: int
-    waiting: float
-    rows_per_second: float
-    busy: float
-
-    @property
-    def stalls(self) -> bool:
-        """Whether the trainer waits for data."""
-        return self.waiting > STALL_SHARE
+from cedar.cluster.dask.signals import Signal
 
 
 @dataclass(frozen=True)
@@ -48,13 +23,14 @@ class ServiceStatus:
     """The service's status, as ``cedar service status`` shows it.
 
     Args:
+        jobs: the latest figures of each loader.
         bounds: min and max number of workers.
         shared, shared_bytes: number and total bytes of the shared results that workers keep.
         reused: how many times a job used an existing shared result.
     """
 
     address: str
-    jobs: tuple[JobStatus, ...] = ()
+    jobs: tuple[Signal, ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
     bounds: tuple[int, int] = (0, 0)
     shared: int = 0
@@ -93,7 +69,7 @@ class ServiceStatus:
         """Format the status as plain text.
 
         Examples:
-            >>> print(ServiceStatus("tcp://a:1", (JobStatus("train", 0, 3, 4, 0.0, 1200.0, 0.8),)))
+            >>> print(ServiceStatus("tcp://a:1", (Signal("r", "train", 0, 3, 4, 0.0, 1200.0, 0.8),)))
             job    rank  buffered  waits  rows/s  workers busy
             train  0     3 of 4    0%     1,200   0.8
             <BLANKLINE>
