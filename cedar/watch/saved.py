@@ -8,12 +8,6 @@ from typing import Any
 from cedar.control.timeline import Line
 from cedar.watch.report import Report
 
-_COUNTS = ("rows", "batches", "restarts", "rank", "world", "workers", "rows_read", "epoch", "step", "requests",
-           "retries", "memory", "rows_cached", "bytes_read", "queue_bytes", "plan_changes")  # fmt: skip
-_FIGURES = ("seconds", "rows_per_second", "stall", "retry_wait")
-_TEXTS = ("bottleneck", "summary", "rank_from", "executor", "plan", "numeric")
-_SHARES = ("operators", "loader_time", "skipped", "dedup")
-
 
 def to_json(report: Report) -> dict[str, Any]:
     """Return the report as values that ``json.dumps`` accepts.
@@ -51,10 +45,10 @@ def from_json(saved: Any) -> Report:
 
 
 def _plain(saved: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {name: int(saved[name]) for name in _COUNTS}
-    made |= {name: float(saved[name]) for name in _FIGURES}
-    made |= {name: str(saved[name]) for name in _TEXTS}
-    return made | {name: _shares(saved[name]) for name in _SHARES}
+    """Return the fields with plain types: numbers, strings, and numbers by name."""
+    kinds: dict[Any, Any] = {"int": int, "float": float, "str": str}
+    kinds |= dict.fromkeys(("dict[str, float]", "dict[str, int]"), _shares)
+    return {each.name: kinds[each.type](saved[each.name]) for each in fields(Report) if each.type in kinds}
 
 
 def _shares(saved: Any) -> dict[str, Any]:
