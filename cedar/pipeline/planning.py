@@ -161,7 +161,7 @@ def planner_for(
 
 
 def _cluster_costs(where: object) -> Cluster:
-    return Cluster(*extension("cluster.dask").cluster_figures(where))
+    return Cluster(*extension("cluster.dask.costs").ship_costs(where))
 
 
 def _factors(root: Node, on_error: Skip | None) -> Factors:

@@ -165,10 +165,10 @@ class TraceWriter(Observer):
         """Write the file unless it is up to date."""
         if self._metrics is None or self._written == self._metrics.batches:
             return
-        self._written = self._metrics.batches
+        self._written, report = self._metrics.batches, self.report()
         try:
             with open(f"{self.path}.part", "w", encoding="utf-8") as file:
-                file.writelines(TraceRecord.of(self._metrics).lines(_report_of(self.report)))
+                file.writelines(TraceRecord.of(self._metrics).lines(report and report()))
             os.replace(f"{self.path}.part", self.path)
         except OSError as error:  # a failed write must not end the run
             _log.warning("the trace was not written: %s", error)
@@ -196,11 +196,6 @@ def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
     if not all(isfinite(start) and isfinite(seconds) for _, _, start, seconds in spans):
         raise ValueError("an event has no finite time")
     return spans
-
-
-def _report_of(asked: Any) -> Report | None:
-    make_report = asked()
-    return None if make_report is None else make_report()
 
 
 def _head(name: str, kind: str) -> str:

@@ -41,17 +41,6 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
         return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
 
 
-def cluster_figures(where: Any) -> tuple[str, int, float, float]:
-    """Measure the overhead of running tasks on a cluster, once per cluster; see ``ship_costs``.
-
-    Raises:
-        CedarError: see ``open_cluster``.
-    """
-    from cedar.cluster.dask.costs import ship_costs
-
-    return ship_costs(where)
-
-
 def close() -> None:
     """End the clusters and close the clients that this process created. The next run creates new ones."""
     from cedar.cluster.dask.clients import close_clients

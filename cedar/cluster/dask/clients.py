@@ -13,6 +13,7 @@ from typing import Any
 
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.limits import seconds
+from cedar.core import forks
 from cedar.core.errors import PipelineError, WorkerError, user_site
 from cedar.plan.places import forget, forget_all, given
 
@@ -21,7 +22,7 @@ _clients: dict[str, Any] = {}  # created by this module, by address
 _used: set[str] = set()  # addresses at which a scheduler was reachable before, so a lost one may return
 _checked: set[str] = set()  # ids of clients whose cluster has the same library versions as this process
 _muted: list[dict[logging.Logger, int]] = []  # the original log levels, once per caller of _mute
-_lock = threading.Lock()
+_lock = forks.Lock()
 
 
 def client_at(address: str) -> Any:
@@ -230,11 +231,8 @@ def _wait_for_workers(client: Any, address: str) -> None:
 
 def close_clients() -> None:
     """Close all clients that this module created."""
-    with _lock:
-        ours = list(_clients.values())
-        _clients.clear()
-    for client in ours:
-        _close(client)
+    for address in list(_clients):
+        close_client_at(address)
 
 
 def close_client_at(address: str) -> None:
@@ -281,8 +279,6 @@ def end_clients() -> None:
 
 def _after_fork() -> None:
     """In a forked child, abandon all clients, whose threads do not survive a fork."""
-    global _lock  # noqa: PLW0603 - another thread may have held it
-    _lock = threading.Lock()
     _parents.extend((*_clients.values(), *forget_all()))
     _clients.clear()
 
@@ -336,7 +332,7 @@ def version_differences(versions: Mapping[str, Any]) -> Iterator[str]:
         theirs = _relevant_versions(part)
         for package, version in ours.items():
             if theirs.get(package) != version:
-                yield f"{name}: {package} {_describe_version(theirs.get(package))}, here {version}"
+                yield f"{name}: {package} {theirs.get(package, 'is missing')}, here {version}"
 
 
 def _relevant_versions(part: Mapping[str, Any]) -> dict[str, str]:
@@ -344,7 +340,3 @@ def _relevant_versions(part: Mapping[str, Any]) -> dict[str, str]:
     packages = part["packages"]
     kept = {name: packages[name] for name in _PACKAGES if packages.get(name)}
     return kept | {"Python": ".".join(str(packages["python"]).split(".")[:2])}
-
-
-def _describe_version(version: str | None) -> str:
-    return "is missing" if version is None else version

@@ -23,8 +23,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from cedar.cache.cached import KeptReader
 from cedar.cluster.dask.clients import client_again, end_clients
-from cedar.cluster.dask.kept import SharedFailed, SharedResult, code_of, read_shared, run_on_shared, run_shared, shared
+from cedar.cluster.dask.kept import SharedFailed, SharedResult, read_shared, run_on_shared, run_shared, shared
 from cedar.cluster.dask.limits import seconds
 from cedar.cluster.dask.remote import Done, MissingCode, keep, run, stamp
 from cedar.cluster.dask.signals import Signal, job_and_rank
@@ -107,11 +108,10 @@ class DaskExecutor(TaskExecutor):
     def read_kept(
         self, code: Code, env: Env, split: Split, lap: int, first: int, reader: SplitReader
     ) -> Future[Any] | None:
-        made = code_of(reader) if self.watch.service else None
-        if made is None:
+        if not self.watch.service or not isinstance(reader, KeptReader):
             return None
-        if id(reader) not in self._shared_code:
-            self._shared_code[id(reader)] = (reader, Code.of(made))  # referring to the reader keeps its id unique
+        if id(reader) not in self._shared_code:  # referring to the reader keeps its id unique
+            self._shared_code[id(reader)] = (reader, Code.of((reader.reader, reader.program)))
         before = shared(reader, split, env, self._shared_code[id(reader)][1])
         return None if before is None else self._submit(read_shared, (code, env, split, lap, first), {}, before)
 

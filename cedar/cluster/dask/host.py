@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cedar.cluster.dask.keys import new_keys, publish, security, withdraw
@@ -70,15 +71,17 @@ def main(text: str, parent: int, reported: int, on_start: Callable[[Any, dict[st
 
 def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) -> Any:
     import dask
-    from distributed import LocalCluster
+    from distributed import LocalCluster, Nanny
     from distributed.node import ServerNode
     from distributed.security import Security
+
+    from cedar.cluster.dask.worker import QuietWorker
 
     config, dashboard = dict(_CONFIG), asked["dashboard"]
     if dashboard:
         config = {name: value for name, value in config.items() if "http" not in name}
     else:
-        ServerNode.start_http_server = _no_http  # type: ignore[method-assign]
+        ServerNode.start_http_server = QuietWorker.start_http_server  # type: ignore[assignment, method-assign]
     dask.config.set(config)
     return LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=asked["workers"],
@@ -92,23 +95,8 @@ def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) ->
         worker_dashboard_address=f"{LOOPBACK}:0" if dashboard else None,
         silence_logs=logging.CRITICAL,
         local_directory=folder,
-        **({} if dashboard else {"worker_class": _quiet_worker()}),
+        **({} if dashboard else {"worker_class": partial(Nanny, worker_class=QuietWorker)}),
     )
-
-
-def _no_http(*_: Any, **__: Any) -> None:
-    """Do nothing in place of starting Dask's HTTP server, which answers anyone and is only needed for a dashboard."""
-
-
-def _quiet_worker() -> Any:
-    """Return the class of a worker that runs in its own process and has no HTTP server."""
-    from functools import partial
-
-    from distributed import Nanny
-
-    from cedar.cluster.dask.worker import QuietWorker
-
-    return partial(Nanny, worker_class=QuietWorker)
 
 
 def _restore(cluster: Any, workers: int) -> None:

@@ -18,7 +18,7 @@ from cedar.core.block import Block
 from cedar.executors.worker.main import TaskFailed
 from cedar.operators.base import Env
 from cedar.plan import graph
-from cedar.tasks.chain import KernelStep, Program, Result, Timing
+from cedar.tasks.chain import KernelStep, Result, Timing
 from cedar.tasks.code import Code
 from cedar.tasks.copying import own_copy
 from cedar.tasks.reading import Reader, SplitReader, read_split
@@ -115,8 +115,3 @@ class _BlockReader:
     def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
         for block in relabeled(self.existing, self.plain.ordinal, lap):
             yield own_copy(block)
-
-
-def code_of(reader: SplitReader) -> tuple[SplitReader, Program] | None:
-    """Return the inner reader and the program that compute a cache reader's blocks; None for other readers."""
-    return (reader.reader, reader.program) if isinstance(reader, KeptReader) else None

@@ -9,7 +9,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 from multiprocessing import spawn
 from typing import Any, BinaryIO
 
@@ -18,6 +17,7 @@ from cedar.cluster.dask.clients import close_client_at, end_clients
 from cedar.cluster.dask.host import KIND
 from cedar.cluster.dask.keys import forget, know
 from cedar.cluster.dask.remote import LOCAL_CLUSTER_VARIABLE
+from cedar.core import forks
 from cedar.core.errors import WorkerError
 from cedar.executors.processes.forkserver import thread_limits
 from cedar.store.ownership import remove_tree
@@ -32,7 +32,7 @@ main({text!r}, {parent}, {reported})
 """
 _PATIENCE = 180.0  # max seconds to start, since three processes import Dask, perhaps on a busy machine
 _hosts: dict[int, LocalHost] = {}
-_lock = threading.Lock()
+_lock = forks.Lock()
 
 
 class LocalHost:
@@ -151,8 +151,6 @@ def _end() -> None:
 
 def _after_fork() -> None:
     """In a forked child, ignore the clusters, which belong to the parent."""
-    global _lock  # noqa: PLW0603 - another thread may have held it
-    _lock = threading.Lock()
     _parents.extend(_hosts.values())
     _hosts.clear()
 

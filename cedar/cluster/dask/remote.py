@@ -136,10 +136,10 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
         if asked.folder is not None and asked.folder != os.getcwd():
             os.chdir(asked.folder)  # so that relative paths refer to the same files as in the caller
         args = tuple(Code(a.key, code[a.key], a.path) if isinstance(a, CodeRef) else a for a in asked.args)
-        answer = Done(asked.fn(*before, *args, **asked.kwargs), 0.0)
+        answer = Done(asked.fn(*before, *args, **asked.kwargs), time.perf_counter() - start)
     except BaseException as error:  # noqa: BLE001 - any error is sent to the caller
         answer = TaskFailed(error if isinstance(error, CedarError) else portable(error))
-    return _pack_answer(answer, time.perf_counter() - start)
+    return _pack_answer(answer)
 
 
 def _address() -> str:
@@ -148,9 +148,9 @@ def _address() -> str:
     return str(get_worker().address)
 
 
-def _pack_answer(answer: Done | TaskFailed, seconds: float) -> Parcel:
+def _pack_answer(answer: Done | TaskFailed) -> Parcel:
     try:
-        return Parcel.of(Done(answer.value, seconds) if isinstance(answer, Done) else answer)
+        return Parcel.of(answer)
     except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
         if isinstance(answer, TaskFailed):
             return Parcel.of(TaskFailed(WorkerError(f"a task failed: {type(answer.error).__name__}: {answer.error}")))

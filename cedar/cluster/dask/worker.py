@@ -8,7 +8,7 @@ from distributed import Worker
 
 
 class QuietWorker(Worker):
-    """A worker without Dask's HTTP server, which would answer anyone who connects."""
+    """A worker without Dask's HTTP server, which answers anyone who connects and is only needed for a dashboard."""
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
         """Do not start the HTTP server."""

@@ -79,8 +79,8 @@ def test_one_scheduler_that_stands_still_holds_up_no_other(host: LocalHost, monk
         asks = threads.submit(reached, host.address)
         try:
             assert begun.wait(60)
-            assert clients._lock.acquire(timeout=60)
-            clients._lock.release()
+            assert clients._lock._lock.acquire(timeout=60)
+            clients._lock._lock.release()
         finally:
             go.set()
         assert asks.result(60) is client

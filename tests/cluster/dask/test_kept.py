@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cedar.cluster.dask import remote
-from cedar.cluster.dask.kept import SharedFailed, code_of, read_shared, run_on_shared, run_shared, shared
+from cedar.cluster.dask.kept import SharedFailed, read_shared, run_on_shared, run_shared, shared
 from cedar.cluster.dask.remote import Parcel, RemoteCall, stamp
 from cedar.core.block import Block
 from cedar.datasets.arrow import from_arrow
@@ -78,5 +78,4 @@ def test_a_reader_that_keeps_nothing_shares_nothing() -> None:
     source = from_arrow(pa.table({"x": [1]}))
     (split,) = source.splits()
     reader = Reader(source, 0)
-    assert code_of(reader) is None
     assert shared(reader, split, Env(), Code.of((reader, Program()))) is None
