@@ -38,6 +38,35 @@ def test_a_users_operator_needs_no_more_than_the_manual_asks_for(executor: Any) 
     assert [row["x"] for row in p.loader(executor=executor, workers=1)] == [-1, -2]
 
 
+@dataclass(frozen=True)
+class Positive(RowOperator):
+    """A filter of a user, with a field whose name means something in cedar's own operators."""
+
+    size: int = 3
+    name = "positive"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset({"x"}), frozenset(), rows="1:0..1")
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return inputs[0]
+
+    def bind(self, bound: Bound) -> Kernel:
+        return positive
+
+
+def positive(block: Block, env: Env) -> Block:
+    return block.filter(block.columns["x"].to_numpy() > 0)  # type: ignore[union-attr]
+
+
+def test_effects_alone_make_an_operator_a_filter_and_names_of_its_fields_mean_nothing() -> None:
+    p = cedar.from_items([{"x": x} for x in (1, -1, 2, 3, -2)]).apply(Positive())
+    assert [row["x"] for row in p] == [1, 2, 3]
+    assert p.node.filters
+    assert p.node.exact_rows is None
+    assert not cedar.from_items([{"x": 1}]).apply(Negate()).node.filters
+
+
 def test_a_stream_operator_that_says_nothing_may_do_anything() -> None:
     class Mine(StreamOperator):
         name = "mine"
