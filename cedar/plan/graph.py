@@ -53,12 +53,12 @@ class Node:
         """The exact number of rows that the operator needs at a time; None if it accepts any number."""
         return self.operator.exact_rows if isinstance(self.operator, ExactRows) else None
 
-    @property
+    @cached_property
     def row_use(self) -> RowUse:
         """How a stream operator uses the rows of its inputs; other operators use each row."""
         return self.operator.row_use if isinstance(self.operator, StreamOperator) else RowUse()
 
-    @property
+    @cached_property
     def ordering(self) -> Ordering:
         """How a stream operator buffers and orders rows; other operators keep their order."""
         return self.operator.ordering if isinstance(self.operator, StreamOperator) else Ordering()
@@ -68,7 +68,7 @@ class Node:
         """Whether the result depends on row keys but not on the epoch."""
         return isinstance(self.operator, UsesRowKeys) and not self.effects.reads
 
-    @property
+    @cached_property
     def filters(self) -> bool:
         """Whether the operator only drops rows."""
         return self.effects.rows == "1:0..1" and self.effects.writes == frozenset()
