@@ -10,7 +10,7 @@ from benchmarks.mutants_pipelines import Case, cases
 
 # The mutant, and a pipeline on which it shows.
 CHOSEN = {
-    "shuffle.Shuffle.counts_rows: a guard dropped: groups in turns": "shuffle by",
+    "shuffle.Shuffle.row_use: a guard dropped: groups in turns": "shuffle by",
     "cross.filter_stays: a guard dropped: operators that count rows": "take and skip",
     "cross.filter_stays: a guard dropped: windows above": "two shuffles",
     "cross.Cross.apply: one input of a concat alone": "concat",
