@@ -148,7 +148,7 @@ def _inputs(nodes: Sequence[Node]) -> tuple[tuple[int, ...], ...]:
 
 def key_of(root: Node, on_error: Skip | None, *asked: object) -> str | None:
     """Return a digest of a pipeline's rows, the policy and the other arguments; None if a part cannot be identified."""
-    nodes = [node for node in graph.walk(root) if node.operator.storage is None]
+    nodes = [node for node in graph.walk(root) if node.storage is None]
     described = [describe(node.operator) for node in nodes]
     identities = [node.operator.source.identity() for node in nodes if isinstance(node.operator, Read)]
     if None in identities or any(each.unknown for each in described):
