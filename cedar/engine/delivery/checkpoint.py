@@ -57,11 +57,17 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
     states = [validated(s, site) for s in (state if isinstance(state, (list, tuple)) else [state])]
     if not states:
         raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
-    _read_snapshots(epochs, states[0].get("snapshots", []), site)
-    _read_files_as_saved(epochs, states[0], site)
+    rank = epochs.job.rank
+    own = [each for each in states if (each["rank"], each["world"]) == (rank.rank, rank.world)]
+    first = min(own or states, key=lambda each: int(each["data"]))
+    _read_snapshots(epochs, first.get("snapshots", []), site)
+    _read_files_as_saved(epochs, first, site)
     parts = epochs.parts
     for saved in states:
-        parts.identity.check(saved, site)
+        # A rank that has finished the epoch already reads the files of the next one.
+        finished = saved["data"] > first["data"] and str(saved["data"]) not in saved["open"]
+        files = {"sources": first["sources"], "files": first.get("files")} if finished else {}
+        parts.identity.check(saved | files, site)
     chunk = partial(min_run_units, parts.job.binding)
     chosen = choose(states, parts.job.rank.rank, parts.job.rank.world, chunk, parts.drifts, site)
     parts.stop()

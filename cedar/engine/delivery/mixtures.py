@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
@@ -12,6 +11,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.runner import Runner
+from cedar.engine.streams.deal import first_untaken
 from cedar.engine.streams.lane_states import LaneState
 from cedar.operators.mix import Mix, Weight
 
@@ -71,19 +71,25 @@ def _redrawn_entry(epochs: Epochs, number: str, weights: list[Weight], entry: di
     job, position = epochs.job, epochs.position
     alone = job.rank.world == 1 or job.split_batches
     before = job.weights.get(number) or list(mixtures(job.binding)[number].weights)
-    draw = partial(job.drawn_from, position.data, number)
+    steps = position.step - position.begun["step"]
+
+    def draw(drawn: dict[str, Any], history: Sequence[Any], taken: int, turns: int) -> dict[str, Any]:
+        if turns > 1 and taken < steps:  # this rank read other units first, so other ranks may have taken more
+            _refuse_turns()
+        return job.drawn_from(position.data, number, drawn, first_untaken(history, taken, turns), before, weights)
+
     if entry["lanes"] is not None:
         lanes = [LaneState(*each) for each in entry["lanes"]]
-        if any(lane.shared for lane in lanes):
-            _refuse_turns()
-        drawn = [x if x.ended else x._replace(drawn=draw(x.drawn, x.taken, before, weights)) for x in lanes]
+        drawn = [
+            lane if lane.ended else lane._replace(drawn=draw(lane.drawn, lane.history, lane.taken, lane.turns))
+            for lane in lanes
+        ]
         return entry | {"lanes": [list(lane) for lane in drawn]}
     deal = entry["deal"]
     taken = 0 if deal is None else deal[0][0] + deal[1]
     if job.streams(Runner("inline", 1), position.data, [], dry=True)[1].count is None:
-        if not alone:
-            _refuse_turns()
-        return entry | {"drawn": draw(entry.get("drawn", {}), taken, before, weights)}
+        turns = 1 if alone else job.rank.world
+        return entry | {"drawn": draw(entry.get("drawn", {}), entry["history"], taken, turns)}
     if epochs.parts.drifts and not alone:
         raise PipelineError(
             "update_mix(): the position of the other ranks cannot be derived from this rank's steps",
@@ -96,8 +102,7 @@ def _redrawn_entry(epochs: Epochs, number: str, weights: list[Weight], entry: di
 
 def _refuse_turns() -> None:
     raise PipelineError(
-        "update_mix(): ranks take turns at the batches of one mixture, or of a part of it, and are at different "
-        "positions",
+        "update_mix(): ranks take turns at the batches of a part of the mixture, and are at different positions in it",
         fix="change weights between two epochs; see the RANKS line of loader.explain()",
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -131,6 +131,20 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
                     need -= high - low
         left = _subtract(left, sorted(consumed))
     return left
+
+
+def first_untaken(history: Sequence[Any], taken: int, turns: int) -> int:
+    """Return the unit from which on no rank has received any, where the number of units is unknown.
+
+    Args:
+        taken: how many units each of ``turns`` ranks has received since they were last assigned.
+
+    Examples:
+        >>> first_untaken([[2, 1, [3, 1]]], 2, 1)  # two ranks received units 0, 2, 4 and 1; then one rank 3 and 5
+        6
+    """
+    left = remaining(None, [*history, [turns, 1, [taken] * turns]], None, lambda _: None)
+    return int(left[-1][0])
 
 
 def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf) -> int:

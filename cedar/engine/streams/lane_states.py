@@ -152,14 +152,16 @@ def reassign_lanes(
 
 
 def _assign_evenly(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:
-    """Return the lanes of a rank: lanes are assigned evenly, and several ranks share each of the remaining lanes."""
+    """Return the lanes of a rank: lanes are assigned evenly, and several ranks share each of the remaining lanes. A
+    rank reads its shared lane first, so that at each step all ranks that share it have received equally many units.
+    """
     even = len(lanes) // world * world
     mine, rest = lanes[rank:even:world], lanes[even:]
     if rest:
         number = rank * len(rest) // world
         group = [each for each in range(world) if each * len(rest) // world == number]
         if rest[number].turns == 1:
-            mine.append(_take_turns(rest[number], group.index(rank), len(group)))
+            mine.insert(0, _take_turns(rest[number], group.index(rank), len(group)))
         elif rank == group[0]:
             mine.append(rest[number])
     return [list(lane) for lane in mine]

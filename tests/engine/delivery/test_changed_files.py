@@ -183,3 +183,24 @@ def test_the_report_counts_the_missing_rows_after_the_epoch(tmp_path: Path, dama
     assert report.rows == 25
     assert sum(report.skipped.values()) == 10
     assert any("3.parquet" in note for note in report.notes)
+
+
+def test_a_rank_that_finished_reads_the_new_files_before_the_others(tmp_path: Path) -> None:
+    for number in range(2):
+        write_parquet(tmp_path / f"{number}.parquet", [10 * number + i for i in range(5)])
+
+    def ranks(world: int) -> list[Any]:
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet").batch(2, last="keep")
+        return [p.loader(rank=rank, world=world, executor="inline") for rank in range(world)]
+
+    got, states = taken(ranks(2), None, 1)
+    write_parquet(tmp_path / "2.parquet", [20, 21])
+    after = []
+    for rank, loader in enumerate(ranks(2)):  # of the last three batches, rank 0 gets two
+        loader.load_state_dict(states)
+        batches, state = run(loader, None if rank else 1)
+        got += [i for batch in batches for i in batch["id"]]
+        after.append(state)
+    assert [state["epoch"] for state in after] == [0, 1]
+    got += taken(ranks(1), after, None)[0]
+    assert sorted(got) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]

@@ -195,3 +195,28 @@ def test_batches_are_read_again_after_a_change() -> None:
     fresh.load_state_dict(state)
     assert [fresh.read(step)["x"].tolist() for step in (8, 20, 9)] == [got[8], got[20], got[9]]
     assert fresh.locate(12, 3).row.row == got[12][3] % 1000
+
+
+def counts(world: int, states: Any, steps: int | None, weights: list[float] | None = None) -> tuple[Any, list[Any]]:
+    """How often each row of a mixture with unknown counts comes in so many steps of all ranks, and their states."""
+    parts = [source(value, 40).filter(lambda x: x % 3 != 0, "x") for value in range(2)]
+    p = cedar.mix([(parts[0], 0.5), (parts[1], 0.5)], stop="all").batch(2, last="keep")
+    got, after = Counter[int](), []
+    for rank in range(world):
+        loader = p.loader(rank=rank, world=world, executor="inline")
+        if states:
+            loader.load_state_dict(states)
+        if weights:
+            loader.update_mix(weights)
+        batches, state = run(loader, steps)
+        got.update(x for batch in batches for x in batch["x"])
+        after.append(state)
+    return got, after
+
+
+@pytest.mark.parametrize("worlds", [(1, 1, 1), (1, 3, 2), (2, 1, 3), (3, 2, 1)])
+def test_weights_change_after_the_number_of_ranks_where_counts_are_unknown(worlds: tuple[int, ...]) -> None:
+    got, states = counts(worlds[0], None, 3)
+    more, states = counts(worlds[1], states, 2, [1, 3])
+    rest, _ = counts(worlds[2], states, None, [3, 1])
+    assert got + more + rest == Counter(x for x in [*range(40), *range(1000, 1040)] if x % 3)
