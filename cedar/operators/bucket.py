@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,14 +23,18 @@ from cedar.operators.batch import MakesBatches
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 
+_MIN_WAIT = 1 << 15  # rows; see ``BucketByLength.max_wait``
+_WAIT = 64  # batches of all buckets together; it must never change, because it affects results
+
 
 @dataclass(frozen=True)
 class BucketByLength(StreamOperator, MakesBatches):
     """Groups rows whose values in ``column`` have similar lengths into batches.
 
     Bucket i collects lengths from ``boundaries[i - 1]`` to just below ``boundaries[i]``, and delivers a batch whenever
-    it has ``batch_sizes[i]`` rows. At the end, each bucket delivers its remaining rows as a shorter batch. A row that
-    an earlier operator skipped counts in the first bucket.
+    it has ``batch_sizes[i]`` rows. A bucket whose oldest row has waited for ``max_wait`` later rows delivers a shorter
+    batch, so that a resume does not read the rows since then again. At the end, each bucket delivers its remaining rows
+    as a shorter batch. A row that an earlier operator skipped counts in the first bucket.
 
     Args:
         column: the name of a column of lists, strings (measured in characters), bytes, arrays or objects with a length.
@@ -100,6 +105,11 @@ class BucketByLength(StreamOperator, MakesBatches):
     @property
     def max_rows(self) -> int:
         return max(self.batch_sizes)
+
+    @property
+    def max_wait(self) -> int:
+        """How many later rows a row waits for at most: 64 times the rows of one batch of each bucket, or 32,768."""
+        return max(_MIN_WAIT, _WAIT * sum(self.batch_sizes))
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return BucketStream(inputs[0], self, context)
@@ -202,35 +212,54 @@ class BucketStream(Stream):
 class _BucketedPiece:
     """A piece with the bucket index of each row; ``before`` is the number of rows per bucket in earlier pieces."""
 
-    number: int
     piece: Piece
     buckets: Index
     before: Index
+
+    @cached_property
+    def first(self) -> int:
+        """The number of the piece's first row."""
+        return int(self.before.sum())
 
 
 class _LengthBucket:
     """The rows that wait in one bucket, in input order."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.waiting = 0
+    def __init__(self, size: int, max_wait: int) -> None:
+        self.size, self._max_wait = size, max_wait
+        self.waiting = 0  # rows of the next batch, which is not complete
+        self._oldest = 0  # the number of the first of them
         self._runs: deque[tuple[_BucketedPiece, Index]] = deque()
 
-    def add(self, piece: _BucketedPiece, slots: Index) -> Index:
-        """Add rows; return the slots whose rows complete a batch."""
-        missing = self.size - self.waiting
+    def add(self, piece: _BucketedPiece, slots: Index) -> list[tuple[int, int]]:
+        """Add rows; return the batches that this completes, as (twice the slot, plus 1 if it is part of it; rows)."""
         if len(slots):
             self._runs.append((piece, slots))
-            self.waiting += len(slots)
-        return slots[missing - 1 :: self.size]
+        completed: list[tuple[int, int]] = []
+        first, added = piece.first, 0
+        while self.waiting or added < len(slots):
+            if not self.waiting:
+                self._oldest = first + int(slots[added])
+            due = self._oldest + self._max_wait - first
+            last = added + self.size - self.waiting - 1
+            if last < len(slots) and slots[last] < due:
+                completed.append((2 * int(slots[last]) + 1, self.size))
+                added = last + 1
+            elif due < len(piece.buckets):
+                before = int(np.searchsorted(slots, due))
+                completed.append((2 * due, self.waiting + before - added))
+                added = before
+            else:
+                self.waiting += len(slots) - added
+                break
+            self.waiting = 0
+        return completed
 
     def oldest(self) -> tuple[_BucketedPiece, int] | None:
         return (self._runs[0][0], int(self._runs[0][1][0])) if self._runs else None
 
-    def take(self) -> Rows:
-        """Remove and return the rows of the next batch."""
-        missing = min(self.size, self.waiting)
-        self.waiting -= missing
+    def take(self, missing: int) -> Rows:
+        """Remove and return the next rows."""
         taken = []
         while missing:
             piece, slots = self._runs.popleft()
@@ -248,12 +277,12 @@ class BucketFlow(Flow):
         self._context = stream.context
         self._source = stream.source.open(position, lap)
         self._ahead = OrderedTasks(task_per_piece(self._source, self._measure))
-        self._buckets = [_LengthBucket(size) for size in stream.operator.batch_sizes]
+        operator = stream.operator
+        self._buckets = [_LengthBucket(size, operator.max_wait) for size in operator.batch_sizes]
         self._skip = np.array(given, dtype=np.int64)  # number of rows per bucket delivered before this flow was opened
         self._given = self._skip.copy()
         self._seen = np.zeros(len(given), dtype=np.int64)
-        self._pieces = 0
-        self._full: deque[int] = deque()  # indices of full buckets, in the order in which they filled up
+        self._full: deque[tuple[int, int]] = deque()  # complete batches in order: the index of the bucket, and the rows
         self._ended = False
 
     def _measure(self, piece: Piece) -> Any:
@@ -266,35 +295,32 @@ class BucketFlow(Flow):
             pulled = self._ahead.pull(wait)
             if pulled is None:
                 self._ended = True
-                self._full.extend(i for i, bucket in enumerate(self._buckets) if bucket.waiting)
+                self._full.extend((i, bucket.waiting) for i, bucket in enumerate(self._buckets) if bucket.waiting)
             elif not isinstance(pulled, tuple):
                 return pulled
             elif pulled[1] is not None:
                 self._sort(*pulled)
-        return self._emit(self._full.popleft()) if self._full else None
+        return self._emit(*self._full.popleft()) if self._full else None
 
     def _sort(self, piece: Piece, lengths: Index) -> None:
         buckets = np.searchsorted(np.array(self._operator.boundaries), lengths, side="right")
-        sorted_piece = _BucketedPiece(self._pieces, piece, buckets, self._seen.copy())
-        self._pieces += 1
+        sorted_piece = _BucketedPiece(piece, buckets, self._seen.copy())
         self._seen += np.bincount(buckets, minlength=len(self._buckets))
-        filled: list[tuple[int, int]] = []
+        completed: list[tuple[int, int, int]] = []
         for number, bucket in enumerate(self._buckets):
             slots = np.flatnonzero(buckets == number)
             given = max(0, int(self._skip[number] - sorted_piece.before[number]))
-            filled += [(int(slot), number) for slot in bucket.add(sorted_piece, slots[given:])]
-        self._full.extend(number for _, number in sorted(filled))
+            completed += [(place, number, rows) for place, rows in bucket.add(sorted_piece, slots[given:])]
+        self._full.extend((number, rows) for _, number, rows in sorted(completed))
 
-    def _emit(self, number: int) -> Piece:
+    def _emit(self, number: int, rows: int) -> Piece:
         at = self._at()
-        bucket = self._buckets[number]
-        rows = bucket.take()
-        self._given[number] += len(rows)
-        return Piece(rows, at, batch=True)
+        self._given[number] += rows
+        return Piece(self._buckets[number].take(rows), at, batch=True)
 
     def _at(self) -> At:
         waiting = [oldest for bucket in self._buckets if (oldest := bucket.oldest()) is not None]
-        piece, slot = min(waiting, key=lambda entry: (entry[0].number, entry[1]))
+        piece, slot = min(waiting, key=lambda entry: entry[0].first + entry[1])
         ahead = piece.before + np.bincount(piece.buckets[:slot], minlength=len(self._buckets))
         return [piece.piece.position(slot), (self._given - ahead).tolist()]
 

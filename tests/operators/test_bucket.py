@@ -17,11 +17,15 @@ from tests.toy_stream import REASON, ListStream, block_of, check, context, drain
 SEEDS = st.integers(0, 10**6)
 
 
-def model(lengths, boundaries, sizes):
+def model(lengths, boundaries, sizes, wait):
     """Row numbers, batch by batch."""
     waiting: list[list[int]] = [[] for _ in sizes]
     batches: list[list[int]] = []
     for row, length in enumerate(lengths):
+        for number, rows in enumerate(waiting):
+            if rows and row - rows[0] >= wait:
+                batches.append(rows)
+                waiting[number] = []
         bucket = sum(length >= b for b in boundaries)
         waiting[bucket].append(row)
         if len(waiting[bucket]) == sizes[bucket]:
@@ -35,17 +39,30 @@ def model(lengths, boundaries, sizes):
     st.sets(st.integers(1, 12), max_size=3),
     st.lists(st.integers(1, 5), min_size=4, max_size=4),
     st.sets(st.integers(0, 39), max_size=3),
+    st.sampled_from([1, 2, 5, 9, 99]),
     SEEDS,
 )
-def test_batches_come_as_buckets_fill(lengths, boundaries, sizes, dead, seed):
+def test_batches_come_as_buckets_fill_or_have_waited(lengths, boundaries, sizes, dead, wait, seed):
+    class Impatient(BucketByLength):
+        max_wait = wait
+
     boundaries = sorted(boundaries)
     sizes = sizes[: len(boundaries) + 1]
     dead = sorted(d for d in dead if d < len(lengths))
     column = pa.array([list(range(n)) for n in lengths], pa.list_(pa.int64()))
     source = ListStream({"x": column}, seed=seed, dead=dead, marks=[4])
-    units = check(BucketByLength("x", boundaries, sizes), [source], seed=seed, opens=12)
+    units = check(Impatient("x", boundaries, sizes), [source], seed=seed, opens=12)
     counted = [-1 if i in dead else n for i, n in enumerate(lengths)]
-    assert [[key[3] for key, _ in batch] for batch in units] == model(counted, boundaries, sizes)
+    assert [[key[3] for key, _ in batch] for batch in units] == model(counted, boundaries, sizes, wait)
+
+
+def test_a_rare_row_waits_for_64_batches_of_all_buckets_and_no_longer():
+    assert BucketByLength("x", (5,), (1000, 24)).max_wait == 64 * 1024
+    assert BucketByLength("x", (5,), (2, 2)).max_wait == 1 << 15
+    source = ListStream({"x": [[0] * n for n in [9, *[1] * 33_000]]}, late=0, longest=5000)
+    stream = BucketByLength("x", (5,), (500, 2)).stream((source,), context())
+    units, _, _ = drain(stream.open([stream.start(), 0]), random.Random(0))
+    assert [len(unit) for unit in units] == [*[500] * ((1 << 15) // 500), 1, 500]
 
 
 def test_the_position_stays_small():

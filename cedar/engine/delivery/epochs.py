@@ -173,3 +173,4 @@ class Epochs:
         if self.current_files is not None and str(before.data) not in before.open:
             self.read_current_files()
             self.position.place(before.data, {})
+            self.position.open = before.open  # other ranks may still be in the previous epoch

@@ -185,13 +185,15 @@ def test_the_report_counts_the_missing_rows_after_the_epoch(tmp_path: Path, dama
     assert any("3.parquet" in note for note in report.notes)
 
 
-def test_a_rank_that_finished_reads_the_new_files_before_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_rank_that_finished_reads_the_new_files_before_the_others(tmp_path: Path, counted: bool) -> None:
     for number in range(2):
         write_parquet(tmp_path / f"{number}.parquet", [10 * number + i for i in range(5)])
 
     def ranks(world: int) -> list[Any]:
-        p = cedar.read_parquet(f"{tmp_path}/*.parquet").batch(2, last="keep")
-        return [p.loader(rank=rank, world=world, executor="inline") for rank in range(world)]
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet")
+        p = (p if counted else p.filter(lambda i: i >= 0, "id")).batch(2, last="keep")
+        return [p.loader(rank=rank, world=world, executor="inline", deal="global") for rank in range(world)]
 
     got, states = taken(ranks(2), None, 1)
     write_parquet(tmp_path / "2.parquet", [20, 21])
