@@ -246,10 +246,12 @@ def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
     for p, options in (
         (source.batch(4), {"rank": 0, "world": 2}),  # counts are known
         (odd(), {}),  # one rank
-        (odd("keep"), {"rank": 0, "world": 2}),
     ):
         assert run(p.loader(agree=tmp_path, executor="inline", **options))[0]
     assert not list(tmp_path.iterdir())
+    assert run(odd("keep").loader(agree=tmp_path, executor="inline", rank=0, world=2))[0]
+    (position,) = tmp_path.iterdir()  # for the states of the other rank
+    assert position.name.endswith("at-0")
 
 
 # ---- processes that talk through torch.distributed, or a service -----------------------------------------------------

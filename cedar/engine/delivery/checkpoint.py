@@ -47,6 +47,7 @@ def saved_state(epochs: Epochs) -> dict[str, Any]:
         | ({} if identity.counts is None else {"counts": identity.counts})
         | ({"order": "any"} if identity.any_order else {})
         | saved_weights(epochs)
+        | epochs.elastic.positions(epochs)
         | ({"listings": identity.listings} if any(identity.listings) else {})
         | ({"snapshots": identity.snapshots} if identity.snapshots else {})
     )  # fmt: skip
@@ -69,7 +70,8 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
         files = {"sources": first["sources"], "files": first.get("files")} if finished else {}
         parts.identity.check(saved | files, site)
     chunk = partial(min_run_units, parts.job.binding)
-    chosen = choose(states, parts.job.rank.rank, parts.job.rank.world, chunk, parts.drifts, site)
+    derive = partial(epochs.elastic.state_of_rank, epochs, site=site)
+    chosen = choose(states, parts.job.rank.rank, parts.job.rank.world, chunk, derive, site)
     parts.stop()
     epochs.move_to(chosen)
     _check_missing_files(epochs, site)

@@ -4,17 +4,22 @@ A change works like a resume on another number of ranks, but without a stop. All
 their states if they have one. Rank 0 merges the states into one, and each rank continues with its part of it. A lost
 rank sends no state. It is assumed to have received every step up to the change. Its position is derived from the other
 ranks' states or, if ranks have lanes, found by running its part again up to that step.
+
+Ranks with lanes also publish their positions every few steps. A state contains the latest position of each rank, so the
+state of one rank restores all ranks.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
+from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, WorkerError
 from cedar.core.ranks import Rank
 from cedar.engine.compiler import min_run_units
 from cedar.engine.delivery.checkpoint import saved_state
@@ -22,7 +27,7 @@ from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.iteration import iterate
 from cedar.engine.delivery.options import check_slices
 from cedar.engine.delivery.parts import Parts
-from cedar.engine.delivery.state import merge, part_of, validated
+from cedar.engine.delivery.state import copied, for_rank, merge, part_of, validated
 from cedar.engine.key_values import KeyValueStore, key_value_store_at
 from cedar.engine.quarantine import Budgets
 from cedar.engine.rendezvous import Rendezvous, talk
@@ -31,6 +36,7 @@ from cedar.plan.graph import digest, topology
 
 State = dict[str, Any]
 _NO_MEETING = "0"
+_log = logging.getLogger("cedar")
 
 
 class Elastic:
@@ -45,6 +51,8 @@ class Elastic:
         self._root, self._seed = parts.job.binding.root, parts.options.seed
         self._changes = 0  # number of changes in which this rank participated
         self.meeting = ""  # name of the latest change's rendezvous
+        self._published: list[Any] = []  # this rank's latest two positions
+        self._positions: KeyValueStore | None = None  # where ranks with lanes publish their positions
 
     @cached_property
     def _name(self) -> str:
@@ -72,13 +80,73 @@ class Elastic:
     def publish_beginning(self, epochs: Epochs) -> None:
         """Publish this rank's position at an epoch's beginning, in case the rank is lost before the next change."""
         rank, position, site = epochs.parts.job.rank, epochs.position, epochs.parts.site
-        if rank.world == 1 or not self._must_publish(epochs):
-            return
-        words = self._words(rank.rank, rank.world, site)
-        if words is not None:
+        lanes = rank.world > 1 and epochs.job.sharing.lanes
+        must = rank.world > 1 and self._must_publish(epochs)
+        words = self._words(rank.rank, rank.world, site) if lanes or must else None
+        self._positions = words if lanes else None
+        self.publish_position(epochs)
+        if words is not None and must:
             said = {"epoch": position.epoch, "world": rank.world, "begun": position.begun}
             with talk(site):
                 words.set(self._key("begun", rank.rank), json.dumps(said))
+
+    def _run(self, epochs: Epochs) -> list[Any]:
+        """What two ranks have in common if their positions are of the same run."""
+        world, weights = epochs.job.rank.world, sorted(epochs.job.weights.items())
+        return [self.meeting, world, digest([epochs.parts.identity.sources, weights])]
+
+    def publish_position(self, epochs: Epochs) -> None:
+        """Publish this rank's position for the states of other ranks, which need the latest one before their step."""
+        if self._positions is None:
+            return
+        position, data = epochs.position, epochs.position.data
+        opened = {number: entry for number, entry in position.opened().items() if int(number) >= data}
+        self._published = [*self._published[-1:], [position.epoch, [position.step, data, opened]]]
+        rank = epochs.job.rank.rank
+        with suppress(WorkerError), talk(None):  # without it, a state restores this rank in another way
+            self._positions.set(self._key("at", rank), json.dumps([self._run(epochs), self._published]))
+
+    def positions(self, epochs: Epochs) -> State:
+        """Return the field of a state with the latest positions that other ranks published."""
+        found: State = {}
+        words, rank, position = self._positions, epochs.job.rank, epochs.position
+        run = [] if words is None else self._run(epochs)
+        for other in {*range(rank.world)} - {rank.rank} if words is not None else ():
+            text = None
+            with suppress(WorkerError), talk(None):
+                text = words.get(self._key("at", other))
+            theirs, places = (None, []) if text is None else json.loads(text)
+            for epoch, place in places if theirs == run else ():
+                if epoch == position.epoch and place[0] <= position.step:
+                    found[str(other)] = place
+        return {"ranks": found} if found else {}
+
+    def state_of_rank(self, epochs: Epochs, state: State, rank: int, site: Site | None) -> State:
+        """Return the state of another rank after the same number of steps as that of ``state``.
+
+        Raises:
+            ResumeError: the other rank's state cannot be derived from this one.
+        """
+        begun = state["begun"]
+        lanes = any(entry["lanes"] is not None for each in (state, begun) for entry in each["open"].values())
+        place = state.get("ranks", {}).get(str(rank))
+        sharing = epochs.job.sharing
+        plain = not begun["open"] and (not sharing.together or state["epoch"] == 0)
+        if state["rank"] == rank or state.get("order") == "any" or not lanes or not (place or plain):
+            return for_rank(state, rank, self._drifts, site)
+        if place:
+            step, data, opened = place
+            start = {"step": step, "data": data, "open": opened}
+        else:
+            start = begun | {"skipped": {}, "seen": 0}
+            _log.warning(
+                "the state has no position of rank %d, which runs its first %d step(s) again to find it; "
+                "loader(agree=) or torch.distributed avoids this",
+                rank, state["step"] - begun["step"],
+            )  # fmt: skip
+        start = state | start | {"rank": rank, "begun": {} if begun["open"] else begun}
+        mix = {"mix": state["mix"]} if "mix" in state else {}
+        return _run_again(epochs.parts, copied(start), state["step"] - start["step"], True, lambda: None) | mix
 
     def leave(self, epochs: Epochs, site: Site | None) -> None:
         """Publish this rank's last state for the ranks that continue."""
@@ -230,13 +298,16 @@ def _run_again(parts: Parts, state: State, steps: int, lanes: bool, keep_alive: 
     """
     options = replace(parts.options, observer=None, planner=None, plan=None, device=None)
     rank = Rank(state["rank"], state["world"], "arguments")
-    parts = Parts(parts.job.binding.root, options, rank, parts.site)
-    parts.job = replace(parts.job, shares=replace(parts.job.sharing, lanes=lanes, together=False))
+    weights = {number: now or written for number, (written, now) in state.get("mix", {}).items()}
+    weights = {number: each for number, each in weights.items() if None not in each}
+    parts = Parts(parts.job.binding.root, options, rank, parts.site, weights=weights)
+    shares = replace(parts.job.sharing, lanes=lanes, together=False)
+    parts.job = replace(parts.job, shares=shares, place=lambda _rank, _world: None)
     other = Epochs(parts, Elastic(parts))
     other.move_to(state)
     try:
         for _ in zip(range(steps), iterate(other), strict=False):
             keep_alive()
-        return saved_state(other)
+        return validated(saved_state(other), parts.site)
     finally:
         parts.close()

@@ -11,6 +11,7 @@ from typing import Any, cast
 from cedar.core import forks
 from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.engine.account import ROWS_PER_TIMING, OwnTime
+from cedar.engine.agree import BLOCK
 from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.parts import Parts, Run
@@ -105,9 +106,12 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
                 break
             if steps is not None and position.step >= steps:
                 return
+            if not position.step % BLOCK:
+                epochs.elastic.publish_position(epochs)
         if epochs.position is not position:  # ranks or weights changed, so drop batches that were computed ahead
             position = epochs.position
             position.started, position.resumed = True, False
+            epochs.elastic.publish_position(epochs)
             data.leave()
             cast("Generator[Any]", values).close()
             continue

@@ -9,7 +9,6 @@ from typing import Any, cast
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.epochs import Epochs
-from cedar.engine.epoch import DataEpoch
 from cedar.engine.runner import Runner
 from cedar.engine.streams.deal import first_untaken
 from cedar.engine.streams.lane_states import LaneState
@@ -59,8 +58,8 @@ def _draw_by(epochs: Epochs, number: str, weights: Sequence[Weight]) -> None:
         )
     position, job = epochs.position, epochs.job
     opened, data = position.opened(), position.data
-    entry = opened.get(str(data)) or DataEpoch(job, Runner("inline", 1), data, None).entry()
-    opened[str(data)] = _redrawn_entry(epochs, number, list(weights), entry)
+    if (entry := opened.get(str(data))) is not None:  # otherwise, no row was drawn, and all are by these weights
+        opened[str(data)] = _redrawn_entry(epochs, number, list(weights), entry)
     epochs.parts.change_job(weights=job.weights | {number: list(weights)})
     epochs.used = True
     epochs.position = replace(position, open=opened, live=None, begun={}, placed=True, resumed=True)

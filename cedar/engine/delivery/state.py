@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from cedar.core.errors import ResumeError, Site
 from cedar.core.stream import is_count
@@ -30,6 +30,8 @@ from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.lane_states import LaneState, merged, past_of, reassign_lanes
 from cedar.plan import graph
 from cedar.plan.graph import Node
+
+Derive: TypeAlias = Callable[[dict[str, Any], int], dict[str, Any]]  # returns a state for another rank
 
 VERSION = 3  # version of states that are not packed; in versions 1 and 2, the shuffle order depended on file numbers
 _SETTLED = "splits by folders"
@@ -285,11 +287,11 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
 
 
 def choose(
-    states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], drifts: bool, site: Site | None
+    states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], derive: Derive, site: Site | None
 ) -> dict[str, Any]:
     """Return the state of this rank among ``states``, or else this rank's part of the merged states of all ranks.
 
-    If only one state is given, the others are derived from it. With ``drifts``, that is possible only between epochs.
+    If only one state is given, the others are derived from it.
 
     Raises:
         ResumeError: these states are not sufficient.
@@ -307,7 +309,7 @@ def choose(
             return state
     before = states[0]["world"]
     if len(states) == 1 and before > 1:
-        states = [for_rank(states[0], each, drifts, site) for each in ([rank] if before == world else range(before))]
+        states = [derive(states[0], each) for each in ([rank] if before == world else range(before))]
         if before == world:
             return states[0]
     if before == world or len(states) != before:
@@ -320,7 +322,8 @@ def choose(
 
 
 def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) -> dict[str, Any]:
-    """Return the state of another rank after the same number of steps.
+    """Return the state of another rank after the same number of steps. With ``drifts``, that is possible only between
+    epochs.
 
     Raises:
         ResumeError: the other rank's state cannot be derived from this one.

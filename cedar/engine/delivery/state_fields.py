@@ -158,6 +158,11 @@ def _is_open(value: Any) -> bool:
     return _dict_of(_is_entry)(value) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
 
 
+def _is_place(value: Any) -> bool:
+    """Check ``[step, data epoch, its open entries]``, the position of another rank."""
+    return is_list(value, 3) and all(map(_is_number, value[:2])) and _is_open(value[2])
+
+
 def _is_marks(value: Any) -> bool:
     """Check ``[stamps, content hashes]``, lists with one string for each run of files."""
     return is_list(value, 2) and all(map(_list_of(_is_string), value)) and len(value[0]) == len(value[1])
@@ -176,6 +181,7 @@ _OPTIONAL: dict[str, tuple[Test, Any]] = {  # with default values
     "files": (_list_of(_optional(_is_marks)), []), "counts": (_optional(_is_string), None),
     "order": (lambda value: value == "any", "any"), "operators": (_list_of(_is_string), []),
     "listings": (_list_of(_optional(_is_string)), []), "mix": (_dict_of(_is_weights), {}),
+    "ranks": (_dict_of(_is_place), {}),
     "earlier": (_is_number, 0), "snapshots": (_list_of(_optional(_is_seed)), []),
 }  # fmt: skip
 

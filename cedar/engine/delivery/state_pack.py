@@ -1,8 +1,9 @@
 """Packed states: compress the parts of a large state that grow with the numbers of ranks and sources.
 
-``open`` and ``begun`` contain a number for each earlier rank and a position for each source of a mix; ``mix``, if
-present, contains weights. In a state of more than 4 KiB, ``packed`` replaces them: ``[length, text]``, where ``text``
-is their JSON, compressed with Zstandard and encoded as base64, and ``length`` is the size of the JSON in bytes.
+``open`` and ``begun`` contain a number for each earlier rank and a position for each source of a mix; ``mix`` and
+``ranks``, if present, contain weights and the positions of other ranks. In a state of more than 4 KiB, ``packed``
+replaces them: ``[length, text]``, where ``text`` is their JSON, compressed with Zstandard and encoded as base64, and
+``length`` is the size of the JSON in bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cedar.core.stream import is_list
 SMALL = 4096  # maximum characters of a state that is not packed
 PACKED = 4  # the version of states with ``packed``
 _NAMES = ("open", "begun")
-_MIXTURES = "mix"  # present only in states with mixtures
+_OPTIONAL = ("mix", "ranks")  # present only in states with mixtures, and with positions of other ranks
 _LEVEL = 19  # compression takes a few milliseconds for 100 KB, and the result is a quarter smaller than at level 3
 _MAX_BYTES = 16 << 20  # limit for damaged lengths; enough for 4,096 ranks whose number changed 200 times
 
@@ -36,7 +37,7 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
     """
     if "packed" in state or not all(name in state for name in _NAMES) or len(json.dumps(state)) <= SMALL:
         return state
-    names = [name for name in (*_NAMES, _MIXTURES) if name in state]
+    names = [name for name in (*_NAMES, *_OPTIONAL) if name in state]
     text = json.dumps({name: state[name] for name in names}, separators=(",", ":")).encode()
     if len(text) > _MAX_BYTES:
         return state
@@ -64,6 +65,10 @@ def unpacked(state: dict[str, Any]) -> dict[str, Any]:
         members = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
     except (ValueError, OSError, RecursionError) as error:  # arrow raises OSError for invalid frames
         raise ValueError("'packed' cannot be read") from error
-    if not isinstance(members, dict) or {*members} - {_MIXTURES} != {*_NAMES} or any(name in state for name in members):
+    if (
+        not isinstance(members, dict)
+        or {*members} - {*_OPTIONAL} != {*_NAMES}
+        or any(name in state for name in members)
+    ):
         raise ValueError("'packed' has invalid content")
     return {name: each for name, each in state.items() if name != "packed"} | members

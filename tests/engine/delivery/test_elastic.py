@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import cedar
+from cedar.engine.delivery.state_pack import unpacked
 from tests.how_much import LONG
 from tests.toy_pipelines import Source
 from tests.toy_runs import run, saved
@@ -300,3 +301,66 @@ def test_ranks_that_change_after_the_last_batch_go_on_with_the_next_epoch(balanc
         loader.reshard(0, 1)
         assert list(steps) == []
         assert (loader.epoch, len(list(loader))) == (1, 8)
+
+
+def one_pipeline(kind: str) -> cedar.Pipeline:
+    parts = [cedar.from_source(Made(100_000 * n, [24] * 60, True)).select("id", "x") for n in range(2)]
+    parts = [p.filter(lambda x: x != 3, "x").shuffle(seed=1, window=40) for p in parts]
+    mixed = cedar.mix([(parts[0], 0.7), (parts[1], 0.3)], stop="all") if kind == "mix" else parts[0]
+    return mixed.batch(4, last=None if kind == "together" else "keep")
+
+
+@pytest.mark.parametrize("kind", ["one source", "mix", "together"])
+@pytest.mark.parametrize("stop", [0, 3, 8, 9])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_state_of_one_rank_restores_all_ranks_with_lanes(
+    kind: str, stop: int, shared: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, p = 6, one_pipeline(kind)
+    if kind == "together" and not shared:
+        pytest.skip("ranks that end together communicate")
+
+    def ranks(place: str, count: int = world) -> list[cedar.Loader]:
+        options = {"agree": str(tmp_path / place)} if shared else {}
+        return [p.loader(rank=rank, world=count, executor="inline", **options) for rank in range(count)]
+
+    with ThreadPoolExecutor(world) as pool:
+
+        def take(loaders: list[Any], steps: int) -> list[Any]:
+            found = [[] for _ in loaders]
+            for _ in range(steps):
+                for rows, batch in zip(found, pool.map(next, loaders), strict=True):
+                    rows.append(batch["id"].tolist())
+            return found
+
+        first = ranks("first")
+        loops = [iter(loader) for loader in first]
+        taken = take(loops, stop)
+        state = saved(first[2])
+        rest = take(loops, 6)
+        if stop and shared:
+            places = unpacked(state)["ranks"]
+            assert sorted(places) == ["0", "1", "3", "4", "5"]
+            assert all(0 <= stop - place[0] <= 4 for place in places.values())
+        again = ranks("second")
+        for loader in again:
+            loader.load_state_dict(state)
+        assert ("runs its first" in caplog.text) == (stop > 0 and not shared)
+        second = [loader.state_dict() for loader in again]
+        assert [each["step"] for each in second] == [stop] * world
+        assert take([iter(loader) for loader in again], 6) == rest
+        fewer = ranks("third", 3)
+        for loader in fewer:
+            loader.load_state_dict(state)
+        if kind != "together":
+            got = [x for rows in taken for batch in rows for x in batch]
+            got += [x for loader in fewer for batch in loader for x in batch["id"].tolist()]
+            assert len(got) == len(set(got)) == len(wanted(kind))
+        for loader in [*first, *again, *fewer]:
+            loader.close()
+
+
+def wanted(kind: str) -> list[int]:
+    """The rows of ``one_pipeline``."""
+    both = [100_000 * n + i for n in range(2 if kind == "mix" else 1) for i in ids(60)]
+    return [i for i in both if i % 7 != 3]

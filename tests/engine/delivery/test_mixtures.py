@@ -220,3 +220,18 @@ def test_weights_change_after_the_number_of_ranks_where_counts_are_unknown(world
     more, states = counts(worlds[1], states, 2, [1, 3])
     rest, _ = counts(worlds[2], states, None, [3, 1])
     assert got + more + rest == Counter(x for x in [*range(40), *range(1000, 1040)] if x % 3)
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_weights_change_before_the_first_row(above: bool) -> None:
+    p = cedar.mix([(source(0).repeat(), 0.5), (source(1).repeat(), 0.5)])
+    p = (p.shuffle(seed=2, window=64) if above else p).batch(16)
+    loader = p.loader(steps=64, executor="inline")
+    loader.update_mix([1, 3])
+    state = saved(loader)
+    assert state["open"] == {}  # so another rank can load it, with files that changed since the last epoch
+    again = p.loader(steps=64, executor="inline")
+    again.load_state_dict(state)
+    batches = run(again)[0]
+    assert share(batches) == pytest.approx(0.75, abs=0.02)
+    assert batches == run(loader)[0]
