@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from cedar.cache.cached import KeptReader, Store, fingerprint
+from cedar.cache.cached import KeptReader, Store
+from cedar.cache.fingerprints import fingerprint, key_of
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError
 from cedar.core.stream import Stream
@@ -99,7 +100,7 @@ class Compiler:
         self._slices = slices
         self._alone = lane is not None or slices is not None
         self._share = share or Share()
-        self._mixing = mixing or Mixing()
+        self._mixing, self._lane = mixing or Mixing(), lane
         self._drawn = self._mixing.drawn if lane is None else lane.drawn
         self._programs = Programs(binding, physical)
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
@@ -247,18 +248,16 @@ class Compiler:
         return lambda unit: first + unit // units
 
     def _context(self, i: int) -> StreamContext:
-        node = self._node(i)
+        node, env = self._node(i), self.tasks.env
+        run = env.seed, env.epoch, self._lane, self._mixing
         return StreamContext(
-            seed=self.tasks.env.seed,
-            epoch=self.tasks.env.epoch,
-            index=self.binding.ordinal(node),
-            site=node.site,
+            seed=env.seed, epoch=env.epoch, index=self.binding.ordinal(node), site=node.site,
             submit=partial(self.tasks.submit, self.binding.ordinal(node)),
             row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
             types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # first known input
-            refills=self.physical.works[i].refills,
-            parts=self.binding.parts,
-        )
+            refills=self.physical.works[i].refills, parts=self.binding.parts,
+            stored_as=lambda: key_of(node.logical, self.binding.on_error, *run),
+        )  # fmt: skip
 
     # ---- windows -----------------------------------------------------------------------------------------------------
 

@@ -165,6 +165,8 @@ class StreamContext:
     ``ranks``, the number of ranks, which get one unit each per step, and ``assigned``, the unit at which steps begin.
     With ``parts``, output keys of ``pack`` list the keys of the packed rows. For ``mix``, ``weights`` replaces its own
     weights, ``drawn`` lists (first unit, weights) if they changed, and ``step`` maps a unit to the loader's step.
+    ``stored_as()`` returns a key of the operator and its input rows in this epoch, for results that are stored; None if
+    code or data cannot be identified.
     """
 
     seed: int
@@ -181,6 +183,7 @@ class StreamContext:
     weights: tuple[Any, ...] = ()
     drawn: Sequence[Any] = ()
     step: Callable[[int], int] = lambda unit: unit
+    stored_as: Callable[[], str | None] = lambda: None
 
     def hash_seed(self, operator_seed: int) -> int:
         return hash_ints(self.seed, self.epoch, operator_seed, 0x5EED)

@@ -2,7 +2,8 @@
 
 A first pass sums the weights of each run of 1,024 rows, and then draws the number of rows to take from each run. A
 second pass draws these rows. Memory use is one number per run; only weighted draws without replacement need one number
-per row. ``Pipeline.sample`` adds shuffles before and after the operator, for a random order.
+per row. The result of the first pass is stored, so that a resume does not read all rows again. ``Pipeline.sample``
+adds shuffles before and after the operator, for a random order.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +26,9 @@ from cedar.operators.base import Effects, Mixing, Ordering, RowUse, Schema, Stre
 from cedar.operators.buffers import ChunkFlow, OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
+from cedar.store.entry import Entry
+from cedar.store.keep import load, save, user_place
+from cedar.store.place import name_of
 
 RUN = 1024  # rows per run; it must never change, because it affects results
 _POSITION_INTERVAL = 64  # if the input's row count is unknown, the first pass stores the position of every 64th run
@@ -190,10 +195,45 @@ class DrawSurvey:
         if self._stream.operator.weights is None and self._stream.source.count is not None:
             self._rows = int(self._stream.source.count)
             self._sums = [float(min(RUN, self._rows - first)) for first in range(0, self._rows, RUN)]
+        elif self._ahead is None and self._load():
+            return True
         elif not self._read(wait):
             return False
         self._settle()
         return True
+
+    @cached_property
+    def _name(self) -> str | None:
+        """The name of the stored result of the pass; None if it is not stored."""
+        key = self._stream.context.stored_as()
+        return None if key is None else name_of("sample", [key, self._lap, RUN])
+
+    def _load(self) -> bool:
+        """Use the result of the pass that an earlier run stored, if there is one."""
+
+        def read(entry: Entry) -> tuple[Index, list[Position]]:
+            draws, noted = np.frombuffer(entry.body, dtype="<i8"), entry.about["noted"]
+            wanted = self._stream.operator.wanted(int(entry.about["rows"]))
+            if (draws < 0).any() or draws.sum() != wanted or not all(map(self._stream.source.fits_position, noted)):
+                raise ValueError("it is not the result of a first pass")
+            return draws.astype(np.int64), noted
+
+        known = None if self._name is None else load(user_place(), self._name, read)
+        if known is not None:
+            self._use(*known)
+        return self.ready
+
+    def _save(self) -> None:
+        def write(sink: Any) -> dict[str, Any]:
+            sink.write(self.draws.astype("<i8").tobytes())
+            return {"rows": self._rows, "noted": self._noted}
+
+        if self._name is not None:
+            save(user_place(), self._name, write)
+
+    def _use(self, draws: Index, noted: list[Position]) -> None:
+        self.draws, self._noted, self.ends = draws, noted, np.cumsum(draws)
+        self.ready = True
 
     def _read(self, wait: bool) -> bool:
         stream = self._stream
@@ -260,16 +300,17 @@ class DrawSurvey:
                 fix="draw fewer, or give replace=True",
             )
         if operator.replace:
-            self.draws = draw(n, sums, self.seed(-1))
+            draws = draw(n, sums, self.seed(-1))
         elif self._arrivals:
             first = np.argsort(np.concatenate(self._arrivals), kind="stable")[:n]
             ends = np.cumsum([len(race) for race in self._arrivals])
-            self.draws = np.bincount(np.searchsorted(ends, first, side="right"), minlength=len(sums))
+            draws = np.bincount(np.searchsorted(ends, first, side="right"), minlength=len(sums))
         else:
-            self.draws = without_replacement(n, sums.astype(np.int64), self.seed(-1))
+            draws = without_replacement(n, sums.astype(np.int64), self.seed(-1))
         self._arrivals = []
-        self.ends = np.cumsum(self.draws)
-        self.ready = True
+        self._use(draws, self._noted if self._stream.source.count is None else [])
+        if self._flow is not None:  # it read rows
+            self._save()
 
     def seed(self, run: int) -> int:
         """Return the seed for drawing rows of a run; run -1 means the seed for drawing the numbers of rows per run."""

@@ -3,18 +3,23 @@
 import math
 import random
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar import col
 from cedar.core.errors import CedarError, PipelineError, RowError
 from cedar.operators import sample
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
+from cedar.store import keep
 from tests.toy_stream import ListStream, check, context, drain
 
 SEEDS = st.integers(0, 10**6)
@@ -173,3 +178,61 @@ def test_counts_schema_and_arguments():
 
 def test_nothing_from_nothing():
     assert check(Sample(), [ListStream({"w": []})]) == []
+
+
+def drawn_rows(p: cedar.Pipeline, state: Any = None, **options: Any) -> tuple[list[int], Any, int]:
+    """Six batches, the state after three of them, and how many rows were read for them."""
+    loader = p.loader(executor="inline", **options)
+    if state is not None:
+        loader.load_state_dict(state)
+    got = []
+    for number, batch in enumerate(loader, 1):
+        got += batch["id"].tolist()
+        if number == 3:
+            saved = loader.state_dict()
+        if number == 6:
+            break
+    return got, saved, loader.report().rows_read
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("options", [{}, {"n": 3000, "replace": False}])
+def test_a_resume_does_not_read_the_first_pass_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: bool, options: Any
+) -> None:
+    monkeypatch.setattr(sample, "RUN", 256)
+    rows = 4096
+    table = pa.table({"id": range(rows), "w": [1.0 + i % 5 for i in range(rows)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=256)
+
+    def pipeline(weights: Any = "w") -> cedar.Pipeline:
+        p = cedar.read_parquet(str(tmp_path))
+        return (p if counted else p.filter(lambda i: i >= 0, "id")).sample(weights, **options).batch(64)
+
+    whole, state, read = drawn_rows(pipeline())
+    assert read == 2 * rows
+    rest, _, read = drawn_rows(pipeline(), state)
+    assert rest[:192] == whole[192:]
+    assert read == rows
+    for other, changes in ((pipeline(col("w") * 2), {}), (pipeline(), {"epoch": 1}), (pipeline(), {"seed": 1})):
+        assert drawn_rows(other, **changes)[2] == 2 * rows
+    pq.write_table(table.slice(1), tmp_path / "a.parquet", row_group_size=256)
+    assert drawn_rows(pipeline())[2] == 2 * (rows - 1)
+
+
+@pytest.mark.parametrize("body", [b"", b"\1" + b"\0" * 7, b"\xff" * 8, b"123"])
+def test_a_stored_pass_that_is_none_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    pq.write_table(pa.table({"id": range(640), "w": [1.0] * 640}), tmp_path / "a.parquet")
+    p = cedar.read_parquet(str(tmp_path / "*.parquet")).sample("w").batch(64)
+    monkeypatch.setattr(sample, "RUN", 256)
+    names: list[str] = []
+    monkeypatch.setattr(sample, "save", lambda _place, name, _write: names.append(name))
+    whole = drawn_rows(p)
+    assert whole[2] == 2 * 640
+
+    def write(sink: Any) -> dict[str, Any]:
+        sink.write(body)
+        return {"rows": 640, "noted": []}
+
+    assert keep.save(keep.user_place(), names[0], write)
+    assert drawn_rows(p) == whole
