@@ -110,8 +110,10 @@ class Elastic:
         """Return the field of a state with the latest positions that other ranks published."""
         found: State = {}
         words, rank, position = self._positions, epochs.job.rank, epochs.position
-        run = [] if words is None else self._run(epochs)
-        for other in {*range(rank.world)} - {rank.rank} if words is not None else ():
+        if words is None:
+            return {}
+        run = self._run(epochs)
+        for other in {*range(rank.world)} - {rank.rank}:
             text = None
             with suppress(WorkerError), talk(None):
                 text = words.get(self._key("at", other))

@@ -327,7 +327,7 @@ def test_the_state_of_one_rank_restores_all_ranks_with_lanes(
     with ThreadPoolExecutor(world) as pool:
 
         def take(loaders: list[Any], steps: int) -> list[Any]:
-            found = [[] for _ in loaders]
+            found: list[Any] = [[] for _ in loaders]
             for _ in range(steps):
                 for rows, batch in zip(found, pool.map(next, loaders), strict=True):
                     rows.append(batch["id"].tolist())
