@@ -135,6 +135,11 @@ class SplitTable(Sequence[Split]):
         return _total(self.bytes)
 
     @cached_property
+    def known_bytes_with_rows(self) -> int:
+        """Return the sum of all known sizes in bytes, without splits that may be empty."""
+        return _total(self.bytes[self.rows > 0])
+
+    @cached_property
     def max_rows(self) -> int:
         """Return the largest known row count of a split; 0 if none is known."""
         return max(0, int(self.rows.max())) if self._length else 0

@@ -193,7 +193,7 @@ class SplitStream(Stream):
         given = row_bytes_of(segment.source)
         if given:
             return float(given)
-        rows, size = segment.splits.known_rows, segment.splits[segment.splits.rows > 0].known_bytes
+        rows, size = segment.splits.known_rows, segment.splits.known_bytes_with_rows
         return size / rows if rows and size else _DEFAULT_ROW_BYTES
 
     @cached_property
