@@ -364,3 +364,21 @@ def wanted(kind: str) -> list[int]:
     """The rows of ``one_pipeline``."""
     both = [100_000 * n + i for n in range(2 if kind == "mix" else 1) for i in ids(60)]
     return [i for i in both if i % 7 != 3]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sources", [1, 8])
+def test_a_state_of_64_ranks_with_lanes_is_small(sources: int, tmp_path: Path) -> None:
+    parts = [cedar.from_source(Made(100_000 * n, [24] * 80, True)).select("id", "x") for n in range(sources)]
+    parts = [p.filter(lambda x: x != 3, "x").shuffle(seed=1, window=40) for p in parts]
+    p = cedar.mix([(each, 1 + n) for n, each in enumerate(parts)], stop="all").batch(1, last="keep")
+    loaders = [p.loader(rank=rank, world=64, agree=tmp_path, executor="inline") for rank in range(64)]
+    loops = [iter(loader) for loader in loaders]
+    for step in range(1, 10):
+        for loop in loops:
+            next(loop)
+        state = saved(loaders[5])
+        assert len(json.dumps(state)) <= 4096 + 40 * 64 * sources
+        places = unpacked(state)["ranks"].values()
+        assert len(places) == 63
+        assert all(step - 4 <= place[0] <= step for place in places)
