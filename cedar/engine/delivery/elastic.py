@@ -80,12 +80,11 @@ class Elastic:
     def publish_beginning(self, epochs: Epochs) -> None:
         """Publish this rank's position at an epoch's beginning, in case the rank is lost before the next change."""
         rank, position, site = epochs.parts.job.rank, epochs.position, epochs.parts.site
-        lanes = rank.world > 1 and epochs.job.sharing.lanes
-        must = rank.world > 1 and self._must_publish(epochs)
-        words = self._words(rank.rank, rank.world, site) if lanes or must else None
-        self._positions = words if lanes else None
+        self._positions = None  # where ranks communicate may have changed
         self.publish_position(epochs)
-        if words is not None and must:
+        must = rank.world > 1 and self._must_publish(epochs)
+        words = self._words(rank.rank, rank.world, site) if must else None
+        if words is not None:
             said = {"epoch": position.epoch, "world": rank.world, "begun": position.begun}
             with talk(site):
                 words.set(self._key("begun", rank.rank), json.dumps(said))
@@ -97,14 +96,17 @@ class Elastic:
 
     def publish_position(self, epochs: Epochs) -> None:
         """Publish this rank's position for the states of other ranks, which need the latest one before their step."""
+        rank = epochs.job.rank
+        if rank.world == 1 or not epochs.job.sharing.lanes:
+            return
+        self._positions = self._positions or self._words(rank.rank, rank.world, epochs.parts.site)
         if self._positions is None:
             return
         position, data = epochs.position, epochs.position.data
         opened = {number: entry for number, entry in position.opened().items() if int(number) >= data}
         self._published = [*self._published[-1:], [position.epoch, [position.step, data, opened]]]
-        rank = epochs.job.rank.rank
         with suppress(WorkerError), talk(None):  # without it, a state restores this rank in another way
-            self._positions.set(self._key("at", rank), json.dumps([self._run(epochs), self._published]))
+            self._positions.set(self._key("at", rank.rank), json.dumps([self._run(epochs), self._published]))
 
     def positions(self, epochs: Epochs) -> State:
         """Return the field of a state with the latest positions that other ranks published."""

@@ -366,6 +366,30 @@ def wanted(kind: str) -> list[int]:
     return [i for i in both if i % 7 != 3]
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_the_state_of_one_rank_after_a_change_of_ranks_restores_all(world: int, tmp_path: Path) -> None:
+    job = Job(one_pipeline("one source"), tmp_path, world)
+    for _ in range(3):
+        job.step()
+    job.change([*range(world)], 3)
+    for steps in range(1, 7):
+        job.step()
+        state = saved(job.loaders[0])
+        places = unpacked(state)["ranks"]
+        assert sorted(places) == ["1", "2"]
+        assert all(0 <= 3 + steps - place[0] <= 4 for place in places.values())
+    before = job.got.copy()
+    job.finish()
+    rest = Counter[int]()
+    for rank in range(3):
+        loader = job.make(rank, 3)
+        loader.load_state_dict(state)
+        rest.update(x for batch in run(loader)[0] for x in batch["id"])
+    assert rest == job.got - before
+    for loader in job.loaders:
+        loader.close()
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("sources", [1, 8])
 def test_a_state_of_64_ranks_with_lanes_is_small(sources: int, tmp_path: Path) -> None:
