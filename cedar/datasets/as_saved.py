@@ -65,6 +65,11 @@ class Saved:
     files: list[tuple[str, int | None]]
     columns: dict[str, list[int]]
 
+    @property
+    def misses_uncounted(self) -> bool:
+        """Whether files were missing whose rows are not counted, so that positions do not fit if they are back."""
+        return UNCOUNTED in self.columns["part"]
+
     @staticmethod
     def of(text: str) -> Saved:
         """Decode the output of ``listing_text``; raise ValueError if ``text`` is invalid."""
@@ -134,7 +139,8 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     other = source.share_known(replace(source))
     listing = Listing(source.listing.files, tuple(lost))
     table = SplitTable(**columns | {"streaming": columns["streaming"].astype(bool)})
-    uncounted = columns["part"] == UNCOUNTED
+    # Files that were removed, or came back, since the state was saved.
+    uncounted = (columns["part"] == UNCOUNTED) != (np.array(saved.columns["part"]) == UNCOUNTED)
     other.__dict__.update(
         listing=listing, splits=partial(_constant, table), digest=partial(_constant, saved.digest),
         marks=partial(_constant, marks), saved_row_bytes=(saved.row_bytes,),

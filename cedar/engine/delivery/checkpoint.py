@@ -113,9 +113,11 @@ def _read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | Non
     try:
         for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
             source = graph.source_of(node)
-            changed = own[number] != state["sources"][number] and listing is not None
-            if changed and isinstance(source, FileSource):
-                other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
+            if listing is None or not isinstance(source, FileSource):
+                continue
+            saved = Saved.of(listing)
+            if own[number] != state["sources"][number] or saved.misses_uncounted:
+                other, said = as_saved(source, saved, state["files"][number], counted)
                 made[id(node)] = replace(node, operator=Read(other))
                 epochs.file_changes += said
     except (SourceError, ValueError) as error:
@@ -142,7 +144,9 @@ def _check_missing_files(epochs: Epochs, site: Site | None) -> None:
     except ResumeError as error:
         epochs.read_current_files()
         error.site, error.done = site, "nothing was loaded"
-        error.fix = f"restore it, or give up the rest of the epoch: set_epoch({epochs.position.epoch + 1})"
+        error.fix = (
+            f"put it back as it was then, or give up the rest of the epoch: set_epoch({epochs.position.epoch + 1})"
+        )
         raise
     for source in gone:
         del source.__dict__["gone"]  # from now on, positions refer only to existing files

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cedar.core.cursor import Hashes, hash_array, hash_ints
 from cedar.core.errors import ResumeError
 from cedar.core.stream import At, Flow, Piece, Position, Stream
-from cedar.datasets.base import BaseSource, Split, file_ids, row_bytes_of
+from cedar.datasets.base import UNCOUNTED, BaseSource, Split, file_ids, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane, RowsByKey, assigned_by_key
 from cedar.engine.streams.split_flow import SplitFlow
@@ -291,7 +291,8 @@ class SplitStream(Stream):
         if at is not _START and any(segment.source.gone for segment in self.segments):
             for segment, split in map(self.entry, self.layout(lap).order[int(at[0]) :].tolist()):
                 if split.file in segment.source.gone:
-                    raise ResumeError(f"{segment.source.url(split.file)} is gone; its rows may have been delivered")
+                    why = "is gone" if split.part == UNCOUNTED else "is back since the state was saved"
+                    raise ResumeError(f"{segment.source.url(split.file)} {why}; its rows may have been delivered")
         return SplitFlow(self, int(at[0]), int(at[1]), lap)
 
 

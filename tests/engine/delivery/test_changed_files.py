@@ -206,3 +206,30 @@ def test_a_rank_that_finished_reads_the_new_files_before_the_others(tmp_path: Pa
     assert [state["epoch"] for state in after] == [0, 1]
     got += taken(ranks(1), after, None)[0]
     assert sorted(got) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_epoch_goes_on_twice_without_a_removed_file_whose_rows_are_not_counted(
+    tmp_path: Path, restored: bool
+) -> None:
+    files = {number: [10 * number + i for i in range(5)] for number in range(4)}
+    for number, ids in files.items():
+        write_parquet(tmp_path / f"{number}.parquet", ids)
+
+    def loaders() -> list[Any]:
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet").filter(lambda i: i >= 0, "id")
+        p = p.shuffle(seed=3, window=5).repeat(2).batch(5, last="keep")
+        return [p.loader(executor="inline")]
+
+    first, states = taken(loaders(), None, 2)
+    gone = first[0] // 10  # its rows have all come in the first pass
+    (tmp_path / f"{gone}.parquet").unlink()
+    second, states = taken(loaders(), states, 4)
+    if restored:
+        write_parquet(tmp_path / f"{gone}.parquet", files[gone])
+        with pytest.raises(cedar.ResumeError, match=rf"{gone}.parquet is back since .* rows may have been delivered"):
+            taken(loaders(), states, None)
+        return
+    rest, _ = taken(loaders(), states, None)
+    others = [i for number, ids in files.items() for i in ids if number != gone]
+    assert sorted(first + second + rest) == sorted([*files[gone], *others, *others])

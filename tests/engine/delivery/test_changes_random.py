@@ -22,7 +22,9 @@ from tests.toy_runs import run, saved
 CASES = cases(30)
 GROUP = max(5, CASES // 40)
 WORLD = 4
-REFUSED = re.compile(r"is gone; its rows may have been delivered")  # the only reason, and only for unknown counts
+REFUSED = re.compile(
+    r"is (gone|back since .*); its rows may have been delivered"
+)  # the only reason, and only for unknown counts
 
 
 class Input:
@@ -124,7 +126,7 @@ class Case:
         found = REFUSED.search(error.what)
         if found is None:
             raise error
-        self.refused[found.group()] += 1
+        self.refused[found.group(1)] += 1
 
     def change(self, world: int) -> list[cedar.Loader]:
         """Some of the four kinds of changes at once."""
