@@ -137,7 +137,7 @@ class Elastic:
         sharing = epochs.job.sharing
         plain = not begun["open"] and (not sharing.together or state["epoch"] == 0)
         if state["rank"] == rank or state.get("order") == "any" or not lanes or not (place or plain):
-            return for_rank(state, rank, self._drifts, site)
+            return for_rank(state, rank, epochs.parts.drifts, site)
         if place:
             step, data, opened = place
             start = {"step": step, "data": data, "open": opened}

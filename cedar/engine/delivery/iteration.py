@@ -88,12 +88,7 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
             entry = DataEpoch(job, run.runner, number, None).entry()
             entry |= {"left": {}, "since": position.earlier_steps + position.step}
             position.open[str(number)] = entry
-        data: DataEpoch | AheadEpoch
-        mover = parts.units.mover()
-        if mover is None:
-            data = DataEpoch(job, run.runner, number, entry, run.agreement)
-        else:
-            data = AheadEpoch(job, run.runner, number, entry, parts.units, mover, run.agreement)
+        data = _begin(parts, run, number, entry)
         # Limits on skipped rows may use the epoch's number of rows if it is delivered to its end.
         total = parts.units.total(data.begin() if steps is None else None)
         values = parts.units.values(data, run.runner, total) if isinstance(data, DataEpoch) else data.values(total)
@@ -135,6 +130,13 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
                 'use smaller batches, last="keep", or more splits than ranks',
             )
         position.data += 1
+
+
+def _begin(parts: Parts, run: Run, number: int, entry: Any) -> DataEpoch | AheadEpoch:
+    mover = parts.units.mover()
+    if mover is None:
+        return DataEpoch(parts.job, run.runner, number, entry, run.agreement)
+    return AheadEpoch(parts.job, run.runner, number, entry, parts.units, mover, run.agreement)
 
 
 def _ended(parts: Parts) -> CedarError:
