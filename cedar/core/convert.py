@@ -105,22 +105,25 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
 def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> dict[str, Any]:
     """Apply ``to_numpy`` to columns of equal length. Numeric columns, usually the majority, are converted together."""
     arrays: dict[str, Any] = dict(columns)
-    lists = _convert_lists_of_numbers(columns, numbers)
-    arrays.update(lists)
     gaps: dict[str, pa.Array] = {}
+    lists: dict[str, pa.Array] = {}
     for name, column in columns.items():
-        if isinstance(column, np.ndarray) or name in lists:
+        if isinstance(column, np.ndarray):
             continue
         dtype = NUMBERS.get(column.type.id) if isinstance(column, pa.Array) and len(column) else None
         if dtype is not None and not column.null_count:
             arrays[name] = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
         elif dtype is not None and dtype.kind == "f":
             gaps[name] = column
+        elif isinstance(column, pa.Array) and column.offset and len(column) and column.type.id == _LARGE_LIST:
+            lists[name] = column
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
             arrays[name] = _converter(array.type)(array, _ArrayOrigin(name, keys), _numpy_leaf, numbers)
     if gaps:
         arrays.update(zip(gaps, floats(list(gaps.values())), strict=True))
+    if lists:
+        arrays.update(_convert_lists_each(lists, keys, _numpy_leaf, numbers))
     return arrays
 
 
@@ -154,18 +157,19 @@ def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
 
     arrays = {n: c for n, c in columns.items() if isinstance(c, pa.Array) and c.type.id in NUMBERS}
     values, tensors = to_numpy_each(arrays, keys), dict(columns)
-    lists = _convert_lists_of_numbers(columns, from_dlpack)
-    tensors.update(lists)
+    lists: dict[str, pa.Array] = {}
     for name, column in columns.items():
-        if name in lists:
-            continue
         if name in values:
             tensors[name] = torch.from_numpy(values[name]) if values[name].flags.writeable else from_dlpack(column)
         elif isinstance(column, np.ndarray):
             tensors[name] = list(column) if column.dtype == object else _tensor(column, name)
+        elif isinstance(column, pa.Array) and column.offset and len(column) and column.type.id == _LARGE_LIST:
+            lists[name] = column
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
             tensors[name] = _converter(array.type)(array, _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
+    if lists:
+        tensors.update(_convert_lists_each(lists, keys, _torch_leaf, from_dlpack))
     return tensors
 
 
@@ -263,27 +267,25 @@ def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Cal
     return JaggedTensor(items, share(from_numbers(bounds) if start else offsets))
 
 
-def _convert_lists_of_numbers(columns: Mapping[str, Column], share: Callable[[Any], Any]) -> dict[str, JaggedTensor]:
-    """Convert the lists of numbers without nulls that begin within an array, all offsets at once.
+def _convert_lists_each(
+    lists: Mapping[str, pa.Array], keys: Keys | None, leaf: Leaf, share: Callable[[Any], Any]
+) -> dict[str, JaggedTensor]:
+    """Convert large lists that begin within an array, with the offsets of all of them at once.
 
     NumPy releases the GIL for each array. With other threads, getting it back takes longer than the subtraction.
     """
-    lists: dict[str, pa.Array] = {}
-    for name, column in columns.items():
-        of_numbers = isinstance(column, pa.Array) and column.type.id == _LARGE_LIST
-        of_numbers = of_numbers and column.type.value_type.id in NUMBERS
-        if of_numbers and column.offset and len(column) and not column.null_count:
-            lists[name] = column
-    if len(lists) < 2:
-        return {}
     rows = len(next(iter(lists.values()))) + 1
     offsets = [memoryview(each.buffers()[1])[8 * each.offset : 8 * (each.offset + rows)] for each in lists.values()]
-    bounds = np.frombuffer(b"".join(offsets), np.int64).reshape(-1, rows)
-    starts, stops, bounds = bounds[:, 0].tolist(), bounds[:, -1].tolist(), bounds - bounds[:, :1]
+    bounds = np.frombuffer(b"".join(offsets), np.int64).reshape(len(lists), -1)
+    starts, stops, bounds = bounds[:, :1].tolist(), bounds[:, -1:].tolist(), bounds - bounds[:, :1]
     made = {}
     for (name, column), start, stop, own in zip(lists.items(), starts, stops, bounds, strict=True):
-        values = column.values.slice(start, stop - start)
-        if not values.null_count:
+        values = None
+        if start and not column.null_count and column.type.value_type.id in NUMBERS:
+            values = column.values.slice(start[0], stop[0] - start[0])
+        if values is None or values.null_count:
+            made[name] = _convert_lists(column, _ArrayOrigin(name, keys), leaf, share)
+        else:
             made[name] = JaggedTensor(share(values), own if share is numbers else share(from_numbers(own)))
     return made
 
