@@ -21,7 +21,6 @@ from cedar.operators.base import Bound, Env, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.kernel import BlockKernel, block_kernel
 from cedar.operators.surveys import Surveyed
-from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, content, lower, policy_of
@@ -274,8 +273,7 @@ class Binding:
         if self.call_in_subprocess is not None:
             self.call_in_subprocess.enter(block)  # the call runs in another process
             return block
-        fn = getattr(node.operator, "fn", None)
-        return block if fn is None or isinstance(fn, Transform) else plain_copy(block)
+        return plain_copy(block) if node.operator.calls_functions else block
 
     def types(self, node: Node) -> dict[str, ColumnType]:
         """Return the column types of a node's output that are known from its sample."""

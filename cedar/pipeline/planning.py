@@ -31,6 +31,7 @@ from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
 from cedar.plan.splits import TolerantSplits
+from cedar.plan.steps.edit import tolerated
 from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.live import leave_unread
 from cedar.plan.steps.sweep import replay
@@ -115,7 +116,7 @@ def choose_plan(
                 site=user_site(),
                 fix="Plan.load(path, pipeline) fits a saved plan to a pipeline; p.optimize() makes one",
             )
-        if exact and not all(getattr(each.operator, "exact", True) for each in graph.walk(plan.root)):
+        if exact and tolerated(plan.root):
             raise PlanError(
                 "plan= gives results within a tolerance", site=user_site(), fix="give exact=False, or another plan"
             )

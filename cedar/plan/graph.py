@@ -95,7 +95,7 @@ class Node:
 
     @cached_property
     def lowered(self) -> dict[Hashable, Any]:
-        """The stages of a pipeline's plans, cached on the pipeline's last node for all of its runs."""
+        """The verified stages of a pipeline's plans, cached on the pipeline's last node for all of its runs."""
         return {}
 
     @property

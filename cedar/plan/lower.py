@@ -174,11 +174,11 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
         return ()
     if isinstance(operator, Scan):
         return operator.columns, tuple(ordinals.get(id(each.logical), -1) for each in operator.where)
-    return (operator.label(), getattr(operator, "exact", True))
+    return (operator.label(), node.link is None or node.link.exact)
 
 
 def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
-    """Return a key, so that ``lower`` returns equal stages for graphs with equal keys. Return None if
+    """Return a key, so that ``lower`` and ``verify`` return equal results for graphs with equal keys. Return None if
     the graph has inserted operators, omits operators, or assigns operators to executors.
 
     Args:
