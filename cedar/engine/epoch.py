@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from typing import Any, Literal, TypeAlias
 
 from cedar.cache.cached import Store
-from cedar.core.errors import PipelineError, ResumeError, Site
+from cedar.core.errors import ResumeError, Site
 from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
 from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
@@ -30,7 +30,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.rendezvous import talk
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream, Share
-from cedar.engine.streams.deal import EVERYTHING, remaining
+from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.lane_states import LaneState
 from cedar.engine.streams.lanes import NO_COMMON_END, Lane, Sharing
 from cedar.engine.streams.splits import SplitStream
@@ -127,17 +127,17 @@ class Job:
             written: a plan to audit; compiles the pipeline as written, whose rows the plan's are compared with.
             mixed: fields of ``Mixing`` after ``weights``; empty if no weights changed.
         """
-        compiler, share = self._compiled(runner, epoch, history, lane, dry, written, mixed)
+        compiler, share = self.compiled(runner, epoch, history, lane, dry, written, mixed)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
     def describe_order(self) -> str:
         """Describe, for reports, which rows are delivered as they finish."""
         lane = LaneState.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
-        compiler, share = self._compiled(Runner("inline", 1), 0, [], lane, dry=True)
+        compiler, share = self.compiled(Runner("inline", 1), 0, [], lane, dry=True)
         compiler.top(share)
         return describe_order(compiler.physical, compiler.ready)
 
-    def _compiled(
+    def compiled(
         self,
         runner: Runner,
         epoch: int,
@@ -162,25 +162,6 @@ class Job:
         )
         return self._compiler(runner, epoch, lane, dry, written, share, mixed), share
 
-    def remaining_of_mixtures(self, epoch: int, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
-        """Return what remains of the inputs of mixtures after rank ``r`` has received ``taken[r]`` units."""
-        before, mixed = entry["history"], _mixed(entry)
-        compiler, share = self._compiled(Runner("inline", 1), epoch, before, None, dry=True, mixed=mixed)
-        history = [*before, [share.world, share.chunk, taken]]
-        left = remaining(compiler.assigned.count, history, share.last, compiler.assigned.rows_of)
-        return compiler.remaining_of_mixtures(left)
-
-    def drawn_from(
-        self, epoch: int, number: str, drawn: dict[str, Any], taken: int, before: list[Any], weights: list[Any]
-    ) -> dict[str, Any]:
-        """Return ``drawn`` with a new entry: ``weights`` apply to a mixture after ``taken`` delivered units."""
-        compiler, _ = self._compiled(Runner("inline", 1), epoch, [], dry=True)
-        below, _, ((_, first),) = compiler.mixture_below([(0, taken)])
-        if below != number:
-            raise PipelineError("the weights of a mixture cannot change below another mixture")
-        known = [each for each in drawn.get(number, [[0, before]]) if each[0] < first]
-        return drawn | {number: [*known, [int(first), weights]]}
-
     def reads_beyond(self) -> str:
         """Describe the rows that both this rank and other ranks read; "" if there are few."""
         if self.rank.world == 1 or self.split_batches or self.sharing.why:
@@ -199,6 +180,11 @@ class Job:
         """Whether ranks may end an epoch at different steps, because an operator has ``local=True``."""
         operators = [node.operator for node in self.binding.nodes]
         return any(isinstance(each, StreamOperator) and each.local for each in operators)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether an input of a mixture has weight zero, so that rows of it may remain when a lane ends."""
+        return any(0 in weights for weights in self.weights.values())
 
     @cached_property
     def endless(self) -> bool:
@@ -271,7 +257,7 @@ class DataEpoch:
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
         self._past: list[Any] = entry.get("past") or []
-        self._mixed = _mixed(entry) if len(entry) > 3 else ()
+        self._mixed = mixed_of(entry) if len(entry) > 3 else ()
         self._ends: dict[int, Position | None] = {}  # end positions of exhausted lanes, by index in ``_lanes``
         left = entry.get("before")
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
@@ -363,7 +349,7 @@ class DataEpoch:
         for number in range(lanes):
             assert self._lanes is not None
             lane = LaneState(*self._lanes[number])
-            self._lanes[number] = lane.finished(self._ends.get(number, lane.position))
+            self._lanes[number] = lane.finished(self._ends.get(number, lane.position), self._job.leaves_out)
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         """Yield each piece together with its epoch and the index of its lane."""
@@ -390,10 +376,12 @@ class DataEpoch:
         """Yield units of endless lanes in turn, always from the lane that has delivered the fewest units."""
         flows = [self._drain(lane.lane(self._past), lane.position) for lane in lanes]
         rest: list[Piece | None] = [None] * len(lanes)
-        taken = [(lane.taken, number) for number, lane in enumerate(lanes)]
-        while True:
+        taken = [(lane.taken, number) for number, lane in enumerate(lanes) if not lane.ended]
+        while taken:
             units, number = heapq.heappop(taken)
-            piece = rest[number] or next(flows[number])
+            piece = rest[number] or next(flows[number], None)
+            if piece is None:  # the endless inputs of its mixture were removed
+                continue
             rest[number] = piece.slice(1, piece.units) if piece.units > 1 else None
             yield (self, number), piece.slice(0, 1)
             heapq.heappush(taken, (units + 1, number))
@@ -518,7 +506,7 @@ class DataEpoch:
         self._lanes[lane] = LaneState(*self._lanes[lane]).after(_position_after(piece, unit), piece.keeps)
 
 
-def _mixed(entry: dict[str, Any]) -> Mixed:
+def mixed_of(entry: dict[str, Any]) -> Mixed:
     """Return a state entry's fields for mixtures with changed weights; empty if no weights changed."""
     return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, hash_array
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, ResumeError, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
@@ -348,10 +349,13 @@ class MixStream(Stream):
         self.operator = operator
         self.context = context
         key, weights = context.hash_seed(operator.seed), context.weights or operator.weights
-        drawn = [(int(first), tuple(each)) for first, each in context.drawn] or [(0, weights)]
-        self.draws = [(first, Draw(key, each, context.step)) for first, each in drawn]  # (first position, draw)
+        drawn = context.drawn or [(0, weights)]
+        # (first position, draw)
+        self.draws = [(int(first), Draw(key, tuple(each), context.step)) for first, each, *_ in drawn]
         self.draw = self.draws[-1][1]
+        self._origin = next(iter(drawn[0][2:]), None)  # positions in the inputs; None for an exhausted input
         self._schedule: Schedule | None = None
+        self.rest: list[Position | None] | None = None  # if a flow ended before all inputs: what remains, like _origin
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -361,12 +365,19 @@ class MixStream(Stream):
     def _scheduled(self) -> Schedule | None:
         if self._schedule is None:
             counts = [c for c in (stream.count for stream in self.inputs) if c is not None]
-            if len(counts) == len(self.inputs):
+            if len(counts) == len(self.inputs) and self._origin is None:
                 self._schedule = Schedule(self.draw, counts, self.operator.stop)
         return self._schedule
 
     def start(self) -> At:
-        return [0, 0, [[stream.start(), 0] for stream in self.inputs], [0] * len(self.inputs)]
+        starts: list[Any] = [[stream.start(), 0] for stream in self.inputs]
+        if self._origin is None:
+            return [0, 0, starts, [0] * len(starts)]
+        places = [place or start for place, start in itertools.zip_longest(self._origin, starts)]
+        at = [0, 0, places, [int(not place) for place in self._origin]]
+        if not self.fits(at):
+            raise ResumeError("the position in the state does not exist in this pipeline", done="nothing was read")
+        return at
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         schedule = self._scheduled()
@@ -400,7 +411,7 @@ class MixStream(Stream):
 
 class MixFlow(Flow):
     def __init__(self, stream: MixStream, at: At, lap: int) -> None:
-        self._draws = stream.draws
+        self._stream, self._draws = stream, stream.draws
         self._stop = stream.operator.stop
         self._done, self._start, positions, gone = at
         self._gone = [bool(g) for g in gone]
@@ -446,6 +457,9 @@ class MixFlow(Flow):
                 self._end_input(short)
             elif not self._fill(short, wait and not served):
                 return self._emit(served) if served else PENDING
+        if self._stop == "all" or not any(self._gone):
+            places = zip(self._buffers, self._gone, strict=True)
+            self._stream.rest = [None if over else buffer.position for buffer, over in places]
         return None
 
     def _fill_ready(self) -> None:

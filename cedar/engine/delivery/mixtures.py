@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
+from cedar.core.stream import Piece, Position
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.epoch import Job, Mixed, mixed_of
+from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner
-from cedar.engine.streams.deal import first_untaken
-from cedar.engine.streams.lane_states import LaneState
-from cedar.operators.mix import Mix, Weight
+from cedar.engine.streams.deal import EVERYTHING, first_untaken, remaining
+from cedar.engine.streams.lane_states import END, LaneState
+from cedar.engine.streams.lanes import Lane, Past
+from cedar.operators.mix import Mix, MixStream, Weight
+
+_INLINE = Runner("inline", 1)
 
 
 def mixtures(binding: Binding) -> dict[str, Mix]:
@@ -59,44 +66,128 @@ def _draw_by(epochs: Epochs, number: str, weights: Sequence[Weight]) -> None:
     position, job = epochs.position, epochs.job
     opened, data = position.opened(), position.data
     if (entry := opened.get(str(data))) is not None:  # otherwise, no row was drawn, and all are by these weights
-        opened[str(data)] = _redrawn_entry(epochs, number, list(weights), entry)
+        opened[str(data)] = _redrawn_entry(epochs, number, list(weights), data, entry)
     epochs.parts.change_job(weights=job.weights | {number: list(weights)})
     epochs.used = True
     epochs.position = replace(position, open=opened, live=None, begun={}, placed=True, resumed=True)
 
 
-def _redrawn_entry(epochs: Epochs, number: str, weights: list[Weight], entry: dict[str, Any]) -> dict[str, Any]:
+def _redrawn_entry(
+    epochs: Epochs, number: str, weights: list[Weight], data: int, entry: dict[str, Any]
+) -> dict[str, Any]:
     """Return the state entry of a data epoch, changed so that the rest of it is drawn with these weights."""
     job, position = epochs.job, epochs.position
-    alone = job.rank.world == 1 or job.split_batches
-    before = job.weights.get(number) or list(mixtures(job.binding)[number].weights)
-    steps = position.step - position.begun["step"]
-
-    def draw(drawn: dict[str, Any], history: Sequence[Any], taken: int, turns: int) -> dict[str, Any]:
-        if turns > 1 and taken < steps:  # this rank read other units first, so other ranks may have taken more
-            _refuse_turns()
-        return job.drawn_from(position.data, number, drawn, first_untaken(history, taken, turns), before, weights)
-
+    before = list(job.weights.get(number) or mixtures(job.binding)[number].weights)
+    change = _Change(job, data, number, before, weights)
+    if (left := entry.get("before")) is not None:
+        left = left | {"entry": _redrawn_entry(epochs, number, weights, left["epoch"], left["entry"])}
+        entry = entry | {"before": left}
     if entry["lanes"] is not None:
-        lanes = [LaneState(*each) for each in entry["lanes"]]
-        drawn = [
-            lane if lane.ended else lane._replace(drawn=draw(lane.drawn, lane.history, lane.taken, lane.turns))
-            for lane in lanes
-        ]
-        return entry | {"lanes": [list(lane) for lane in drawn]}
-    deal = entry["deal"]
+        steps = position.step - position.begun["step"] if data == position.data else None
+        lanes = [change.lane(LaneState(*lane), entry.get("past") or [], steps) for lane in entry["lanes"]]
+        return entry | {"lanes": [list(lane) for lane in chain(*lanes)]}
+    deal, alone = entry["deal"], job.rank.world == 1 or job.split_batches
     taken = 0 if deal is None else deal[0][0] + deal[1]
-    if job.streams(Runner("inline", 1), position.data, [], dry=True)[1].count is None:
-        turns = 1 if alone else job.rank.world
-        return entry | {"drawn": draw(entry.get("drawn", {}), entry["history"], taken, turns)}
+    if job.streams(_INLINE, data, [], dry=True)[1].count is None:
+        return change.uncounted(entry, taken, 1 if alone else job.rank.world)
     if epochs.parts.drifts and not alone:
         raise PipelineError(
             "update_mix(): the position of the other ranks cannot be derived from this rank's steps",
             fix='use batch(last="drop") or last=None with steps=',
         )
-    left = job.remaining_of_mixtures(position.data, entry, [taken] * (1 if alone else job.rank.world))
+    left = change.left(entry, [taken] * (1 if alone else job.rank.world))
     since = position.earlier_steps + position.step
     return {"history": [], "deal": None, "lanes": None, "left": left, "since": since}
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Changes the weights of mixture ``number`` in data epoch ``data``."""
+
+    job: Job
+    data: int
+    number: str
+    before: list[Weight]
+    weights: list[Weight]
+
+    @property
+    def returns(self) -> bool:
+        """Whether an input comes back, of which rows may remain where the other inputs are exhausted."""
+        return any(new and not old for new, old in zip(self.weights, self.before, strict=True))
+
+    def lane(self, lane: LaneState, past: Past, steps: int | None) -> list[LaneState]:
+        """Return the lanes that remain of a lane; ``steps``: how many this rank took, None for an earlier epoch."""
+        if lane.position == END or lane.cut or (lane.paused and not (self.returns and steps is not None)):
+            return [lane]
+        if lane.turns > 1 and not lane.paused and (steps is None or lane.taken < steps):
+            _refuse_turns()  # this rank read other units first, so other ranks may have taken more
+        end, whole = first_untaken(lane.history, lane.taken, lane.turns)
+        if lane.paused and lane.turns > 1:
+            end = EVERYTHING  # only all of its ranks know how many units it had
+        if not self.returns:
+            return [lane._replace(drawn=self.drawn(lane.drawn, end, self.weights))]
+        rest = self.rest(lane.lane(past), [], (), lane.position, end)
+        if rest is None:
+            return [lane]
+        earlier = [] if whole else [lane._replace(drawn=self.drawn(lane.drawn, end, [0.0] * len(self.before)))]
+        fresh = lane._replace(history=(), position=None, keeps=None, drawn={self.number: [[0, self.weights, rest]]})
+        return [*earlier, fresh]
+
+    def uncounted(self, entry: dict[str, Any], taken: int, turns: int) -> dict[str, Any]:
+        """Return the entry of an epoch without lanes whose counts are unknown."""
+        end, whole = first_untaken(entry["history"], taken, turns)
+        drawn = entry.get("drawn", {})
+        if not self.returns:
+            return entry | {"drawn": self.drawn(drawn, end, self.weights)}
+        if not whole:
+            _refuse_turns()
+        rest = self.rest(None, entry["history"], mixed_of(entry), entry["deal"], end)
+        if rest is None:
+            return entry
+        return entry | {"history": [], "deal": None, "drawn": drawn | {self.number: [[0, self.weights, rest]]}}
+
+    def left(self, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
+        """Return what remains of the inputs, if counts are known, after rank ``r`` has received ``taken[r]`` units."""
+        job, before = self.job, entry["history"]
+        compiler, share = job.compiled(_INLINE, self.data, before, None, dry=True, mixed=mixed_of(entry))
+        history = [*before, [share.world, share.chunk, taken]]
+        left = remaining(compiler.assigned.count, history, share.last, compiler.assigned.rows_of)
+        return compiler.remaining_of_mixtures(left)
+
+    def drawn(self, drawn: dict[str, Any], end: int, weights: list[Weight]) -> dict[str, Any]:
+        """Return ``drawn`` with a new entry: the weights apply after ``end`` delivered units."""
+        compiler, _ = self.job.compiled(_INLINE, self.data, [], dry=True)
+        below, _, ((_, first),) = compiler.mixture_below([(0, end)])
+        if below != self.number:
+            raise PipelineError("the weights of a mixture cannot change below another mixture")
+        turns = drawn.get(self.number, [[0, self.before]])
+        known = [each for each in turns if each[0] < first]
+        new = [int(first), weights]
+        return drawn | {self.number: [*known, new] if known else [[*new, *turns[0][2:]]]}
+
+    def rest(
+        self, lane: Lane | None, history: list[Any], mixed: Mixed, position: Position | None, end: int
+    ) -> list[Any] | None:
+        """Return the position in each input after ``end`` delivered units, or at the end of the mixture if that is
+        earlier; None if nothing remains. See ``MixStream``.
+        """
+        nothing: list[Weight] = [0.0] * len(self.before)
+        if lane is not None:
+            lane = lane._replace(drawn=self.drawn(lane.drawn, end, nothing))
+        else:
+            left, since, drawn = mixed or ({}, 0, {})
+            mixed = (left, since, self.drawn(drawn, end, nothing))
+        job = replace(self.job, metrics=Metrics())
+        compiler, share = job.compiled(_INLINE, self.data, history, lane, dry=True, mixed=mixed)
+        top, assigned = compiler.top(share)
+        _, stream, _ = compiler.mixture_below([(0, 0)])
+        flow = top.open(position or [assigned.start(), 0])
+        try:
+            while isinstance(flow.pull(True), Piece):
+                pass
+        finally:
+            flow.close()
+        return cast("MixStream", getattr(stream, "source", stream)).rest
 
 
 def _refuse_turns() -> None:

@@ -93,9 +93,19 @@ def _is_weights(value: Any) -> bool:
 
 
 def _is_drawn(value: Any) -> bool:
-    """Check a dict from mixture number to a list of ``[unit from which weights apply, weights]``."""
-    turn = lambda each: is_list(each, 2) and _is_number(each[0]) and _is_number_list(each[1])  # noqa: E731
-    return _dict_of(lambda turns: _list_of(turn)(turns) and bool(turns) and turns[0][0] == 0)(value)
+    """Check a dict from mixture number to a list of ``[unit from which weights apply, weights]``. The first may also
+    have the positions in the inputs at which the mixture begins, with None for exhausted inputs.
+    """
+
+    def is_turns(turns: Any) -> bool:
+        first, *others = turns if _list_of(lambda _: True)(turns) and turns else [None]
+        begins = is_list(first, 3) and _list_of(_optional(_is_position))(first[2])
+        plain = [first[:2] if begins else first, *others]
+        if not all(is_list(each, 2) and _is_number(each[0]) and _is_number_list(each[1]) for each in plain):
+            return False
+        return bool(first[0] == 0)
+
+    return _dict_of(is_turns)(value)
 
 
 def _is_lane(value: Any) -> bool:
@@ -111,7 +121,8 @@ def _is_lane(value: Any) -> bool:
         and _optional(_is_number)(stop)
         and _list_of(_is_turn)(history)
         and (position is None or position == END or _is_deal(position))
-        and _optional(_is_number)(keeps)
+        and (keeps == END if isinstance(keeps, str) else _optional(_is_number)(keeps))
+        and (keeps != END or position != END)
     )
 
 

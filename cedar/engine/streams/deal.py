@@ -133,18 +133,19 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
     return left
 
 
-def first_untaken(history: Sequence[Any], taken: int, turns: int) -> int:
-    """Return the unit from which on no rank has received any, where the number of units is unknown.
+def first_untaken(history: Sequence[Any], taken: int, turns: int) -> tuple[int, bool]:
+    """Return the unit from which on no rank has received any, and whether ranks have received all units before it;
+    the number of units is unknown.
 
     Args:
         taken: how many units each of ``turns`` ranks has received since they were last assigned.
 
     Examples:
         >>> first_untaken([[2, 1, [3, 1]]], 2, 1)  # two ranks received units 0, 2, 4 and 1; then one rank 3 and 5
-        6
+        (6, True)
     """
     left = remaining(None, [*history, [turns, 1, [taken] * turns]], None, lambda _: None)
-    return int(left[-1][0])
+    return int(left[-1][0]), len(left) == 1
 
 
 def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf) -> int:

@@ -25,7 +25,7 @@ class LaneState(NamedTuple):
         depth: how many times the epoch's splits had been assigned before the lane was created.
         position: position after the last delivered unit; None at the lane's beginning, ``END`` after its end.
         keeps: number of started splits, rounded up to the end of a window; None if unknown. For a finished lane that
-            several ranks share, the number of units that this rank delivered.
+            several ranks share, the number of units that this rank delivered. ``END`` for a paused lane.
     """
 
     number: int
@@ -36,7 +36,7 @@ class LaneState(NamedTuple):
     turns: int = 1
     history: Sequence[Any] = ()
     position: Any = None
-    keeps: int | None = 0
+    keeps: int | str | None = 0
     drawn: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     @staticmethod
@@ -46,12 +46,27 @@ class LaneState(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        return bool(self.position == END)
+        return bool(self.position == END) or self.paused
+
+    @property
+    def paused(self) -> bool:
+        """Whether the lane has ended without the rows of removed inputs, which may still come back."""
+        return self.keeps == END
+
+    @property
+    def cut(self) -> bool:
+        """Whether another lane has the rows that remain at this lane's end."""
+        return any(not any(turns[-1][1]) for turns in self.drawn.values())
+
+    @property
+    def origin(self) -> str:
+        """The positions in the inputs of a mixture at which the lane begins; empty at the beginning of its splits."""
+        return repr([turns[0][2:] for turns in self.drawn.values() if turns[0][2:]])
 
     @property
     def taken(self) -> int:
-        """How many units of the lane this rank has delivered; 0 if it has finished the lane."""
-        return 0 if self.ended else _taken(self.position)
+        """How many units of the lane this rank has delivered; 0 if they are unknown because it has finished."""
+        return 0 if self.position == END else _taken(self.position)
 
     @property
     def shared(self) -> bool:
@@ -67,9 +82,13 @@ class LaneState(NamedTuple):
         """Return the lane, as saved in a state, after a delivered unit."""
         return list(self._replace(position=position, keeps=keeps))
 
-    def finished(self, position: Position | None) -> list[Any]:
+    def finished(self, position: Position | None, pauses: bool = False) -> list[Any]:
         """Return the lane, as saved in a state, after its end; ``position`` is the one after its last unit."""
-        return list(self if self.ended else self._replace(position=END, keeps=_taken(position)))
+        if self.ended:
+            return list(self)
+        if pauses and not self.cut:
+            return list(self._replace(position=position, keeps=END))
+        return list(self._replace(position=END, keeps=_taken(position)))
 
 
 def _taken(position: Position | None) -> int:
@@ -97,7 +116,7 @@ def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
     """
     groups: dict[tuple[Any, ...], list[LaneState]] = {}
     for lane in (LaneState(*each) for each in lanes):
-        groups.setdefault(lane[:4] if lane.turns > 1 else (lane[:4], len(groups)), []).append(lane)
+        groups.setdefault((*lane[:4], lane.origin) if lane.turns > 1 else (len(groups),), []).append(lane)
     joined: list[LaneState] = []
     for group in groups.values():
         complete = group[0].turns > 1 and sorted(each.turn for each in group) == [*range(group[0].turns)]
@@ -107,14 +126,15 @@ def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
 
 def _joined(group: list[LaneState]) -> LaneState:
     """Return what remains of a lane that several ranks shared, as one lane."""
-    first = group[0]
-    if all(each.ended for each in group):
-        return first._replace(turn=0, turns=1, history=())
     by_turn = sorted(group, key=lambda each: each.turn)
-    taken = [each.keeps if each.ended else _taken(each.position) for each in by_turn]
-    begun = [None if each.position is None else each.position[0] for each in group if not each.ended]
+    if ended := [each for each in group if each.position == END and all(each.ended for each in group)]:
+        return ended[0]._replace(turn=0, turns=1, history=())
+    rest = [each for each in group if not each.ended] or group
+    taken = [int(each.keeps or 0) if each.position == END else each.taken for each in by_turn]
+    begun = [None if each.position is None else each.position[0] for each in rest]
     place = None if None in begun else min(begun, key=lambda at: int(at[2]))  # type: ignore[index]
-    return _reassigned(first._replace(turn=0, turns=1), [first.turns, 1, taken], place)
+    first = rest[0]._replace(turn=0, turns=1)
+    return _reassigned(first, [len(group), 1, taken], place)
 
 
 def _reassigned(lane: LaneState, turn: list[Any], place: Sequence[Any] | None) -> LaneState:
@@ -139,16 +159,24 @@ def reassign_lanes(
     known = [LaneState(*lane) for lane in lanes]
     unfinished = [lane for lane in known if not lane.ended]
     mains = sorted((lane for lane in known if lane.stop is None), key=lambda lane: lane.number)
-    kept = [DONE if lane.ended else 0 if lane.position is None else lane.keeps for lane in mains]
+    kept = [_kept(lane) for lane in mains]
     alike = bool(mains) and all((lane.of, lane.depth) == (mains[0].of, mains[0].depth) for lane in mains)
     whole = alike and [lane.number for lane in mains] == [*range(mains[0].of)]
     if not whole or None in kept or any(lane.shared for lane in mains):
-        return _assign_evenly(unfinished, rank, world), list(past)
+        paused = [list(lane) for lane in known if lane.paused]
+        return [*_assign_evenly(unfinished, rank, world), *paused[rank::world]], list(past)
     _, of, depth, *_ = mains[0]
     before = [*past[:depth], *([[of, kept]] if any(kept) else [])]
     parts = [lane for lane in unfinished if lane.stop is not None]
-    parts += [lane._replace(stop=lane.keeps) for lane, k in zip(mains, kept, strict=True) if k and k > 0]
+    parts += [lane._replace(stop=k) for lane, k in zip(mains, kept, strict=True) if k and k > 0]
     return [*_assign_evenly(parts, rank, world), list(LaneState(rank, world, len(before)))], before
+
+
+def _kept(lane: LaneState) -> int | None:
+    """Return how many splits a lane of all its splits has started; None if its rest must stay one lane."""
+    if lane.paused or lane.drawn:
+        return None
+    return DONE if lane.ended else 0 if lane.position is None else lane.keeps  # type: ignore[return-value]
 
 
 def _assign_evenly(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:

@@ -105,7 +105,8 @@ class Lane(NamedTuple):
         stop: number of splits after which the lane ends, since the others were redistributed; None for all of them.
         turn, turns: if several ranks deliver the lane's units in turn: this rank's turn, and the number of these ranks.
         history: units that ranks received before the lane was assigned to other ranks; see ``deal``.
-        drawn: by mixture number, pairs of a unit number and the weights that apply from that unit on.
+        drawn: by mixture number, lists of a unit number and the weights that apply from that unit on. The first of
+            them may also have the positions in the inputs at which the mixture begins; see ``MixStream``.
     """
 
     number: int

@@ -200,8 +200,8 @@ class Case:
             batches, state = run(loader, steps)
             self.got.update(row for batch in batches for row in batch["id"])
             self.states.append(state)
-        # Without these inputs, a rank or lane may have no more rows, which ends its epoch.
-        if not self.counted or any(state["epoch"] for state in self.states):
+        # Without these inputs, a rank may have no more rows, which ends its epoch.
+        if any(state["epoch"] for state in self.states):
             self.given_up |= {number for number, weight in enumerate(self.now) if not weight}
 
     def check(self) -> None:

@@ -235,3 +235,27 @@ def test_weights_change_before_the_first_row(above: bool) -> None:
     batches = run(again)[0]
     assert share(batches) == pytest.approx(0.75, abs=0.02)
     assert batches == run(loader)[0]
+
+
+@pytest.mark.parametrize("worlds", [(2, 1), (1, 1)])
+def test_a_removed_input_comes_back_where_the_other_input_is_exhausted(worlds: tuple[int, int]) -> None:
+    parts = {name: (source(v, 3000).filter(lambda x: x >= 0, "x"), 0.5) for name, v in (("a", 0), ("b", 5))}
+    p = cedar.mix(parts, stop="all").batch(60, last="keep")
+    got: list[int] = []
+    loaders = [p.loader(rank=rank, world=worlds[0], executor="inline") for rank in range(worlds[0])]
+    for loader in loaders:
+        got += ids_of(run(loader, 2)[0])
+    loader = p.loader(executor="inline")
+    loader.load_state_dict([saved(each) for each in loaders])
+    loader.update_mix(remove=["a"])
+    most = 3000 if worlds[0] == 1 else 2500  # of the second input's rows: all, or all of a lane and some of the other
+    for batch in loader:
+        got += batch["x"].tolist()
+        if sum(x >= 5000 for x in got) >= most > 0:
+            loader.update_mix({"a": 0.5})
+            most = 0
+    assert Counter(got) == Counter([*range(3000), *range(5000, 8000)])
+
+
+def ids_of(batches: list[Any]) -> list[int]:
+    return [x for batch in batches for x in batch["x"]]
