@@ -24,7 +24,7 @@ from benchmarks.harness import Figure, at_least, interleaved, ratios, reported, 
 from cedar.operators import audio
 from cedar.operators.audio.clips import run_rows
 from cedar.operators.audio.log_mel import mel_filters
-from cedar.operators.chains import Link
+from cedar.operators.transform import Link
 
 RATE, TO, LENGTH, N_FFT, HOP, MELS = 48_000, 16_000, 8 * 16_000, 400, 160, 80
 

@@ -36,7 +36,7 @@ _LIVE, _COMMUTE, _EDIT, _FIELDS = (f"{_STEPS}.{name}" for name in ("live", "comm
 _ORDERING = "cedar.optimizer.ordering"
 _SCANNING = "cedar.tasks.scanning"
 _SCAN, _LOWER, _TRUTH = "cedar.plan.scan", "cedar.plan.lower", "cedar.datasets.truth"
-_SHUFFLE, _MERGING = "cedar.operators.shuffle", "cedar.operators.merging"
+_SHUFFLE, _BASE = "cedar.operators.shuffle", "cedar.operators.base"
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(*each)
@@ -146,8 +146,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "return None if first is None or second is None else first or second"),
         # ---- the same twice
         ("all of a kind are equal", _SINGLE, "_equal", "one.merge_key() == other.merge_key()", "True"),
-        ("all functions are equal", _MERGING, "_key", "return id(value)", "return 0"),
-        ("all expressions are equal", _MERGING, "_key", 'return value.meta.serialize(format="binary")', "return 0"),
+        ("all functions are equal", _BASE, "_key", "return id(value)", "return 0"),
+        ("all expressions are equal", _BASE, "_key", 'return value.meta.serialize(format="binary")', "return 0"),
         ("a guard dropped: random operators", _SINGLE, "Share.check", "if graph.effects.random:", "if False:"),
         ("the wrong one of two", _SINGLE, "Share.apply", "return other", "return graph.inputs[0]"),
         # ---- caches

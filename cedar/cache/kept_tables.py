@@ -14,7 +14,7 @@ from functools import cache
 import pyarrow as pa
 
 from cedar.core.errors import WorkerError
-from cedar.operators.stored import StoredTable
+from cedar.operators.surveys import StoredTable
 from cedar.store.arrow import table_body, table_of
 from cedar.store.folder import Folder
 from cedar.store.keep import load, save, user_place

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import Column, copied
 from cedar.core.groups.column import own_each
-from cedar.operators.arguments import read_only
+from cedar.operators.calls import read_only
 from cedar.store.eviction import EntryInfo, PassTimes, leaving
 
 

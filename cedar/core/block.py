@@ -145,6 +145,13 @@ class Block:
         dead = {int(renumbered[slot]): why for slot, why in self.dead.items()}
         return Block(columns, self.keys.take(np.flatnonzero(remains)), dead)
 
+    def expand(self, columns: dict[str, Column], counts: Index) -> Block:
+        """Return a block of ``columns`` with ``counts[i]`` slots for live row i, and one slot for each skipped row."""
+        slots = np.ones(self.slots, dtype=np.int64)
+        slots[self.live_slots()] = counts
+        starts = np.cumsum(slots) - slots
+        return Block(columns, self.keys.expand(slots), {int(starts[slot]): why for slot, why in self.dead.items()})
+
     def kill(self, failed: Mapping[int, Skipped]) -> Block:
         """Return the block without the live rows in ``failed``, whose slots become dead."""
         if not failed:

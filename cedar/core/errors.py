@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -425,3 +425,11 @@ def missing_column(
         site=site,
         fix=f"did you mean {ordered[0]!r}?" if ordered else "check the source's columns with p.schema",
     )
+
+
+def require_columns(names: Iterable[str], known: Iterable[str] | None, label: str, site: Site | None = None) -> None:
+    """Raise PipelineError if a name is not among the ``known`` columns; None if they are not known."""
+    there = None if known is None else list(known)
+    for name in names:
+        if there is not None and name not in there:
+            raise missing_column(name, there, label, site)

@@ -37,9 +37,7 @@ from cedar.datasets.truth import (
     Opaque,
     Path,
 )
-from cedar.operators.elementwise import columns_of
-from cedar.operators.expression_kinds import Json, kind_of
-from cedar.operators.expression_nodes import expression, literal_value, tree
+from cedar.operators.expression_nodes import Json, columns_of, expression, kind_of, literal_value, tree
 from cedar.operators.expression_steps import never_fails
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics, SkippedFile
 from cedar.engine.quarantine import Budgets
 from cedar.executors.recovery.deaths import Death
-from cedar.operators.calls import left_behind
+from cedar.operators.concurrent_calls import left_behind
 from cedar.plan.graph import source_of
 
 ROWS_PER_TIMING = 61  # if single rows are delivered, time one row in this many, since timing costs as much as a row

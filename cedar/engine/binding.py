@@ -17,9 +17,8 @@ from cedar.datasets.base import Read, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.dedup import has_dedup, wide_sample
 from cedar.executors.isolated import IsolatedCalls
-from cedar.operators.base import Bound, Env, RowOperator, StreamOperator
-from cedar.operators.dedup_kernels import for_groups
-from cedar.operators.kernel import BlockKernel, block_kernel
+from cedar.operators.base import BlockKernel, Bound, Env, RowOperator, StreamOperator, block_kernel
+from cedar.operators.dedup import for_groups
 from cedar.operators.surveys import Surveyed
 from cedar.plan import graph
 from cedar.plan.graph import Node

@@ -37,8 +37,8 @@ from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
 from cedar.engine.watcher import Watcher
-from cedar.operators.base import StreamOperator
-from cedar.operators.kernel import Env, Instances
+from cedar.operators.base import Env, StreamOperator
+from cedar.operators.instances import Instances
 from cedar.plan.data import Plan
 from cedar.plan.graph import digest, topology
 from cedar.plan.steps.edit import as_tolerated, tolerated

@@ -31,10 +31,9 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.executors.recovery import Patience
-from cedar.operators.base import Operator, Resizable, RowOperator, Schema, StreamOperator
+from cedar.operators.base import BlockKernel, Operator, Resizable, RowOperator, Schema, StreamOperator
 from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import ByExpressions, Conditional, Select, SeparateResults
-from cedar.operators.kernel import BlockKernel
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node

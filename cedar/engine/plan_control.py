@@ -37,7 +37,7 @@ from cedar.engine.task_context import is_remote
 from cedar.engine.warming import WorkerWarmup
 from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
 from cedar.executors.recovery import Patience
-from cedar.operators import background_kernels as kernels
+from cedar.operators import native as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan

@@ -24,7 +24,7 @@ from cedar.engine.task_context import Tasks
 from cedar.engine.watcher import TimeUp, Watcher
 from cedar.operators.base import Env, RowOperator
 from cedar.operators.expressions import ByExpressions
-from cedar.operators.kernel import Instances
+from cedar.operators.instances import Instances
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile

@@ -9,8 +9,7 @@ from typing import Any
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType
 from cedar.engine.binding import Binding
-from cedar.operators.base import Env, Operator
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.base import BlockKernel, Env, Operator
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Link, Physical
 from cedar.plan.scan import Scan, narrowed

@@ -15,7 +15,7 @@ from cedar.core.numeric import keep_in_this_thread
 from cedar.core.packages import loaded
 from cedar.core.quota import cores
 from cedar.executors.base import TaskExecutor, task_executor
-from cedar.operators.constructing import constructing
+from cedar.operators.instances import constructing
 
 _SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
 

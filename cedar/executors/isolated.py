@@ -20,10 +20,9 @@ from cedar.executors.processes import warm
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, TaskWork, WorkersDied
 from cedar.executors.recovery.trial import Survived, run_trial, tried
 from cedar.executors.recovery.waiting import Waiting
-from cedar.operators.base import Env
+from cedar.operators.base import BlockKernel, Env, FunctionKernel
 from cedar.operators.calls import Call
-from cedar.operators.in_flight import Outcome
-from cedar.operators.kernel import BlockKernel, FunctionKernel
+from cedar.operators.concurrent_calls import Outcome
 from cedar.operators.marks import Marks, each_key
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code

@@ -14,8 +14,7 @@ from cedar.core.errors import PipelineError
 from cedar.datasets.to_arrow import arrow_batch
 from cedar.lake.formats import Format
 from cedar.lake.parts import split_by
-from cedar.operators.base import Env
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.base import BlockKernel, Env
 
 
 @dataclass(frozen=True)

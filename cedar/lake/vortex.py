@@ -28,7 +28,7 @@ from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, conc
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.sums import SUFFIX, Sums, block_range
-from cedar.operators.elementwise import columns_of
+from cedar.operators.expression_nodes import columns_of
 from cedar.operators.expression_steps import never_fails
 
 if TYPE_CHECKING:

@@ -13,17 +13,16 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Column, Index
-from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
+from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
-from cedar.operators.arguments import row_arguments
 from cedar.operators.base import Effects, Env, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.bucket import arrow_lengths, has_length
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
-from cedar.operators.calls import Call, fn_name, makes_instances
-from cedar.operators.checks import check_fn
-from cedar.operators.elementwise import format_expr
+from cedar.operators.calls import Call
+from cedar.operators.expression_nodes import format_expr
 from cedar.operators.failures import ErrorContext
+from cedar.operators.functions import check_fn, fn_name, makes_instances
 from cedar.operators.weights import Weights, checked_weights, live_weights, require_weights, weight_columns
 
 
@@ -101,9 +100,7 @@ class Balance(StreamOperator):
         return () if isinstance(self.by, str) else (self.by,)
 
     def schema(self, *inputs: Schema) -> Schema:
-        for name in self.columns or ():
-            if inputs[0] is not None and name not in inputs[0]:
-                raise missing_column(name, list(inputs[0]), "balance(by)")
+        require_columns(self.columns or (), inputs[0], "balance(by)")
         return inputs[0]
 
     def batched(self, *inputs: bool) -> bool:
@@ -311,7 +308,7 @@ def _has_size(column: Column) -> bool:
 
 def _costs_by_call(block: Block, fn: Callable[..., Any], site: Site | None) -> Weights:
     blame = ErrorContext(0, "balance(by)", site, None)
-    results, failures = Call(fn, blame).run(Env(), row_arguments(block, (), blame), len(block))
+    results, failures = Call(fn, blame).on_rows(block, Env(), ())
     if failures:
         first = min(failures)
         raise blame.error(failures[first], block.live_keys().ref(first))

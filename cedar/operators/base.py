@@ -6,19 +6,140 @@ in any worker. A *stream operator* needs order or state across blocks and runs i
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from cedar.core.block import Block
+from cedar.core.buffers import BatchPlace
 from cedar.core.columns import ColumnType
 from cedar.core.cursor import hash_ints, no_keys
 from cedar.core.errors import Site
+from cedar.core.limits import DEFAULT, Limits
+from cedar.core.numeric import NumericEnvironment
 from cedar.core.skip import Skip
 from cedar.core.stream import Stream
-from cedar.operators.kernel import Env as Env  # noqa: PLC0414 - part of the interface
-from cedar.operators.kernel import Kernel as Kernel  # noqa: PLC0414 - part of the interface
+from cedar.operators.instances import Instances
+from cedar.operators.marks import Marks
+
+
+@dataclass(frozen=True)
+class Env:
+    """The information about the run that a kernel receives. Results must not depend on workers or block size."""
+
+    seed: int = 0
+    epoch: int = 0
+    instances: Instances = field(default_factory=Instances)
+    sampling: bool = False  # True during type inference, which ignores failing rows silently
+    watch: Literal["", "detail", "whole", "audit"] = ""  # how the task measures ("whole": all rows) or audits operators
+    marks: Marks | None = None  # records the task's current operator and row, in case its process crashes
+    call_in_subprocess: Callable[..., Any] | None = None  # runs calls on sample rows that may crash (see Call.run)
+    numeric: NumericEnvironment | None = None  # for user functions; None if the pipeline has none
+    limits: Limits = DEFAULT  # memory limits of a task
+    place: BatchPlace | None = None  # the memory in the batch for the task's rows, to which kernels may write directly
+    unsteady: dict[int, str] | None = None  # collects warnings of nondeterministic operators on samples; None: off
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle for another process; fields that are equal for all tasks are pickled and unpickled only once."""
+        common = _packed(self.seed, self.epoch, self.sampling, self.numeric, self.limits)
+        return _unpickled_env, (common, self.watch, self.marks)  # other fields stay in this process
+
+    def draw_seed(self, operator_seed: int) -> int:
+        """Return the 64-bit seed of a random operator's draws, to be combined with each row's key."""
+        return hash_ints(self.seed, self.epoch, operator_seed)
+
+
+@lru_cache(maxsize=16)
+def _packed(*common: Any) -> bytes:
+    return pickle.dumps(common)
+
+
+@lru_cache(maxsize=16)
+def _unpacked(common: bytes) -> Any:
+    return pickle.loads(common)  # noqa: S301 - pickled by the parent process
+
+
+def _unpickled_env(common: bytes, watch: Any, marks: Marks | None) -> Env:
+    seed, epoch, sampling, numeric, limits = _unpacked(common)
+    return Env(seed, epoch, Instances(), sampling, watch, marks, None, numeric, limits)
+
+
+class Kernel(Protocol):
+    """A function that applies an operator to one block. It can be pickled, and keeps no state between calls."""
+
+    def __call__(self, block: Block, env: Env, /) -> Block: ...
+
+
+class BlockKernel(ABC):
+    """Everything that cedar asks of a kernel. The defaults hold for a kernel that is only a function of a block."""
+
+    encodes: ClassVar[bool] = False  # encodes batches to bytes, an expensive step
+
+    @abstractmethod
+    def __call__(self, block: Block, env: Env, /) -> Block:
+        """Apply the operator to a block."""
+
+    @property
+    def row_wise(self) -> bool:
+        """Whether splitting a block does not change results."""
+        return False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether a library does the work in its own threads."""
+        return False
+
+    @property
+    def inexact(self) -> bool:
+        """Whether results may differ from those of running the fused ``parts`` of the step separately."""
+        return False
+
+    @property
+    def samples_parts(self) -> bool:
+        """Whether its fused parts are measured on a few rows, and it runs on all; otherwise only the parts run."""
+        return False
+
+    @property
+    def row_bytes(self) -> int:
+        """The number of bytes per row that it can write directly into the batch's memory; 0 if it cannot."""
+        return 0
+
+    @property
+    def timeout(self) -> float | None:
+        """The time limit of one call of the user's function, in seconds; None if there is none."""
+        return None
+
+    def fuse(self, above: BlockKernel) -> BlockKernel | None:
+        """Return a kernel that does the work of this one and of the next; None if they cannot be fused."""
+        return None
+
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
+        """Return each live row's random choices by name; [] if nothing is random."""
+        return []
+
+
+@dataclass(frozen=True)
+class FunctionKernel(BlockKernel):
+    """A kernel that is only a function, such as that of a user's operator; it may have a method ``describe``."""
+
+    function: Kernel
+
+    def __call__(self, block: Block, env: Env, /) -> Block:
+        return self.function(block, env)
+
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
+        describe = getattr(self.function, "describe", None)
+        return [] if describe is None else describe(block, env)
+
+
+def block_kernel(kernel: Kernel) -> BlockKernel:
+    """Return a kernel that has everything that cedar asks of one."""
+    return kernel if isinstance(kernel, BlockKernel) else FunctionKernel(kernel)
+
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the column names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
@@ -285,3 +406,38 @@ class StreamOperator(Operator):
     def batched(self, *inputs: bool) -> bool:
         """Return whether the output consists of batches, given whether each input does."""
         return bool(inputs and inputs[0])
+
+
+class Mergeable:
+    """A row operator whose fields determine its results; equal ones with the same input are computed only once."""
+
+    def merge_key(self) -> Hashable:
+        """Return a key, which is equal for operators that compute the same."""
+        return by_content(self)
+
+    def computes(self) -> Hashable | None:
+        """Return a key that identifies the computation regardless of the names of output columns; None if unknown."""
+        return None
+
+
+def by_content(operator: Any, but: Container[str] = ()) -> Hashable:
+    """Return a key of a dataclass: expressions compare by content, functions by identity, constants by type and value.
+
+    Args:
+        but: the names of fields to leave out of the key.
+    """
+    return type(operator), tuple(
+        _key(getattr(operator, f.name)) for f in dataclasses.fields(operator) if f.name not in but
+    )
+
+
+def _key(value: Any) -> Hashable:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value))
+    if hasattr(value, "meta") and hasattr(value.meta, "serialize"):
+        return value.meta.serialize(format="binary")  # type: ignore[no-any-return]
+    if isinstance(value, tuple):
+        return tuple(map(_key, value))
+    if isinstance(value, str | int | float | bool | None):
+        return type(value), repr(value)
+    return id(value)

@@ -18,8 +18,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.core.groups.column import concat_each
 from cedar.core.sizes import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
-from cedar.operators.base import Effects, Env, Ordering, Resizable, Schema, StreamContext, StreamOperator
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.base import BlockKernel, Effects, Env, Ordering, Resizable, Schema, StreamContext, StreamOperator
 
 Last = Literal["drop", "keep", "pad"] | None
 Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows of a batch; None means all

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
-from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
+from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
@@ -90,8 +90,7 @@ class BucketByLength(StreamOperator, MakesBatches):
 
     def schema(self, *inputs: Schema) -> Schema:
         if inputs[0] is not None:
-            if self.column not in inputs[0]:
-                raise missing_column(self.column, list(inputs[0]), "bucket_by_length")
+            require_columns([self.column], inputs[0], "bucket_by_length")
             _check_type(self.column, inputs[0][self.column], None)
         return inputs[0]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from cedar.core.errors import Site, missing_column
+from cedar.core.errors import Site, require_columns
 from cedar.core.stream import PENDING, Flow, Pending, Piece, Position, Pulled, Rows, concat_rows
 
 T = TypeVar("T")
@@ -173,7 +173,5 @@ def keep_columns(rows: Rows, names: Iterable[str], label: str, site: Site | None
     """
     names = list(names)
     for block in rows.blocks:
-        for name in names:
-            if name not in block.columns:
-                raise missing_column(name, list(block.columns), label, site)
+        require_columns(names, block.columns, label, site)
     return replace(rows, blocks=tuple(b.only_columns({n: b.columns[n] for n in names}) for b in rows.blocks))

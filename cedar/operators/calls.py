@@ -7,34 +7,103 @@ whose instances are callable is constructed once per worker. Any other class (``
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
-import queue
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.block import Block
+import numpy as np
+
+from cedar.core.block import Block, python_values
+from cedar.core.columns import UNKNOWN, Column, blank
 from cedar.core.cursor import Hashes
-from cedar.core.errors import PipelineError, raised, warn_user
+from cedar.core.errors import VALUE, PipelineError, RowError, missing_column, raised, warn_user
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.request_owner import CancellableArguments, request_owner
-from cedar.operators import unsteady
-from cedar.operators.arguments import key_hashes
-from cedar.operators.base import Bound, Env
-from cedar.operators.constructing import constructed
+from cedar.operators import determinism
+from cedar.operators.base import BlockKernel, Bound, Env, Mergeable, RowOperator
+from cedar.operators.concurrent_calls import AsyncRows, Outcome, TimedCalls, as_items, new_runner
 from cedar.operators.draws import seeded
 from cedar.operators.failures import ErrorContext, Failure, error_text
-from cedar.operators.in_flight import AsyncRows, Outcome, as_items, new_runner, timeout_error
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.functions import check_columns, check_fn, check_policy, fn_name, is_async, makes_instances
+from cedar.operators.instances import constructed
 
 if TYPE_CHECKING:
     import asyncio
+
+
+def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Iterable[Any]]:
+    """Return one iterable of values per column, for calls per row; without column names, one iterable of row dicts."""
+    values = [_values(pick(block, name, blame), name, blame) for name in columns or block.columns]
+    if columns:
+        return list(values)
+    names = list(block.columns)
+    return [_dicts(names, values) if names else ({} for _ in range(len(block)))]
+
+
+def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Any]:
+    """Return a batch's arrays, one per name in ``columns``; without names, a dict of all columns or the batch value."""
+    if VALUE in block.columns and not columns:
+        return [block.columns[VALUE][0]]
+    arrays = numpy_columns(block, columns or tuple(block.columns), blame)
+    return [arrays[name] for name in columns] if columns else [arrays]
+
+
+def numpy_columns(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> dict[str, Any]:
+    """Return columns as ndarrays (read-only views of the block's memory), JaggedTensors or dicts of them."""
+    from cedar.core.convert import to_numpy
+
+    keys = block.live_keys() if block.aligned else None
+    try:
+        return {name: read_only(to_numpy(pick(block, name, blame), name, keys)) for name in columns}
+    except RowError as error:
+        error.site = error.site or blame.site
+        raise
+
+
+def pick(block: Block, name: str, blame: ErrorContext) -> Column:
+    """Return the column of a block with this name.
+
+    Raises:
+        PipelineError: the block has no column of that name; the message lists its columns.
+    """
+    try:
+        return blank(UNKNOWN, 0) if block.is_nothing else block.columns[name]
+    except KeyError:
+        raise missing_column(name, list(block.columns), blame.label, blame.site) from None
+
+
+def key_hashes(block: Block, env: Env, draw: int) -> Hashes:
+    """Return the hash of each live row's key, which seeds that row's random draws."""
+    return block.live_keys().hash(env.draw_seed(draw))
+
+
+def read_only(array: Any) -> Any:
+    """Return a read-only view of an array, because a block may be shared or processed again after a retry."""
+    if isinstance(array, np.ndarray) and array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
+    try:
+        values = python_values(column)
+    except (ValueError, OverflowError) as error:  # nanoseconds or years beyond 9999 do not fit Python's datetime
+        raise PipelineError(
+            f"{blame.label}: column {name!r} of {column.type} holds values without a Python type: {error}",
+            site=blame.site,
+            fix='cast the column first, e.g. .dt.cast_time_unit("us")',
+        ) from error
+    return read_only(values)  # type: ignore[no-any-return]
+
+
+def _dicts(names: list[str], values: list[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return map(dict, map(zip, repeat(names), zip(*values, strict=True)))  # these iterators all run in C
 
 
 @dataclass(frozen=True)
@@ -84,27 +153,34 @@ class Call:
         if env.call_in_subprocess is not None:
             outcome: Outcome = env.call_in_subprocess(self, env, columns, n, hashes)
         else:
-            before = unsteady.generator_states()
+            before = determinism.generator_states()
             outcome = self._run(env, columns, n, hashes, keep)
-            if unsteady.generator_states() != before:
-                outcome = unsteady.GeneratorChanged(outcome[0]), outcome[1]
+            if determinism.generator_states() != before:
+                outcome = determinism.GeneratorChanged(outcome[0]), outcome[1]
         if first:
-            self._check_determinism(env, isinstance(outcome[0], unsteady.GeneratorChanged), columns, hashes)
+            self._check_determinism(env, isinstance(outcome[0], determinism.GeneratorChanged), columns, hashes)
         return outcome
+
+    def on_rows(
+        self, block: Block, env: Env, columns: tuple[str, ...], keep: Callable[[int, Any], Any] | None = None
+    ) -> Outcome:
+        """Call the function once per live row of a block, on the values of ``columns``; see ``run``."""
+        hashes = key_hashes(block, env, self.draw) if self.random else None
+        return self.run(env, row_arguments(block, columns, self.blame), len(block), hashes, keep)
 
     def _check_determinism(self, env: Env, drew: bool, columns: list[list[Any]], hashes: Hashes | None) -> None:
         """Call the function again if it drew from a global random generator; warn if the results differ."""
         assert env.unsteady is not None
         env.unsteady[self.blame.index] = ""
-        few, seeds = [column[: unsteady.ROWS] for column in columns], None
+        few, seeds = [column[: determinism.ROWS] for column in columns], None
         if not drew or is_async(self.fn):
             return
         if hashes is not None:
-            seeds = hashes[: unsteady.ROWS]
-        with unsteady.preserve_generators():
+            seeds = hashes[: determinism.ROWS]
+        with determinism.preserve_generators():
             again, _ = replace(self, twice=True).run(env, few, len(few[0]), seeds)
         if any(again):
-            env.unsteady[self.blame.index] = text = unsteady.TEXT.format(self.blame.label)
+            env.unsteady[self.blame.index] = text = determinism.TEXT.format(self.blame.label)
             warn_user(text, self.blame.site)
 
     def _run(
@@ -122,14 +198,16 @@ class Call:
                 rows = AsyncRows(self.blame, keyed, seed, self.timeout, self.items, self.blame.stops(env))
                 return borrowed.run_async(rows, arguments, n)
             marks = env.marks
-            patient = self.timeout is not None and not (marks is not None and marks.watched)
-            with _TimedCalls(self, borrowed, env.numeric) if patient else nullcontext(self.callable(borrowed)) as fn:
+            limit = self.timeout if marks is not None and marks.watched else None  # another process ends long calls
+            timed: AbstractContextManager[Callable[..., Any]] = nullcontext(self.callable(borrowed))
+            if self.timeout is not None and limit is None:
+                timed = TimedCalls(self, borrowed, self.timeout, env.numeric)
+            with timed as fn:
                 if keyed is not None:
-                    fn, arguments = seeded(fn, seed, fresh=patient), [keyed, *arguments]
+                    fn, arguments = seeded(fn, seed, fresh=isinstance(timed, TimedCalls)), [keyed, *arguments]
                 if marks is None:
                     return self._each(fn, arguments, n, self.blame.stops(env), keep)
                 with marks.calls():
-                    limit = None if patient else self.timeout
                     return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env), keep)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
@@ -142,9 +220,9 @@ class Call:
         keys, seed = key_hashes(block, env, self.draw).tolist(), env.draw_seed(self.draw)
         return [{"rng": f"keyed_generator({key:#x}, {seed:#x})"} for key in keys]
 
-    def callable(self, borrowed: _Callee) -> Callable[..., Any]:
-        fn = functools.partial(_call_and_collect, borrowed.fn) if self.items else borrowed.fn
-        return functools.partial(unsteady.calls_differ, fn) if self.twice else fn
+    def callable(self, borrowed: Callee) -> Callable[..., Any]:
+        fn = partial(_call_and_collect, borrowed.fn) if self.items else borrowed.fn
+        return partial(determinism.calls_differ, fn) if self.twice else fn
 
     def _each(
         self,
@@ -178,14 +256,15 @@ class Call:
                     return results, failures
                 results.append(None)
 
-    def _borrow(self, env: Env) -> AbstractContextManager[_Callee]:
+    def _borrow(self, env: Env) -> AbstractContextManager[Callee]:
         if not makes_instances(self.fn):
-            return nullcontext(_Callee(self.fn))
-        return env.instances.borrow(self.blame.index, lambda: self._make(env))
+            return nullcontext(Callee(self.fn))
 
-    def _make(self, env: Env) -> _Callee:
-        with nullcontext() if env.marks is None else env.marks.aside(self.blame.index):
-            return _Callee(self.instance(env.numeric), partial(self.instance, env.numeric))
+        def make() -> Callee:
+            with nullcontext() if env.marks is None else env.marks.aside(self.blame.index):
+                return Callee(self.instance(env.numeric), partial(self.instance, env.numeric))
+
+        return env.instances.borrow(self.blame.index, make)
 
     def instance(self, numeric: NumericEnvironment | None = None) -> Any:
         """Construct a new instance of the class.
@@ -206,49 +285,32 @@ class Call:
 
 def call_of(fn: Callable[..., Any], bound: Bound, **options: Any) -> Call:
     """Return the ``Call`` for an operator's function."""
-    return Call(fn, ErrorContext(bound.index, bound.label, bound.site, bound.on_error), bound.draw, **options)
+    return Call(fn, ErrorContext.at(bound), bound.draw, **options)
 
 
-# ---- kinds of functions --------------------------------------------------------------------------------------------
+class FunctionOperator(RowOperator, Mergeable):
+    """Base class of operators that call a user's function on rows."""
 
+    fn: Callable[..., Any]
+    columns: tuple[str, ...]
+    timeout: float | None = None
+    random: bool = False
 
-def makes_instances(fn: Any) -> bool:
-    """Return True for a class whose instances are callable."""
-    return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
+    def check(self) -> None:
+        """Raise PipelineError if the function cannot be called on rows, or an option is invalid."""
+        check_columns(self.name, self.columns)
+        check_fn(self.name, self.fn, len(self.columns) or 1, random=self.random)
+        check_policy(self.label(), self.on_error, self.timeout)
 
+    def label(self) -> str:
+        return f"{self.name}({fn_name(self.fn)})"
 
-def is_async(fn: Any) -> bool:
-    """Return True for ``async def`` functions, their partials, and classes and objects with an async ``__call__``."""
-    asynchronous = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
-    if asynchronous or inspect.isroutine(fn) or isinstance(fn, functools.partial):
-        return asynchronous
-    if isinstance(fn, type) and not makes_instances(fn):
-        return False
-    call = getattr(fn, "__call__", None)  # noqa: B004 - inspected, not tested for callability
-    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
-
-
-def fn_name(fn: Any) -> str:
-    """Return the name of a function for labels."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", None) or type(fn).__name__)
-
-
-# ---- wrappers around a function ------------------------------------------------------------------------------------
+    def code(self) -> tuple[Any, ...]:
+        return (self.fn,)
 
 
 def _call_and_collect(fn: Callable[..., Any], *args: Any, **named: Any) -> list[Any]:
     return as_items(fn(*args, **named))
-
-
-_stuck: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_MAX_STUCK_THREADS = 64
-
-
-def left_behind() -> int:
-    """Return the number of threads that are still running a call that timed out."""
-    return sum(thread.is_alive() for thread in list(_stuck))
 
 
 class CallKernel(BlockKernel):
@@ -265,74 +327,7 @@ class CallKernel(BlockKernel):
         return self.call.describe(block, env)
 
 
-class _TimedCalls:
-    """Calls a function in a helper thread and stops waiting after the timeout; the thread ends after its current call.
-
-    It is used if workers cannot be killed, because they are threads or run on other machines.
-    """
-
-    def __init__(self, call: Call, borrowed: _Callee, numeric: NumericEnvironment | None) -> None:
-        assert call.timeout is not None
-        self._numeric = numeric
-        self._call, self._held, self._timeout = call, borrowed, call.timeout
-        self._fn = call.callable(borrowed)
-        self._start()
-
-    def _start(self) -> None:
-        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=_run_jobs, args=(self._jobs, self._done, self._numeric), name="cedar-timeout", daemon=True
-        )
-        self._thread.start()
-
-    def __enter__(self) -> Callable[..., Any]:
-        return self._call_with_timeout
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._jobs.put(None)
-        if kind is None or issubclass(kind, Exception):  # on an interrupt, do not wait for the running call
-            self._thread.join()
-
-    def _call_with_timeout(self, *args: Any, **named: Any) -> Any:
-        self._jobs.put((self._fn, args, named))
-        try:
-            value, error = self._done.get(timeout=self._timeout)
-        except queue.Empty:
-            self._jobs.put(None)
-            _stuck.add(self._thread)
-            self._held.renew()  # the stuck call still uses the old instance
-            self._fn = self._call.callable(self._held)
-            self._start()
-            if (left := left_behind()) > _MAX_STUCK_THREADS:
-                blame = self._call.blame
-                raise PipelineError(
-                    f"{blame.label}: {left} calls continue beyond timeout={self._timeout:g} s, each in its own thread",
-                    site=blame.site,
-                    done="the run was stopped before they use up the machine",
-                    fix='use executor="processes", which ends a call that hangs, or give the function a limit inside',
-                ) from None
-            raise timeout_error(self._timeout) from None
-        if error is not None:
-            raise error
-        return value
-
-
-def _run_jobs(jobs: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], numeric: NumericEnvironment | None) -> None:
-    if numeric is not None:
-        numeric.set()  # a new thread starts with the libraries' default numeric settings
-    while (job := jobs.get()) is not None:
-        fn, args, named = job
-        outcome: tuple[Any, BaseException | None]
-        try:
-            outcome = fn(*args, **named), None
-        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
-            outcome = None, error
-        done.put(outcome)
-        del job, fn, args, named, outcome
-
-
-class _Callee:
+class Callee:
     """A user's function, or an instance of a user's class and the event loop for its async calls."""
 
     def __init__(self, fn: Callable[..., Any], make: Callable[[], Any] | None = None) -> None:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
+from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.expression_kernel import ColumnsKernel
 from cedar.operators.expression_steps import DropColumns, output_types
 from cedar.operators.expression_steps import RenameColumns as RenameStep
 from cedar.operators.failures import ErrorContext
-from cedar.operators.merging import Mergeable
 
 
 class ColumnEdit(ABC):
@@ -66,13 +65,11 @@ class Drop(RowOperator, ColumnEdit, Mergeable):
         return None if not names else self if names == self.names else Drop(names)
 
     def schema(self, *inputs: Schema) -> Schema:
-        step = DropColumns(self.names, ErrorContext(0, self.label(), None, None))
+        step = DropColumns(self.names, ErrorContext(0, self.label()))
         return None if inputs[0] is None else output_types((step,), inputs[0])
 
     def bind(self, bound: Bound) -> Kernel:
-        return ColumnsKernel(
-            DropColumns(self.names, ErrorContext(bound.index, bound.label, bound.site, bound.on_error))
-        )
+        return ColumnsKernel(DropColumns(self.names, ErrorContext.at(bound)))
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,11 @@ class Rename(RowOperator, ColumnEdit, Mergeable):
         return None if not pairs else self if pairs == self.pairs else Rename(pairs)
 
     def schema(self, *inputs: Schema) -> Schema:
-        step = RenameStep(self.pairs, ErrorContext(0, self.label(), None, None))
+        step = RenameStep(self.pairs, ErrorContext(0, self.label()))
         return None if inputs[0] is None else output_types((step,), inputs[0])
 
     def bind(self, bound: Bound) -> Kernel:
-        return ColumnsKernel(RenameStep(self.pairs, ErrorContext(bound.index, bound.label, bound.site, bound.on_error)))
+        return ColumnsKernel(RenameStep(self.pairs, ErrorContext.at(bound)))
 
 
 def rename(mapping: Any) -> Rename:

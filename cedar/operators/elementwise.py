@@ -1,25 +1,37 @@
-"""Checks which polars expressions are row-wise, and which columns they read.
+"""Checks that polars expressions are row-wise, and whether they can fail on some row.
 
-Results must not depend on block size, so an expression's value on a row may depend only on that row. The check uses an
-allow-list of node kinds (``expression_kinds``) and refuses all other kinds. Later, when column types are known,
-``expression_effects`` checks the expression on these types.
+Results must not depend on block size, so an expression's value on a row may depend only on that row.
+``check_elementwise`` looks up the kinds of nodes when the pipeline is built and refuses kinds that are not in the table
+of ``expression_kinds``. Whether a kind is row-wise may also depend on the types of its operands. When column types are
+known, ``judge`` checks each node on its types.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from cedar.core.errors import user_site
-from cedar.operators.expression_kinds import INSIDE, Json, kind_of, known, name_of
-from cedar.operators.expression_nodes import expression, literal_value, too_deep, tree
+from cedar.core.forks import in_fresh_process_after_fork
+from cedar.operators.expression_kinds import ANY, INSIDE, NONE, groups_of, known, name_of
+from cedar.operators.expression_nodes import (
+    Json,
+    expression,
+    find,
+    kind_of,
+    node_per_column,
+    rewritten,
+    too_deep,
+    tree,
+)
 
 if TYPE_CHECKING:
     import polars as pl
+
+_ELEMENT = ""  # the name under which polars knows the items of a list
+_FIELD = "__cedar_field_"
 
 _USER_NAMES = {  # the method that users call for a node, if it differs from the node's name in snake case
     "NUnique": "n_unique()", "Agg": "an aggregation", "Over": "over()", "Rolling": "rolling()", "Len": "len()",
@@ -60,124 +72,6 @@ def check_elementwise(expr: pl.Expr) -> str | None:
         raise too_deep(user_site()) from error
 
 
-def columns_of(expr: pl.Expr) -> frozenset[str] | None:
-    """Return the columns that an expression reads; None if they depend on the schema (``col("^a.*$")``).
-
-    Examples:
-        >>> import polars as pl
-        >>> from cedar.operators.elementwise import columns_of
-        >>> sorted(columns_of(pl.col("a") + pl.col("b")))
-        ['a', 'b']
-    """
-    node = tree(expr)
-    if next(find(node, "Selector"), None) is not None:
-        return None
-    return frozenset(_columns(node))
-
-
-def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
-    """Return the struct fields that an expression reads, as paths by column; None means the whole column.
-
-    Examples:
-        >>> import polars as pl
-        >>> from cedar.operators.elementwise import fields_of
-        >>> read = fields_of(pl.col("a").struct.field("b").struct.field("c") + pl.col("d"))
-        >>> read["a"], read["d"]
-        (frozenset({('b', 'c')}), None)
-    """
-    fields: dict[str, frozenset[tuple[str, ...]] | None] = {}
-    for name, path in _paths(tree(expr)):
-        known = fields.get(name, frozenset[tuple[str, ...]]())
-        fields[name] = known | {path} if path and known is not None else None
-    return fields
-
-
-def _paths(node: Json, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the columns in an expression, each with the path of the struct field that the expression extracts."""
-    if isinstance(node, list):
-        for child in node:
-            yield from _paths(child)
-    if not isinstance(node, dict):
-        return
-    for key, child in node.items():
-        if key == "Column":
-            yield child, inside
-        elif key == "Function" and (field := _field(child)) is not None:
-            yield from _paths(child["input"][0], (field, *inside))
-        elif key not in {"Literal", "StructExpr"}:
-            yield from _paths(child)
-
-
-def _field(body: Json) -> str | None:
-    """Return the name of the struct field that a function node extracts; None for other functions."""
-    kind, inner = kind_of(body["function"])
-    part, name = kind_of(inner) if kind == "StructExpr" else ("", None)
-    return name if part == "FieldByName" and isinstance(name, str) else None
-
-
-def selects_by_type(expr: pl.Expr) -> bool:
-    """Return True if a selector in the expression picks columns by type."""
-    return any(next(find(chosen, "ByDType"), None) is not None for chosen in find(tree(expr), "Selector"))
-
-
-def _columns(node: Json, inside: bool = False) -> Iterator[str]:
-    """Yield the columns read by name; inside a list, polars represents the items as a column with an empty name."""
-    if isinstance(node, list):
-        for child in node:
-            yield from _columns(child, inside)
-    elif isinstance(node, dict):
-        for key, child in node.items():
-            if key == "Column" and isinstance(child, str):
-                if child or not inside:
-                    yield child
-            elif key not in {"Literal", "StructExpr"}:
-                yield from _columns(child, inside or key == "evaluation")
-
-
-def resolve_selectors(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
-    """Return the expression with each selector replaced by the names that it selects in ``frame``."""
-
-    def named(selector: Json) -> Json:
-        names = frame.select(expression(selector)).collect_schema().names()
-        return {"Selector": {"ByName": {"names": names, "strict": True}}}
-
-    return expression(_with_selectors(tree(expr), named))
-
-
-def _with_selectors(node: Json, change: Callable[[Json], Json]) -> Json:
-    """Return the node with ``change`` applied to each selector."""
-    if isinstance(node, list):
-        return [_with_selectors(part, change) for part in node]
-    if not isinstance(node, dict):
-        return node
-    if set(node) == {"Selector"}:
-        return change(node)
-    return {k: v if k in {"Literal", "StructExpr"} else _with_selectors(v, change) for k, v in node.items()}
-
-
-def node_per_column(node: Json) -> list[Json]:
-    """Return one copy of the node for each column that its selectors name (see ``resolve_selectors``)."""
-    chosen = [selector["ByName"]["names"] for selector in find(node, "Selector")]
-
-    def taken(number: int) -> Json:
-        def column(selector: Json) -> Json:
-            names = selector["Selector"]["ByName"]["names"]
-            return {"Column": names[number % len(names)]}
-
-        return _with_selectors(node, column)
-
-    return [taken(number) for number in range(max(map(len, chosen), default=0) if all(chosen) else 0)]
-
-
-def named_columns(expr: pl.Expr) -> frozenset[str]:
-    """Return the columns that an expression reads, once ``resolve_selectors`` has resolved its selectors."""
-    node = tree(expr)
-    named = set(_columns(node))
-    for selector in find(node, "Selector"):
-        named.update(selector["ByName"]["names"])
-    return frozenset(named)
-
-
 def lists_without_nulls(expr: pl.Expr) -> pl.Expr:
     """Return the expression with nulls dropped from lists before ``sum()`` and ``mean()``, which ignore nulls.
 
@@ -186,7 +80,18 @@ def lists_without_nulls(expr: pl.Expr) -> pl.Expr:
     node = tree(expr)
     if not any(name_of({"Function": body}) in _SUMS for body in find(node, "Function")):
         return expr
-    return expression(_without_nulls(node))
+
+    def without_nulls(part: Json) -> Json | None:
+        name = name_of(part) if kind_of(part)[0] == "Function" else ""
+        if name not in _SUMS:
+            return None
+        given = rewritten(part["Function"]["input"], without_nulls)
+        if name.startswith("ArrayExpr"):
+            given = [{"Function": {"input": given, "function": {"ArrayExpr": "ToList"}}}]
+        given = [{"Function": {"input": given, "function": {"ListExpr": "DropNulls"}}}]
+        return {"Function": {"input": given, "function": {"ListExpr": _SUMS[name]}}}
+
+    return expression(rewritten(node, without_nulls))
 
 
 _SUMS = {
@@ -194,102 +99,52 @@ _SUMS = {
 }  # the nodes of sums and means of lists and of arrays
 
 
-def _without_nulls(node: Json) -> Json:
-    if isinstance(node, list):
-        return [_without_nulls(part) for part in node]
-    if not isinstance(node, dict):
-        return node
-    changed = {k: v if k in {"Literal", "StructExpr"} else _without_nulls(v) for k, v in node.items()}
-    part = _SUMS.get(name_of(node)) if set(node) == {"Function"} else None
-    if part is None:
-        return changed
-    (given,) = changed["Function"]["input"]
-    if "ArrayExpr" in changed["Function"]["function"]:
-        given = {"Function": {"input": [given], "function": {"ArrayExpr": "ToList"}}}
-    given = {"Function": {"input": [given], "function": {"ListExpr": "DropNulls"}}}
-    return {"Function": {"input": [given], "function": {"ListExpr": part}}}
+# ---- without types ---------------------------------------------------------------------------------------------------
 
 
-def literals(expr: pl.Expr) -> list[Json]:
-    """Return the values of an expression's literals that are numbers or strings.
-
-    Examples:
-        >>> import polars as pl
-        >>> from cedar.operators.elementwise import literals
-        >>> literals((pl.col("a") > 5) & pl.col("b").is_in(["x", "y"]))
-        [5, 'x', 'y']
-    """
-    values: list[Json] = []
-    for literal in find(tree(expr), "Literal"):
-        content = next(iter(literal.values()), None) if isinstance(literal, dict) else None
-        kind, given = next(iter(content.items()), ("", None)) if isinstance(content, dict) else ("", None)
-        given = literal_value(kind, given)
-        if kind == "List":
-            with contextlib.suppress(Exception):  # another polars version may encode literals differently
-                column = pa.ipc.open_stream(bytes(given or ())).read_all().column(0)
-                values += [value for value in column.to_pylist() if isinstance(value, int | float | str)]
-        elif isinstance(given, int | float | str) and kind != "Null":
-            values.append(given)
-    return values
-
-
-def format_expr(expr: pl.Expr, limit: int = 80) -> str:
-    """Format an expression on one line, truncated to ``limit`` characters."""
-    line = re.sub(r"\bdyn (int|float|str): ", "", " ".join(str(expr).split()))
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+def _refusals(node: Json) -> Iterator[str]:
+    """Yield the reasons why this node, or any node inside it, is not row-wise on columns of any types."""
+    kind, body = kind_of(node)
+    if kind == "Literal":
+        if isinstance(body, dict) and "Series" in body:
+            yield "a Series has its own rows: join it to the source, or give is_in() a list"
+    elif kind in {"BinaryExpr", "Cast"} and known(name_of(node)) is None:
+        yield f"{name_of(node)} is not known to be row-wise: use .map_batches(fn, ...)"
+    elif kind == "Function":
+        yield from _function_refusals(body)
+    elif (operands := _operands(kind, body)) is None:
+        yield _reason(kind, body)
+    else:
+        for operand in operands:
+            yield from _refusals(operand)
+        if kind == "Eval":
+            if "Cumulative" in body["variant"]:
+                yield "cumulative_eval() looks at other rows"
+            yield from _list_refusals(body["evaluation"])
+        elif kind == "StructEval":
+            for part in body["evaluation"]:
+                yield from _refusals(part)
 
 
-def find(node: Json, key: str) -> Iterator[Json]:
-    """Yield the values of each node ``key`` in an expression tree, except in struct functions and literals."""
-    if isinstance(node, dict):
-        for name, child in node.items():
-            if name == key:
-                yield child
-            if name not in {"Literal", "StructExpr"}:
-                yield from find(child, key)
-    elif isinstance(node, list):
-        for child in node:
-            yield from find(child, key)
+def _operands(kind: str, body: Json) -> list[Json] | None:
+    """Return the parts of a row-wise node that are evaluated on the same rows; None for a node of another kind."""
+    if kind in {"Column", "Selector", "Literal", "Element", "Field"}:
+        return []
+    if kind in {"Alias", "KeepName"}:
+        return [body[0] if isinstance(body, list) else body]
+    if kind == "Function":
+        return list(body["input"])
+    return [body[part] for part in _PARTS[kind]] if kind in _PARTS else None
 
 
-_PARTS = {  # node kinds that are row-wise if these of their parts are row-wise
+_PARTS = {
     "RenameAlias": ("expr",),
     "Cast": ("expr",),
     "BinaryExpr": ("left", "right"),
     "Ternary": ("predicate", "truthy", "falsy"),
+    "Eval": ("expr",),
+    "StructEval": ("expr",),
 }
-
-
-def _refusals(node: Json) -> Iterator[str]:
-    """Yield the reasons why this node, or any node inside it, is not row-wise."""
-    kind, body = kind_of(node)
-    if kind in {"Column", "Selector", "Element", "Field"}:
-        return
-    if kind == "Literal":
-        if isinstance(body, dict) and "Series" in body:
-            yield "a Series has its own rows: join it to the source, or give is_in() a list"
-    elif kind in {"Alias", "KeepName"}:
-        yield from _refusals(body[0] if isinstance(body, list) else body)
-    elif kind in {"BinaryExpr", "Cast"} and known(name_of(node)) is None:
-        yield f"{name_of(node)} is not known to be row-wise: use .map_batches(fn, ...)"
-    elif kind in _PARTS:
-        yield from _refusals_of([body[part] for part in _PARTS[kind]])
-    elif kind == "Eval":
-        yield from _refusals(body["expr"])
-        if "Cumulative" in body["variant"]:
-            yield "cumulative_eval() looks at other rows"
-        yield from _list_refusals(body["evaluation"])
-    elif kind == "StructEval":
-        yield from _refusals_of([body["expr"], *body["evaluation"]])
-    elif kind == "Function":
-        yield from _function_refusals(body)
-    else:
-        yield _reason(kind, body)
-
-
-def _refusals_of(nodes: Iterable[Json]) -> Iterator[str]:
-    for node in nodes:
-        yield from _refusals(node)
 
 
 def _function_refusals(body: Json) -> Iterator[str]:
@@ -307,7 +162,8 @@ def _function_refusals(body: Json) -> Iterator[str]:
         yield "without a format, polars infers it from other rows: give str.to_datetime(), to_date() or strptime() one"
     if kind == "Business" or part == "IsIn":  # a constant list of holidays or values is the same for all rows
         inputs = [node for i, node in enumerate(inputs) if i == 0 or not is_constant(node)]
-    yield from _refusals_of(inputs)
+    for node in inputs:
+        yield from _refusals(node)
 
 
 def is_constant(node: Json) -> bool:
@@ -337,7 +193,7 @@ def _reason(kind: str, body: Json) -> str:
         name = kind_of(body)[0]
     elif kind in _FAMILIES and body is not None:
         name = kind_of(body)[0]
-    called = _USER_NAMES.get(name) or f"{_snake(name)}()"
+    called = _USER_NAMES.get(name) or f"{re.sub('(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}()"
     if kind in _PYTHON:
         return f"{called} inside an expression cannot be checked: use .map(fn, ...) or .map_batches(fn, ...)"
     if name in {"Random", "Sample"}:
@@ -360,5 +216,191 @@ _KNOWN_KINDS = frozenset(
 )
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+# ---- on known types --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """The result of checking an expression on columns of given types.
+
+    Args:
+        refused: why the expression is not row-wise on these types; None if it is row-wise.
+        may_fail: False if no row can make the expression fail.
+    """
+
+    refused: str | None
+    may_fail: bool
+
+
+def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgment:
+    """Check an expression by the kinds of its nodes and their types.
+
+    Args:
+        expr: an expression that ``check_elementwise`` accepts and that fits the frame.
+        frame: a frame without rows that has the types of the columns.
+
+    Examples:
+        >>> import polars as pl
+        >>> from cedar.operators.elementwise import judge
+        >>> frame = pl.LazyFrame(schema={"n": pl.Int64, "t": pl.List(pl.Int64)})
+        >>> judge(pl.col("n") + 1, frame), judge(pl.col("n").cast(pl.Int8), frame).may_fail
+        (Judgment(refused=None, may_fail=False), True)
+        >>> judge(pl.col("t").is_in("t"), frame).refused
+        'is_in() of a list in a column of List(Int64) looks at other rows'
+    """
+    judging = _Judging(frame)
+    judging.visit(tree(expr))
+    return Judgment(judging.refused, judging.fails)
+
+
+class _Judging:
+    def __init__(self, frame: pl.LazyFrame, inside: bool = False) -> None:
+        self.frame = frame
+        self.schema = frame.collect_schema()
+        self.inside = inside  # True for an expression on a list's items, which may depend on one another
+        self.refused: str | None = None
+        self.fails = False
+
+    def visit(self, node: Json) -> None:
+        kind, body = kind_of(node)
+        operands = _operands(kind, body)
+        if operands is None:  # only in an expression on a list's items, for example an aggregation or a sort
+            self.fails = True
+            operands = _expressions_in(body)
+        for operand in operands:
+            if not is_constant(operand):
+                self.visit(operand)
+        if kind in {"Eval", "StructEval"}:
+            self.fails = True
+            for dtype in dict.fromkeys(self._types(body["expr"])):
+                self._visit_list(body, dtype) if kind == "Eval" else self._visit_struct(body, dtype)
+        elif kind == "Cast":
+            self._apply(node, [body["expr"], node])
+        elif kind == "Ternary":
+            self._apply(node, operands[1:])
+        elif kind in {"BinaryExpr", "Function"}:
+            self._apply(node, operands)
+
+    def _visit_list(self, body: Json, dtype: pl.DataType) -> None:
+        """Visit an expression on a list's items, which are treated as a column of their own."""
+        evaluation = rewritten(body["evaluation"], _as_column)
+        inner = self._with_columns({_ELEMENT: getattr(dtype, "inner", dtype)}, inside=True)
+        inner.visit(evaluation)
+        self._refuse(inner.refused)
+        given = inner._types(evaluation) if "Agg" in kind_of(body["variant"])[0] else []
+        breaks = next((each for each in given if groups_of(each) & {"struct", "null"}), None)
+        if breaks is not None:  # with such types, polars' result depends on neighboring rows
+            self._refuse(f"list.agg() that gives {breaks} depends on other rows: use list.eval() and list.first()")
+
+    def _visit_struct(self, body: Json, dtype: pl.DataType) -> None:
+        fields = {f"{_FIELD}{field.name}": field.dtype for field in getattr(dtype, "fields", ())}
+        inner = self._with_columns(fields, self.inside)
+        for part in body["evaluation"]:
+            inner.visit(rewritten(part, _as_column))
+        self._refuse(inner.refused)
+
+    def _with_columns(self, columns: dict[str, pl.DataType], inside: bool) -> _Judging:
+        import polars as pl
+
+        return _Judging(pl.LazyFrame(schema={**self.schema, **columns}), inside)
+
+    def _apply(self, node: Json, operands: list[Json]) -> None:
+        name = name_of(node)
+        kind = known(name)
+        types = [list(self._types(operand)) for operand in operands]
+        if kind is None:  # only possible in an expression on a list's items
+            self.fails = True
+            return
+        if not all(types):  # polars cannot determine the type of some operand
+            self.fails = True
+            self._refuse(None if kind.takes(ANY, ANY) else f"{kind.forms[0]} of types that polars does not tell")
+            return
+        first, others = (
+            NONE.union(*(groups_of(dtype) for some in part for dtype in some)) for part in (types[:1], types[1:])
+        )
+        if not kind.never_fails(first, others):
+            self.fails = True
+        if not kind.takes(first, others):
+            shown = " and ".join(dict.fromkeys(str(dtype) for some in types for dtype in some))
+            self._refuse(f"{kind.forms[0]} of {shown} is not known to be row-wise")
+        if name == "Boolean.IsIn" and not is_constant(operands[1]):
+            self._check_sets(types[0], types[1])
+        if name.startswith("Cast.") and ("struct" in first) != ("struct" in others) and "string" not in others:
+            self._refuse(f"a cast to {types[1][0]} fails by other rows")
+        sums = self.inside and name in {"Op.Plus", "Op.Minus"} and "float" in first | others
+        if sums and any(_is_zero(operand) for operand in operands):
+            self._refuse("adding 0 in a list changes the sign of -0.0 or not, as other rows have items: leave it out")
+
+    def _check_sets(self, values: list[pl.DataType], sets: list[pl.DataType]) -> None:
+        """Refuse ``is_in`` of a column that is not a list, because polars would search all values of the block."""
+        import polars as pl
+
+        for kind in sets:
+            if not isinstance(kind, pl.List | pl.Array):
+                self._refuse(f"is_in() of a column of {kind} looks at other rows: give a list, or a column of lists")
+            elif any(isinstance(value, pl.List | pl.Array) and value != kind.inner for value in values):
+                self._refuse(f"is_in() of a list in a column of {kind} looks at other rows")
+
+    def _types(self, node: Json) -> list[pl.DataType]:
+        """Return the types of a node's results: several for a selector of several columns, [] if polars cannot tell."""
+        import polars as pl
+
+        kind, body = kind_of(node)
+        if kind == "Column" and body in self.schema:
+            return [self.schema[body]]
+        for parts in ([node], node_per_column(node)):  # a selector's results may share a name, so try single columns
+            try:
+                return [
+                    kind for part in parts for kind in self.frame.select(expression(part)).collect_schema().dtypes()
+                ]
+            except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+                continue
+        return []
+
+    def _refuse(self, reason: str | None) -> None:
+        self.refused = self.refused or reason
+
+
+def _as_column(node: Json) -> Json | None:
+    """Replace references to list items and struct fields by columns, in an expression on these."""
+    kind, body = kind_of(node)
+    if node == "Element":
+        return {"Column": _ELEMENT}
+    if kind == "Field":
+        return {"Column": f"{_FIELD}{body[0]}"}
+    if kind == "Alias":
+        return {"Alias": [rewritten(body[0], _as_column), body[1]]}
+    if kind == "Eval":  # items inside it belong to the inner list
+        return {"Eval": {**body, "expr": rewritten(body["expr"], _as_column)}}
+    return node if kind in {"Column", "Selector"} else None
+
+
+def _expressions_in(body: Json) -> list[Json]:
+    """Return the expressions directly inside a node of any kind."""
+    if isinstance(body, list):
+        return [part for child in body for part in _expressions_in(child)]
+    if not isinstance(body, dict):
+        return []
+    if len(body) == 1 and kind_of(body)[0] in _NODES:
+        return [body]
+    return [part for child in body.values() for part in _expressions_in(child)]
+
+
+_NODES = frozenset(
+    """
+    Column Selector Literal Alias KeepName RenameAlias Eval StructEval Cast BinaryExpr Ternary Function Agg Sort SortBy
+    Filter Slice Gather Explode
+    """.split()
+)
+
+
+@in_fresh_process_after_fork
+def _is_zero(node: Json) -> bool:
+    import polars as pl
+
+    if node in ("Len", "Element") or any(True for _ in find(node, "Column", "Selector", "Agg", "Eval")):
+        return False
+    try:
+        return bool((pl.select(expression(node)).to_series() == 0).all())
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return False

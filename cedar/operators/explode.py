@@ -11,12 +11,11 @@ import pyarrow.types as pt
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType
-from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.errors import PipelineError, require_columns, user_site
 from cedar.core.groups.column import plain, take_each
 from cedar.core.groups.encode import list_offsets
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
-from cedar.operators.kernel import BlockKernel
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,7 @@ class Explode(RowOperator):
         if known is None:
             return None
         types: dict[str, ColumnType] = {}
-        for name in self.names:
-            if name not in known:
-                raise missing_column(name, list(known), self.label())
+        require_columns(self.names, known, self.label())
         for name, kind in known.items():
             if name not in self.names:
                 _add(types, name, kind, self.label())
@@ -91,7 +88,7 @@ class Explode(RowOperator):
                 f"{bound.label}: after batch() the rows are fixed", site=bound.site, fix="call it before batch()"
             )
         self.schema(bound.types or bound.sample().known_types or None)
-        return ExplodeRows(self, ErrorContext(bound.index, bound.label, bound.site, bound.on_error))
+        return ExplodeRows(self, ErrorContext.at(bound))
 
 
 @dataclass(frozen=True)
@@ -128,10 +125,7 @@ class ExplodeRows(BlockKernel):
                 columns.update(zip((f.name for f in items.type), items.flatten(), strict=True))
             else:
                 columns[name] = items
-        slots = np.ones(block.slots, dtype=np.int64)
-        slots[block.live_slots()] = first
-        starts = np.cumsum(slots) - slots
-        return Block(columns, block.keys.expand(slots), {int(starts[slot]): why for slot, why in block.dead.items()})
+        return block.expand(columns, first)
 
 
 def _offsets(column: Any) -> Any:

@@ -18,7 +18,7 @@ from cedar.core.columns import UNKNOWN, Column, Index, blank
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.forks import Lock, in_fresh_process_after_fork
 from cedar.core.groups.column import plain, take_each
-from cedar.operators.base import Env, Kernel
+from cedar.operators.base import BlockKernel, Env, Kernel
 from cedar.operators.expression_steps import (
     DropColumns,
     ExpressionProgram,
@@ -33,7 +33,6 @@ from cedar.operators.expression_steps import (
     whole_columns,
 )
 from cedar.operators.failures import ErrorContext, Failure
-from cedar.operators.kernel import BlockKernel
 
 if TYPE_CHECKING:
     import polars as pl

@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from cedar.operators.expression_nodes import Json, kind_of
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
 Groups: TypeAlias = frozenset[str]
-Json: TypeAlias = Any
 
 
 def _groups(*names: str) -> Groups:
@@ -392,13 +393,6 @@ INSIDE: Mapping[str, str] = {
 }
 
 _BY_NODE = {kind.node: kind for kind in KINDS}
-
-
-def kind_of(node: Json) -> tuple[str, Json]:
-    """Return the kind and the parameters of a node, which is a string (``"Len"``) or a dict (``{"Cast": {...}}``)."""
-    if isinstance(node, dict) and len(node) == 1:
-        return next(iter(node.items()))
-    return str(node), None
 
 
 def name_of(node: Json) -> str:

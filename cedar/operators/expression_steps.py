@@ -25,16 +25,15 @@ from cedar.core.boundary import (
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column
 from cedar.core.forks import in_fresh_process_after_fork
-from cedar.operators.elementwise import (
+from cedar.operators.elementwise import judge, lists_without_nulls
+from cedar.operators.expression_nodes import (
     columns_of,
     format_expr,
-    lists_without_nulls,
     named_columns,
     resolve_selectors,
     selects_by_type,
+    too_deep,
 )
-from cedar.operators.expression_effects import judge
-from cedar.operators.expression_nodes import too_deep
 from cedar.operators.failures import ErrorContext
 
 if TYPE_CHECKING:

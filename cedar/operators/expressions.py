@@ -13,12 +13,12 @@ import pyarrow as pa
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
-from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
-from cedar.operators.elementwise import check_elementwise, columns_of, format_expr
+from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
+from cedar.operators.elementwise import check_elementwise
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
+from cedar.operators.expression_nodes import columns_of, format_expr
 from cedar.operators.expression_steps import AddColumns, KeepColumns, KeepRows, Named, Step, never_fails, output_types
 from cedar.operators.failures import ErrorContext
-from cedar.operators.merging import Mergeable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -333,8 +333,8 @@ def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
 
 def _blame(operator: RowOperator, bound: Bound | None = None) -> ErrorContext:
     if bound is None:
-        return ErrorContext(0, operator.label(), None, None)
-    return ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
+        return ErrorContext(0, operator.label())
+    return ErrorContext.at(bound)
 
 
 def _kernel(operator: RowOperator, step: Step) -> ExpressionKernel:

@@ -13,7 +13,7 @@ from cedar.core.block import Block, Skipped
 from cedar.core.errors import RowError, RowRef, Site
 from cedar.core.redact import redact
 from cedar.core.skip import Skip
-from cedar.operators.base import Env
+from cedar.operators.base import Bound, Env
 from cedar.operators.marks import BadRow, BlockKilled
 
 T = TypeVar("T")
@@ -44,8 +44,13 @@ class ErrorContext:
 
     index: int
     label: str
-    site: Site | None
-    on_error: Skip | None
+    site: Site | None = None
+    on_error: Skip | None = None
+
+    @staticmethod
+    def at(bound: Bound) -> ErrorContext:
+        """Return the context of the operator at a position of the pipeline."""
+        return ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
 
     def stops(self, env: Env) -> bool:
         """Return True if the first failure ends the run."""

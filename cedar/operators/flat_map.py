@@ -10,22 +10,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cedar.core.block import Block
-from cedar.core.columns import UNKNOWN, Column, Index
+from cedar.core.columns import UNKNOWN, Column
 from cedar.core.dtypes import item_annotation, return_annotation
-from cedar.core.errors import PipelineError, RowRef
+from cedar.core.errors import PipelineError, require_columns
 from cedar.core.groups.column import take_each
 from cedar.core.skip import Skip
-from cedar.operators.arguments import key_hashes, row_arguments
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.calls import Call, CallKernel, call_of, fn_name
-from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
+from cedar.operators.base import Bound, Effects, Env, Kernel, Schema
+from cedar.operators.calls import Call, CallKernel, FunctionOperator, call_of
 from cedar.operators.failures import Failure, without
-from cedar.operators.merging import Mergeable
+from cedar.operators.functions import names_written
+from cedar.operators.map import sample_results
 from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declared_types, fix_outputs, types_of_results
 
 
 @dataclass(frozen=True)
-class FlatMap(RowOperator, Mergeable):
+class FlatMap(FunctionOperator):
     """Call ``fn`` once per row; each item of its iterable result becomes a row.
 
     Args:
@@ -60,9 +59,7 @@ class FlatMap(RowOperator, Mergeable):
     name = "flat_map"
 
     def __post_init__(self) -> None:
-        check_columns("flat_map", self.columns)
-        check_fn("flat_map", self.fn, len(self.columns) or 1, random=self.random)
-        check_policy(self.label(), self.on_error, self.timeout)
+        self.check()
         self._declared()
 
     @property
@@ -80,9 +77,6 @@ class FlatMap(RowOperator, Mergeable):
         item = item_annotation(return_annotation(self.fn))
         return declared_types(self.fn, self.form, self.written, self.dtype, annotation=item or Any)
 
-    def label(self) -> str:
-        return f"flat_map({fn_name(self.fn)})"
-
     def effects(self) -> Effects:
         return Effects(
             reads=frozenset(self.columns) or None,
@@ -94,14 +88,11 @@ class FlatMap(RowOperator, Mergeable):
 
     def schema(self, *inputs: Schema) -> Schema:
         (known,) = inputs
-        check_known(self.label(), self.columns, known)
+        require_columns(self.columns, known, self.label())
         if self.form == "dict" or known is None:
             return None
         declared = self._declared()
         return known | {name: declared.get(name, (UNKNOWN,))[0] for name in self.written}
-
-    def code(self) -> tuple[Any, ...]:
-        return (self.fn,)
 
     group_use = "kept"
 
@@ -116,29 +107,15 @@ class FlatMap(RowOperator, Mergeable):
         declared = self._declared()
 
         def observe() -> Types:
-            return types_of_results(call.blame, self.form, self.written, declared, _sample(call, self.columns, bound))
+            sampled, asked = SampledResults([], []), 0
+            for block in chain([bound.sample()], bound.further()):  # if the first rows give no items, call later rows
+                sampled = sample_results(call, self.columns, block, bound.env)
+                asked += sampled.asked
+                if sampled.results or sampled.failed:
+                    break
+            return types_of_results(call.blame, self.form, self.written, declared, replace(sampled, asked=asked))
 
         return FlatMapRows(call, self.columns, fix_outputs(call.blame, self.form, self.written, declared, observe))
-
-
-def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResults:
-    """Return the results of a function on the first rows; if these give no items, also on later rows."""
-    sampled, asked = SampledResults([], []), 0
-    for block in chain([bound.sample()], bound.further()):
-        sampled = _sample_block(call, columns, block, bound.env)
-        asked += sampled.asked
-        if sampled.results or sampled.failed:
-            break
-    return replace(sampled, asked=asked)
-
-
-def _sample_block(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> SampledResults:
-    hashes = key_hashes(block, env, call.draw) if call.random else None
-    results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
-    keys = block.live_keys()
-    items = [(item, keys.ref(i)) for i, result in enumerate(results) for item in result or ()]
-    rows: list[RowRef | None] = [row for _, row in items]
-    return SampledResults.of([item for item, _ in items], rows, failures, keys)
 
 
 @dataclass(frozen=True)
@@ -151,17 +128,15 @@ class FlatMapRows(CallKernel):
     row_wise: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
-        blame = self.call.blame
-        hashes = key_hashes(block, env, self.call.draw) if self.call.random else None
-        results, failures = self.call.run(env, row_arguments(block, self.columns, blame), len(block), hashes)
+        results, failures = self.call.on_rows(block, env, self.columns)
         columns, items = self._columns(results, failures)
-        block = blame.settle(block, env, failures)
+        block = self.call.blame.settle(block, env, failures)
         counts = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
         if self.outputs.form != "dict":
             rows = np.repeat(np.arange(len(counts)), counts)
             kept = take_each({n: c for n, c in block.columns.items() if n not in columns}, rows)
             columns = {n: columns[n] if n in columns else kept[n] for n in block.columns} | columns
-        return _expand_block(block, counts, columns)
+        return block.expand(columns, counts)
 
     def _columns(self, results: list[Any], failures: dict[int, Failure]) -> tuple[dict[str, Column], list[list[Any]]]:
         """Return the columns and the items of each successful row; add rows with invalid items to ``failures``."""
@@ -175,12 +150,3 @@ class FlatMapRows(CallKernel):
         items = without(results, failures)
         columns, _ = self.outputs.columns(list(chain.from_iterable(items)))
         return columns, items
-
-
-def _expand_block(block: Block, counts: Index, columns: dict[str, Column]) -> Block:
-    """Return a block of ``columns`` with ``counts[i]`` slots for live row i, and one slot for each skipped row."""
-    slots = np.ones(block.slots, dtype=np.int64)
-    slots[block.live_slots()] = counts
-    starts = np.cumsum(slots) - slots
-    dead = {int(starts[slot]): why for slot, why in block.dead.items()}
-    return Block(columns, block.keys.expand(slots), dead)

@@ -1,7 +1,7 @@
 """Compiles Python loops with numba to machine code that runs without the GIL.
 
 Runs do not import this module. They load compiled kernels (``cedar.operators.native``). If kernels are missing, another
-process compiles them (``cedar.operators.background_kernels``).
+process compiles them (``cedar.operators.native``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""map: calls a Python function on each row, or on each batch after a ``batch``."""
+"""map and filter: call a Python function on each row, or on each batch after a ``batch``.
+
+``filter`` keeps the rows or batches for which the function returns True.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,21 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, UNKNOWN, Column, TensorType
-from cedar.core.errors import PipelineError, RowRef
+from cedar.core.errors import PipelineError, require_columns
 from cedar.core.skip import Skip
+from cedar.core.values import describe, plain
 from cedar.operators.algebra import algebra_of
-from cedar.operators.arguments import key_hashes, row_arguments
-from cedar.operators.base import Bound, Effects, Env, GroupUse, Kernel, RowOperator, Schema
-from cedar.operators.batch_calls import bind_batch
-from cedar.operators.calls import Call, CallKernel, call_of, fn_name
-from cedar.operators.chains import Chainable, Link
-from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
-from cedar.operators.failures import ErrorContext, Failure, without
-from cedar.operators.merging import Mergeable, by_content
+from cedar.operators.base import Bound, Effects, Env, GroupUse, Kernel, Schema, by_content
+from cedar.operators.batch_calls import UNIT, MapToValue, bind_batch, call_batch
+from cedar.operators.calls import Call, CallKernel, FunctionOperator, call_of
+from cedar.operators.failures import BadResult, ErrorContext, Failure, no_rows, without
+from cedar.operators.functions import check_columns, check_fn, names_written
 from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declared_types, fix_outputs, types_of_results
-from cedar.operators.transform import Transform, as_tuple, check_transform
-from cedar.operators.transform_rows import TransformRows
-from cedar.operators.whole_batch import MapToValue
+from cedar.operators.transform import Chainable, Link, Transform, TransformRows, as_tuple, check_transform
 
 
 @dataclass(frozen=True)
-class Map(RowOperator, Chainable, Mergeable):
+class Map(FunctionOperator, Chainable):
     """Call ``fn`` once per row.
 
     Args:
@@ -72,8 +71,7 @@ class Map(RowOperator, Chainable, Mergeable):
         check_columns("map", self.columns)
         if isinstance(self.fn, Transform):
             check_transform(self.fn, self.columns, self.written, self.random, self.dtype, self.timeout)
-        check_fn("map", self.fn, len(self.columns) or 1, random=self.random)
-        check_policy(self.label(), self.on_error, self.timeout)
+        self.check()
         declared_types(self.fn, self.form, self.written, self.dtype)
 
     @property
@@ -88,9 +86,6 @@ class Map(RowOperator, Chainable, Mergeable):
             return "tuple"
         return "value" if self.written else "dict"
 
-    def label(self) -> str:
-        return f"map({fn_name(self.fn)})"
-
     def effects(self) -> Effects:
         return Effects(
             reads=frozenset(self.columns) or None,
@@ -104,7 +99,7 @@ class Map(RowOperator, Chainable, Mergeable):
 
     def schema(self, *inputs: Schema) -> Schema:
         (known,) = inputs
-        check_known(self.label(), self.columns, known)
+        require_columns(self.columns, known, self.label())
         if self.form == "dict" or known is None:
             return None
         if isinstance(self.fn, Transform):
@@ -142,7 +137,7 @@ class Map(RowOperator, Chainable, Mergeable):
 
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):
-            blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
+            blame = ErrorContext.at(bound)
             if self.fn.mixes_rows and not bound.batched:
                 raise PipelineError(
                     f"{bound.label} mixes the rows of a batch, but its input is not batched",
@@ -159,7 +154,7 @@ class Map(RowOperator, Chainable, Mergeable):
             return bind_batch(call, self.columns, self.form, self.written, declared, bound)
 
         def observe() -> Types:
-            sampled = sample_rows(call, self.columns, bound)
+            sampled = sample_results(call, self.columns, bound.sample(), bound.env)
             return types_of_results(call.blame, self.form, self.written, declared, sampled)
 
         return MapRows(call, self.columns, fix_outputs(call.blame, self.form, self.written, declared, observe))
@@ -173,21 +168,22 @@ class Collate(Map):
     def __post_init__(self) -> None:
         check_fn("batch: collate", self.fn, 1, random=self.random)
 
-    def label(self) -> str:
-        return f"collate({fn_name(self.fn)})"
-
     def bind(self, bound: Bound) -> Kernel:
         return MapToValue(call_of(self.fn, bound, random=self.random), rows=True)
 
 
-def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResults:
-    """Call a function on the sample's rows and return the results."""
-    block, env = bound.sample(), bound.env
-    hashes = key_hashes(block, env, call.draw) if call.random else None
-    results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
+def sample_results(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> SampledResults:
+    """Call a function on a block's rows and return the results, or the items of the results for ``flat_map``."""
+    results, failures = call.on_rows(block, env, columns)
     keys = block.live_keys()
-    rows: list[RowRef | None] = [keys.ref(i) for i in range(len(block)) if i not in failures]
-    return SampledResults.of(without(results, failures), rows, failures, keys)
+    good = [(value, i) for i, value in enumerate(results) if i not in failures]
+    if call.items:
+        good = [(item, i) for items, i in good for item in items]
+    first = min(failures, default=None)
+    failure = None if first is None else (failures[first], keys.ref(first))
+    return SampledResults(
+        [value for value, _ in good], [keys.ref(i) for _, i in good], failure, len(failures), len(keys)
+    )
 
 
 @dataclass(frozen=True)
@@ -206,10 +202,8 @@ class MapRows(CallKernel):
 
     def __call__(self, block: Block, env: Env) -> Block:
         blame: ErrorContext = self.call.blame
-        hashes = key_hashes(block, env, self.call.draw) if self.call.random else None
         written = self._written(env.place, len(block))
-        arguments = row_arguments(block, self.columns, blame)
-        results, failures = self.call.run(env, arguments, len(block), hashes, written)
+        results, failures = self.call.on_rows(block, env, self.columns, written)
         columns, misfits = self._columns(results, failures, written, env.place)
         if misfits:
             rows = [i for i in range(len(results)) if i not in failures]
@@ -257,3 +251,96 @@ class RowWriter:
             return result  # ``Outputs`` converts the result or reports it as invalid
         out[row] = result
         return WRITTEN
+
+
+@dataclass(frozen=True)
+class FilterFunction(FunctionOperator):
+    """Keep the rows for which ``fn`` returns True.
+
+    Args:
+        fn: a function of the values of ``columns``, or of the row as a dict without ``columns``, that returns a bool.
+            After a ``batch``, it receives arrays and decides on the whole batch.
+        columns: the columns that ``fn`` receives.
+        on_error: the policy for rows on which ``fn`` fails.
+        random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
+        named: a name that keys the draws, instead of the operator's position in the pipeline.
+        timeout: the time limit of one call, in seconds.
+
+    Raises:
+        PipelineError: ``fn`` cannot be called with these arguments.
+
+    Examples:
+        >>> FilterFunction(lambda age: age > 17, ("age",)).effects().rows
+        '1:0..1'
+    """
+
+    fn: Callable[..., Any]
+    columns: tuple[str, ...] = ()
+    on_error: Skip | None = None
+    random: bool = False
+    named: str | None = None
+    timeout: float | None = None
+    name = "filter"
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def effects(self) -> Effects:
+        reads = frozenset(self.columns) or None
+        return Effects(reads, frozenset(), random=self.random, rows="1:0..1", per_row=True)
+
+    def schema(self, *inputs: Schema) -> Schema:
+        require_columns(self.columns, inputs[0], self.label())
+        return inputs[0]
+
+    group_use = "kept"
+
+    def bind(self, bound: Bound) -> Kernel:
+        call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
+        return FilterBatch(call, self.columns) if bound.batched else FilterRows(call, self.columns)
+
+
+@dataclass(frozen=True)
+class FilterRows(CallKernel):
+    """The kernel of ``filter`` on rows."""
+
+    call: Call
+    columns: tuple[str, ...]
+    row_wise: ClassVar[bool] = True
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        blame = self.call.blame
+        results, failures = self.call.on_rows(block, env, self.columns)
+        if set(map(type, results)) - {bool, np.bool_}:
+            results = list(plain(results))
+            wrong = {i: r for i, r in enumerate(results) if not isinstance(r, (bool, np.bool_)) and i not in failures}
+            failures |= {i: _no_bool(self.call, result) for i, result in wrong.items()}
+        block = blame.settle(block, env, failures)
+        keep = np.array([r for i, r in enumerate(results) if i not in failures] if failures else results, dtype=bool)
+        return block if keep.all() else block.filter(keep)
+
+
+@dataclass(frozen=True)
+class FilterBatch(CallKernel):
+    """The kernel of ``filter`` after a ``batch``. The function returns one bool per batch; False drops the batch."""
+
+    call: Call
+    columns: tuple[str, ...]
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        if not len(block):
+            return block
+        result, failure = call_batch(self.call, self.columns, block, env)
+        (result,) = plain([result])
+        if failure is None and not isinstance(result, (bool, np.bool_)):
+            failure = _no_bool(self.call, result)
+        if failure is not None:
+            return self.call.blame.settle_whole(block, env, failure, UNIT)
+        return block if result else no_rows(block)
+
+
+def _no_bool(call: Call, result: Any) -> Failure:
+    fix = "did it forget to return?" if result is None else "return a comparison, or bool(...) of the value"
+    if isinstance(result, np.ndarray):
+        fix = "below a batch, one bool decides on the whole batch: .any() or .all(); filter rows before the batch"
+    return call.blame.failure(BadResult(f"returned {describe(result)}, not True or False", fix))

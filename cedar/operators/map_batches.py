@@ -14,19 +14,17 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.boundary import polars_type, to_frame
 from cedar.core.columns import UNKNOWN, Column, concat, type_of
-from cedar.core.errors import PipelineError, RowError, user_site
+from cedar.core.errors import PipelineError, RowError, require_columns, user_site
 from cedar.core.jagged import JaggedTensor
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.core.values import describe
-from cedar.operators.arguments import numpy_columns, pick
-from cedar.operators.base import Bound, Effects, Env, Kernel, Resizable, RowOperator, Schema
-from cedar.operators.calls import Call, CallKernel, call_of, fn_name
-from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
+from cedar.operators.base import Bound, Effects, Env, Kernel, Resizable, Schema
+from cedar.operators.calls import Call, CallKernel, FunctionOperator, call_of, numpy_columns, pick
+from cedar.operators.determinism import find_row_dependence
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
-from cedar.operators.merging import Mergeable
+from cedar.operators.functions import check_columns, check_fn, check_policy, names_written
 from cedar.operators.outputs import SAMPLED, Outputs, array_column, check_row_names, fix_outputs, named_arrays
-from cedar.operators.row_wise import find_row_dependence
 
 UNIT = "rows starting at"
 
@@ -41,7 +39,7 @@ class ExactRows(ABC):
 
 
 @dataclass(frozen=True)
-class MapBatches(RowOperator, ExactRows, Mergeable, Resizable):
+class MapBatches(FunctionOperator, ExactRows, Resizable):
     """Call ``fn`` on many rows at a time.
 
     ``fn`` takes and returns the same kind of container, even for a single column: a ``pyarrow.Table`` ("arrow"), a
@@ -103,9 +101,6 @@ class MapBatches(RowOperator, ExactRows, Mergeable, Resizable):
         """The columns written; () if the result replaces all columns."""
         return names_written("map_batches", self.into, default=self.columns)
 
-    def label(self) -> str:
-        return f"map_batches({fn_name(self.fn)})"
-
     def effects(self) -> Effects:
         refills = self.on_error is not None and self.on_error.refill
         return Effects(
@@ -116,16 +111,13 @@ class MapBatches(RowOperator, ExactRows, Mergeable, Resizable):
 
     def schema(self, *inputs: Schema) -> Schema:
         (known,) = inputs
-        check_known(self.label(), self.columns, known)
+        require_columns(self.columns, known, self.label())
         if not self.columns or known is None:
             return None
         return known | dict.fromkeys(self.written, UNKNOWN)
 
     def parameters(self) -> dict[str, Any]:
         return {"size": self.size}
-
-    def code(self) -> tuple[Any, ...]:
-        return (self.fn,)
 
     @property
     def exact_rows(self) -> int | None:

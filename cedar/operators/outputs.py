@@ -18,9 +18,8 @@ import pyarrow as pa
 from cedar.core.boundary import as_column
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, blank, objects, type_of
-from cedar.core.cursor import Keys
 from cedar.core.dtypes import return_annotation, type_from_annotation, type_from_dtype
-from cedar.core.errors import PipelineError, RowError, RowRef, missing_column, user_site
+from cedar.core.errors import PipelineError, RowError, RowRef, require_columns, user_site
 from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
 from cedar.operators.failures import BadResult, ErrorContext, Failure
@@ -44,15 +43,6 @@ class SampledResults:
     failure: tuple[Failure, RowRef | None] | None = None
     failed: int = 0
     asked: int = 0
-
-    @staticmethod
-    def of(
-        results: list[Any], rows: list[RowRef | None], failures: Mapping[int, Failure], keys: Keys
-    ) -> SampledResults:
-        """Return the sampled results for rows with these keys, including the failures."""
-        first = min(failures, default=None)
-        failure = None if first is None else (failures[first], keys.ref(first))
-        return SampledResults(results, rows, failure, len(failures), len(keys))
 
 
 @dataclass(frozen=True)
@@ -330,9 +320,7 @@ def check_row_names(blame: ErrorContext, row: Mapping[Any, Any], declared: Mappi
             site=blame.site,
             fix="column names must be strings",
         )
-    for name in declared:
-        if name not in row:
-            raise missing_column(name, list(row), f"{blame.label}: dtype=", blame.site)
+    require_columns(declared, row, f"{blame.label}: dtype=", blame.site)
 
 
 def _infer(blame: ErrorContext, name: str, values: Sequence[Any], rows: Sequence[RowRef | None]) -> ColumnType:

@@ -11,13 +11,21 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
 from cedar.core.cursor import no_keys
-from cedar.core.errors import PipelineError, ResumeError, Site, missing_column, user_site
+from cedar.core.errors import PipelineError, ResumeError, Site, require_columns, user_site
 from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, Step, keep_columns, task_per_piece
-from cedar.operators.documents import ADDED_COLUMNS, Documents, block_documents, documents, token_columns, token_dtype
-from cedar.operators.fill_values import as_fill, check_fill
-from cedar.operators.packing import pack_best, pack_concat
+from cedar.operators.packing import (
+    ADDED_COLUMNS,
+    Documents,
+    block_documents,
+    documents,
+    pack_best,
+    pack_concat,
+    token_columns,
+    token_dtype,
+)
+from cedar.operators.pad import as_fill, check_fill
 from cedar.operators.take import whole
 
 Fit: TypeAlias = Literal["concat", "best"]
@@ -97,9 +105,7 @@ class Pack(StreamOperator):
         types = inputs[0]
         if types is None:
             return dict.fromkeys(self.columns, UNKNOWN) | self._added() if self.columns else None
-        for name in self.columns:
-            if name not in types:
-                raise missing_column(name, list(types), "pack")
+        require_columns(self.columns, types, "pack")
         if not self.columns and UNKNOWN in types.values():
             return None  # any of these may be a list of numbers
         return {name: self._packed(types[name]) for name in self.names(types, None)} | self._added()

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_ints
-from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.errors import PipelineError, require_columns, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 from cedar.operators.base import Effects, Mixing, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import ChunkFlow, OrderedTasks, keep_columns, task_per_piece
@@ -105,9 +105,7 @@ class Sample(StreamOperator):
         return Effects(frozenset(weight_columns(self.weights)), frozenset(), random=True, rows="stream")
 
     def schema(self, *inputs: Schema) -> Schema:
-        for name in weight_columns(self.weights) if inputs[0] is not None else ():
-            if inputs[0] is not None and name not in inputs[0]:
-                raise missing_column(name, list(inputs[0]), "sample(weights)")
+        require_columns(weight_columns(self.weights), inputs[0], "sample(weights)")
         return inputs[0]
 
     def batched(self, *inputs: bool) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from cedar.core.block import Block, concat_blocks, python_values
 from cedar.core.columns import Index, concat, nbytes_each
 from cedar.core.cursor import concat_keys, hash_ints, no_keys
-from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.errors import PipelineError, require_columns, user_site
 from cedar.core.groups.column import GroupColumn, concat_each
 from cedar.core.sizes import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
@@ -90,8 +90,7 @@ class Shuffle(StreamOperator, Resizable):
         return {"seed": self.seed, "window": self.window, "by": self.by, "interleave": self.interleave}
 
     def schema(self, *inputs: Schema) -> Schema:
-        if self.by is not None and inputs[0] is not None and self.by not in inputs[0]:
-            raise missing_column(self.by, list(inputs[0]), f"shuffle(by={self.by!r})")
+        require_columns([] if self.by is None else [self.by], inputs[0], f"shuffle(by={self.by!r})")
         return inputs[0]
 
     @property
@@ -295,8 +294,7 @@ def _order(operator: Shuffle, seed: int, blocks: list[Block]) -> Index:
 
 def _group_values(block: Block, by: str) -> list[Any]:
     """Return the value of ``by`` in each slot; None if the row was skipped."""
-    if by not in block.columns:
-        raise missing_column(by, list(block.columns), "shuffle(by=...)")
+    require_columns([by], block.columns, "shuffle(by=...)")
     values: list[Any] = [None] * block.slots
     for slot, value in zip(block.live_slots(), python_values(block.columns[by]), strict=True):
         values[int(slot)] = value if isinstance(value, Hashable) else repr(value)

@@ -10,14 +10,10 @@ import numpy.typing as npt
 
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
-from cedar.core.errors import PipelineError, missing_column
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.kernel import BlockKernel
-from cedar.operators.merging import Mergeable
-from cedar.operators.split_rows import UsesRowKeys
-from cedar.operators.stored import StoredTable
-from cedar.operators.surveys import Survey, Surveyed
-from cedar.operators.value_hashes import sort_by_first_bits
+from cedar.core.errors import PipelineError, require_columns
+from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
+from cedar.operators.split_rows import UsesRowKeys, sort_by_first_bits
+from cedar.operators.surveys import StoredTable, Survey, Surveyed
 
 Keep: TypeAlias = Literal["first", "last", "any", "none"]
 
@@ -76,9 +72,7 @@ class Unique(RowOperator, UsesRowKeys, Mergeable, Surveyed):
         return Effects(frozenset(), frozenset(), rows="1:0..1")
 
     def schema(self, *inputs: Schema) -> Schema:
-        for name in self.subset or ():
-            if inputs[0] is not None and name not in inputs[0]:
-                raise missing_column(name, list(inputs[0]), self.label())
+        require_columns(self.subset or (), inputs[0], self.label())
         return inputs[0]
 
     def parameters(self) -> dict[str, Any]:

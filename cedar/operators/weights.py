@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Column
-from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
+from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
 from cedar.core.forks import in_fresh_process_after_fork
-from cedar.operators.elementwise import columns_of, format_expr
 from cedar.operators.expression_kernel import run
+from cedar.operators.expression_nodes import columns_of, format_expr
 from cedar.operators.expression_steps import KeepColumns, compile_steps
 from cedar.operators.expressions import require_elementwise
 from cedar.operators.failures import ErrorContext
@@ -81,9 +81,7 @@ def checked_weights(block: Block, values: Weights, site: Site | None, use: tuple
 @in_fresh_process_after_fork
 def _evaluate(block: Block, weights: Any, site: Site | None, use: tuple[str, str]) -> Column:
     who = f"{use[0]}({use[1]})"
-    for name in weight_columns(weights):
-        if name not in block.columns:
-            raise missing_column(name, list(block.columns), who, site)
+    require_columns(weight_columns(weights), block.columns, who, site)
     if isinstance(weights, str):
         return block.columns[weights]
     import polars as pl

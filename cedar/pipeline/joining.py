@@ -17,10 +17,8 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.frames import frame_of
 from cedar.core.skip import Skip
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
-from cedar.operators.join import How, Join, JoinKeys
-from cedar.operators.lookup import arranged
-from cedar.operators.stored import StoredTable
-from cedar.operators.surveys import Survey
+from cedar.operators.join import How, Join, JoinKeys, arranged
+from cedar.operators.surveys import StoredTable, Survey
 from cedar.pipeline.surveying import in_order, require_rows, require_steady, sampled_types, survey
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from cedar.operators.bucket import BucketByLength
 from cedar.operators.dedup import dedup
 from cedar.operators.map import Collate
 from cedar.operators.pack import Pack
-from cedar.operators.repeat import Repeat
 from cedar.operators.sample import RUN, Sample
 from cedar.operators.shuffle import Shuffle
-from cedar.operators.take import SkipRows, Take
+from cedar.operators.take import Repeat, SkipRows, Take
 
 if TYPE_CHECKING:
     from cedar.operators.base import Operator

@@ -22,8 +22,8 @@ from cedar.core.groups.column import plain
 from cedar.core.libraries import library
 from cedar.core.packages import version_of
 from cedar.core.skip import Skip
+from cedar.operators.split_rows import sort_by_first_bits
 from cedar.operators.unique import Keep, Repeats
-from cedar.operators.value_hashes import sort_by_first_bits
 from cedar.pipeline.surveying import survey
 from cedar.plan.graph import Node
 from cedar.store.ownership import remove_tree, temporary_folder

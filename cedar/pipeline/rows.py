@@ -9,9 +9,8 @@ from cedar.core.skip import Skip
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.expressions import filter_expression, flattened, select, with_columns
-from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
-from cedar.operators.map import Map
+from cedar.operators.map import FilterFunction, Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.pad import Pad
 

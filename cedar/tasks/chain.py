@@ -19,9 +19,8 @@ from cedar.core.limits import MemoryReservation, Passing
 from cedar.core.observation import Observation
 from cedar.core.request_owner import Use
 from cedar.core.skip import Skip
-from cedar.operators.base import Env
+from cedar.operators.base import BlockKernel, Env
 from cedar.operators.failures import ErrorContext
-from cedar.operators.kernel import BlockKernel
 from cedar.operators.marks import Marks
 from cedar.tasks import clocks, preparing
 from cedar.tasks.copying import plain_copy

@@ -11,7 +11,8 @@ from typing import Any
 
 from cedar.core import forks
 from cedar.core.errors import WorkerError
-from cedar.operators.kernel import Env, Instances
+from cedar.operators.base import Env
+from cedar.operators.instances import Instances
 from cedar.tasks.unpicklable import unsendable_code
 
 _KEPT = 32  # maximum number of loaded values in a process

@@ -23,7 +23,7 @@ from cedar.core.cursor import Keys, no_keys
 from cedar.core.errors import CedarError, SourceError
 from cedar.datasets.base import BaseSource, Split
 from cedar.operators.base import Env
-from cedar.operators.elementwise import columns_of, fields_of
+from cedar.operators.expression_nodes import columns_of, fields_of
 from cedar.plan.scan import dotted
 from cedar.tasks.chain import KernelStep, Timing, fuse_steps, run_steps
 from cedar.tasks.reading import Reader

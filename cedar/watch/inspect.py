@@ -17,8 +17,8 @@ from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.operators.base import Env, RowOperator, StreamOperator
-from cedar.operators.kernel import Instances
-from cedar.operators.row_wise import same_value
+from cedar.operators.determinism import same_value
+from cedar.operators.instances import Instances
 from cedar.pipeline.explain_words import as_written
 from cedar.plan.graph import Node
 from cedar.tasks.chain import KernelStep, Program, run_block

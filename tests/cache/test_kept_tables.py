@@ -10,7 +10,7 @@ import pytest
 
 from cedar.cache.kept_tables import kept_table
 from cedar.core.errors import SourceError, WorkerError
-from cedar.operators.stored import StoredTable, _opened
+from cedar.operators.surveys import StoredTable, _opened
 from cedar.store import folder
 
 

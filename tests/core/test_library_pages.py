@@ -16,9 +16,9 @@ LOADED = """
 import threading
 import numpy as np
 from cedar.core.library_pages import release_idle
-from cedar.operators import background_kernels, image
+from cedar.operators import image, native
 image.gaussian_blur(3, sigma=1.0)(np.zeros((9, 9, 3), np.uint8))
-assert background_kernels._loaded
+assert native._loaded
 for thread in threading.enumerate():
     if thread.name == "cedar-pages":
         thread.join()

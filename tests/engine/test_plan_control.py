@@ -24,7 +24,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.executors.choose import InlineExecutor
-from cedar.operators import background_kernels as kernels
+from cedar.operators import native as kernels
 from cedar.operators.base import Env
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.steps import Place

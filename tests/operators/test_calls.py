@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import asyncio
 import functools
 import gc
@@ -15,11 +17,30 @@ import cedar
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.request_owner import Stop, StopScope
 from cedar.operators.base import Env
-from cedar.operators.calls import Call, fn_name, is_async, makes_instances
+from cedar.operators.calls import Call
 from cedar.operators.draws import keyed_generator
+from cedar.operators.functions import fn_name, is_async, makes_instances
+from cedar.operators.map import Map
 from tests.operators.toy_calls import SKIPS, STOPS, call, reciprocal, reciprocal_later
-from tests.toy_blocks import SITE
+from tests.operators.toy_maps import XS
+from tests.toy_blocks import SITE, bind, block, run
 from tests.waiting import LIMIT, eventually
+
+
+def test_rows_are_plain_python_values_and_arrays():
+    given = block(x=[1], f=[1.5], s=["a"], l=[[1, 2]], d=[{"k": None}], a=np.ones((1, 2), dtype=np.float32))
+    seen = []
+    run(Map(lambda row: seen.append(row) or {"n": 0}), given)
+    row = seen[-1]
+    assert {k: v for k, v in row.items() if k != "a"} == {"x": 1, "f": 1.5, "s": "a", "l": [1, 2], "d": {"k": None}}
+    assert row["a"].tolist() == [1, 1]
+    assert not row["a"].flags.writeable
+
+
+def test_a_misspelled_column():
+    with pytest.raises(PipelineError, match="no column 'xx'") as caught:
+        bind(Map(abs, ("xx",)), XS)
+    assert caught.value.fix == "did you mean 'x'?"
 
 
 class Doubles:

@@ -12,7 +12,7 @@ import cedar
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError
 from cedar.operators.concat import Concat, merged_schema, same_units
-from cedar.operators.repeat import Repeat
+from cedar.operators.take import Repeat
 from tests.toy_stream import ListStream, check, context, drain, values
 
 SEEDS = st.integers(0, 10**6)

@@ -21,22 +21,19 @@ from cedar.operators.concat import Concat
 from cedar.operators.dedup import Dedup
 from cedar.operators.explode import Explode
 from cedar.operators.expressions import FilterExpression, select, with_columns
-from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.join import Join, JoinKeys
-from cedar.operators.map import Collate, Map
+from cedar.operators.map import Collate, FilterFunction, Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.mix import Mix
 from cedar.operators.pack import Pack
 from cedar.operators.pad import Pad
 from cedar.operators.recsys import FirstX, NGram, Sampling
-from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.split_rows import SplitPart, SplitRule
-from cedar.operators.stored import StoredTable
-from cedar.operators.surveys import known
-from cedar.operators.take import SkipRows, Take
+from cedar.operators.surveys import StoredTable, known
+from cedar.operators.take import Repeat, SkipRows, Take
 from cedar.operators.unique import Repeats, Unique
 from cedar.operators.zip import Zip
 from cedar.pipeline.rows import RowMethods  # noqa: F401 - every operator module is imported with it

@@ -1,16 +1,16 @@
+from __future__ import annotations
+
 import polars as pl
 import polars.selectors as cs
 import pytest
 
 from cedar import col
-from cedar.operators.elementwise import (
-    check_elementwise,
-    columns_of,
-    format_expr,
-    named_columns,
-    resolve_selectors,
-    selects_by_type,
-)
+from cedar.core.errors import PipelineError
+from cedar.operators.elementwise import check_elementwise
+from cedar.operators.expression_nodes import columns_of, format_expr, named_columns, resolve_selectors, selects_by_type
+from cedar.operators.expression_steps import AddColumns, compile_steps
+from tests.operators.toy_expressions import BLAME
+from tests.toy_blocks import SITE, block
 
 x, y, ids, word, when, record = (pl.col(n) for n in ("x", "y", "ids", "word", "when", "record"))
 
@@ -128,3 +128,30 @@ def test_text_is_one_short_line() -> None:
     assert format_expr(col("x") + 1) == '[(col("x")) + (1)]'
     assert len(format_expr(pl.concat_str([pl.col(f"column{i}") for i in range(50)]))) == 80
     assert "\n" not in format_expr(pl.when(x > 1).then(2))
+
+
+CATEGORY = pl.col("s").cast(pl.Categorical)
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        CATEGORY.to_physical(),
+        pl.struct(CATEGORY).hash(),
+        pl.col("t").is_in("t"),
+        pl.col("t").is_in(pl.concat_list("t", "t")),
+        pl.col("n").is_in("n"),
+        pl.col("f").list.eval(pl.element() + 0),
+        pl.col("f").list.eval(pl.element() - (pl.lit(1.0) - 1)),
+        pl.arctan2(pl.struct("s"), pl.struct("s")),  # ends the process
+        pl.col("n").cast(pl.Struct({"a": pl.Int64})),
+    ],
+    ids=str,
+)
+def test_types_that_are_not_row_wise_are_refused(expr: pl.Expr) -> None:
+    given = block(s=["b", "a"], t=[[1], [2]], f=[[-0.0], [1.0]], n=[1, 2])
+    assert check_elementwise(expr) is None
+    with pytest.raises(PipelineError, match="is not row-wise") as caught:
+        compile_steps((AddColumns((("r", expr),), BLAME),), tuple(given.types.items()))
+    assert caught.value.site == SITE
+    assert caught.value.fix

@@ -22,8 +22,7 @@ import pytest
 
 from cedar.core.boundary import as_column
 from cedar.core.errors import PipelineError
-from cedar.operators.elementwise import check_elementwise
-from cedar.operators.expression_effects import judge
+from cedar.operators.elementwise import check_elementwise, judge
 from cedar.operators.expression_kernel import ResultTypeError, run
 from cedar.operators.expression_kinds import INSIDE, KINDS, Kind, groups_of, markdown
 from cedar.operators.expression_nodes import tree

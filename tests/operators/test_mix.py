@@ -15,7 +15,7 @@ import cedar
 from cedar.core.errors import PipelineError
 from cedar.operators import mix
 from cedar.operators.mix import ROUND, Draw, Mix, Schedule
-from cedar.operators.repeat import Repeat
+from cedar.operators.take import Repeat
 from tests.toy_stream import ListStream, check, context, drain, values
 
 SEEDS = st.integers(0, 10**6)

@@ -17,8 +17,8 @@ import cedar
 from cedar import col
 from cedar.core.errors import CedarError, PipelineError, RowError
 from cedar.operators import sample
-from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
+from cedar.operators.take import Repeat
 from cedar.store import keep
 from tests.toy_stream import ListStream, check, context, drain
 

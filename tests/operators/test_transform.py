@@ -9,7 +9,17 @@ import pytest
 
 import cedar
 from cedar.operators.draws import Draws
-from tests.operators.toy_transforms import ROWS, AddNoise, Swap
+from tests.operators.toy_transforms import ROWS, AddNoise, Refuse, Swap, ran
+
+
+def test_neighbors_of_a_family_run_as_one_and_draw_as_alone():
+    p = cedar.from_items(ROWS).map(AddNoise(), "x").map(Refuse(-1), "x").map(AddNoise(7), "x")
+    ran().clear()
+    together = [row["x"] for row in p]
+    assert max(ran()) == 3
+    apart = cedar.from_items(ROWS).map(AddNoise(), "x").map(lambda x: x, "x", dtype="int64")
+    apart = apart.map(AddNoise(7), "x")
+    assert together == [row["x"] for row in apart]
 
 
 def test_a_random_transform_draws_by_row_whatever_runs_it():
@@ -59,3 +69,20 @@ def test_other_parameters_are_worth_a_warning_at_resume(recwarn: pytest.Warnings
             loader.load_state_dict(state)
             next(iter(loader))
         assert sum("the code of a function" in str(w.message) for w in recwarn) == warns
+
+
+def test_a_row_that_fails_in_a_chain_is_blamed_on_its_transform():
+    p = cedar.from_items(ROWS).map(AddNoise(1), "x").map(Refuse(9), "x").map(Refuse(3), "x")
+    with pytest.raises(cedar.RowError, match="9 is refused") as caught:
+        list(p)
+    assert "map(Refuse)" in str(caught.value)
+    assert "#2" not in str(caught.value)
+    with p.loader(on_error=cedar.Skip()) as loader:
+        assert [row["x"] for row in loader] == [i for i in range(50) if i not in (3, 9)]
+        assert "map(Refuse) #2" in str(loader.report())
+
+
+def test_only_the_transform_with_a_policy_may_lose_rows():
+    p = cedar.from_items(ROWS).map(Refuse(9), "x", on_error=cedar.Skip()).map(Refuse(30), "x")
+    with pytest.raises(cedar.RowError, match="30 is refused"):
+        list(p)

@@ -13,7 +13,7 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError
 from cedar.core.stream import Flow, Piece, Rows
-from cedar.operators.repeat import Repeat
+from cedar.operators.take import Repeat
 from cedar.operators.zip import Zip, merge
 from tests.toy_stream import REASON, ListStream, block_of, check, context, drain, unit_of
 

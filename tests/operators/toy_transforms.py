@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType, type_of
-from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
-from cedar.operators.transform import BadValues, Transform
+from cedar.operators.transform import BadValues, ChainFault, Link, Transform
 
 ROWS = [{"x": i, "y": -i} for i in range(50)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 import cedar
-from cedar.operators.elementwise import format_expr
+from cedar.operators.expression_nodes import format_expr
 from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.rewrite import rewrite
 from cedar.plan.data import Decision

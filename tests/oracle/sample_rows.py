@@ -24,7 +24,7 @@ from cedar.datasets.base import BaseSource, Chunk, Selects, Split
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds, Path
 from cedar.operators.base import Schema
-from cedar.operators.elementwise import columns_of, literals
+from cedar.operators.expression_nodes import columns_of, literals
 from cedar.plan.scan import chosen_fields, narrowed, narrowed_type
 
 if TYPE_CHECKING:

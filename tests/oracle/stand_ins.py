@@ -22,9 +22,8 @@ from cedar.datasets.base import Read
 from cedar.operators.base import Operator, Resizable, RowOperator, Schema
 from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import Select
-from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
-from cedar.operators.map import Map
+from cedar.operators.map import FilterFunction, Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.outputs import declared_types
 from cedar.operators.transform import Transform

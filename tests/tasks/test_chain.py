@@ -10,8 +10,7 @@ import pytest
 import cedar
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
-from cedar.operators.base import Env
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.base import BlockKernel, Env
 from cedar.operators.marks import BadRow, Mark, Marks, SlotAddress
 from cedar.tasks import clocks
 from cedar.tasks.chain import KernelStep, Program, Timing, run_steps

@@ -11,8 +11,7 @@ import pytest
 from cedar.core.block import Block
 from cedar.core.errors import Site, SourceError
 from cedar.datasets.base import BaseSource, Chunk, Split
-from cedar.operators.base import Env
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.base import BlockKernel, Env
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, read_split
 from tests.toy_blocks import values

@@ -15,7 +15,7 @@ from cedar import PipelineError, Skip, col
 from cedar.cli import main
 from cedar.operators import audio, image
 from cedar.operators.draws import Draws, keyed_generator
-from cedar.operators.filter_function import FilterFunction
+from cedar.operators.map import FilterFunction
 from cedar.operators.recsys import Sampling
 from cedar.operators.transform import Transform
 from tests.watch.html_pages import Page

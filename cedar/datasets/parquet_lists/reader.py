@@ -96,7 +96,7 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
         group: the metadata of the row group.
         keep: for each row, 1 if it is wanted, else 0.
     """
-    from cedar.operators.background_kernels import kernels
+    from cedar.operators.native import kernels
 
     leaves = {name: group.column(column.leaf) for name, column in columns.items()}
     leaves = {name: leaf for name, leaf in leaves.items() if leaf.compression in _CODECS and not leaf.file_path}

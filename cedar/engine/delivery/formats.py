@@ -15,10 +15,9 @@ from cedar.core.columns import writeable
 from cedar.core.errors import VALUE, CedarError, PipelineError, Site
 from cedar.core.groups.column import GroupColumn
 from cedar.core.jagged import each
-from cedar.operators.base import Env
+from cedar.operators.base import BlockKernel, Env
+from cedar.operators.batch_calls import delivered
 from cedar.operators.dedup import in_groups
-from cedar.operators.kernel import BlockKernel
-from cedar.operators.whole_batch import delivered
 
 FORMATS = ("numpy", "torch", "arrow", "jax", "tuple")
 

@@ -33,7 +33,8 @@ from cedar.engine.runner import Runner, Runners, UntakenResults
 from cedar.executors.choose import available_cpus
 from cedar.executors.isolated import isolated_calls_for
 from cedar.executors.recovery import Patience
-from cedar.operators.kernel import Env, Instances
+from cedar.operators.base import Env
+from cedar.operators.instances import Instances
 from cedar.operators.mix import Mix
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, calls_functions

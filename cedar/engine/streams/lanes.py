@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from cedar.core.block import Block
 from cedar.core.cursor import Keys, hash_ints
-from cedar.operators.base import Env
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.base import BlockKernel, Env
 
 Past: TypeAlias = Sequence[Any]  # earlier assignments of splits, oldest first: [lanes, splits that each has started]
 DONE = -1  # replaces the number of started splits of a finished lane, so that none of its splits is redistributed

@@ -21,9 +21,8 @@ import pyarrow.types as pt
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import Passing, take
-from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
-from cedar.operators.transform import BadValues, Transform
+from cedar.operators.transform import BadValues, ChainFault, Link, Transform
 
 Clip = npt.NDArray[np.float32]
 

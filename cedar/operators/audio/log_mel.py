@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cedar.core.columns import OBJECT, ColumnType, TensorType
 from cedar.core.errors import PipelineError, user_site
-from cedar.operators import background_kernels
+from cedar.operators import native
 from cedar.operators.audio import mel_plain
 from cedar.operators.audio.clips import (
     BadClip,
@@ -151,7 +151,7 @@ class LogMel(ClipTransform):
         stages = plan(n if n % 2 else n // 2)
         filters = bands(n, self.rate, self.n_mels, self.f_min, self.top, self.mel_scale, self.norm)
         begin = -(n // 2) if self.center else 0
-        compiled = background_kernels.kernels("cedar.operators.audio.mel_kernels", "mel_spectrogram")
+        compiled = native.kernels("cedar.operators.audio.mel_kernels", "mel_spectrogram")
         (compiled or mel_plain).mel_spectrogram(
             np.require(clip, requirements=["C", "W"]), begin, self.hop, window, stages.radices, stages.twiddles,
             stages.starts, turns, filters.rows, filters.weights, self.power == 1, out,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.operators.audio.fft_plan import C51, C52, HALF, S3, S51, S52
-from cedar.operators.background_kernels import slow_path_lock
+from cedar.operators.native import slow_path_lock
 
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]  # real and imaginary parts

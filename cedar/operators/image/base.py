@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from cedar.core.columns import Column
-from cedar.operators.chains import Chain, ChainFault, Link
 from cedar.operators.draws import Draws
-from cedar.operators.transform import Transform
+from cedar.operators.transform import Chain, ChainFault, Link, Transform
 
 
 class ImageChain:

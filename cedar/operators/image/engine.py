@@ -18,7 +18,6 @@ from cedar.core import buffers, limits
 from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.core.errors import PipelineError
 from cedar.operators.algebra import algebra_of
-from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes, boxes_to_column, keep_entries, parse_boxes, type_after_removal
 from cedar.operators.image.color import PixelTransform
@@ -32,7 +31,7 @@ from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resizing import Filter
 from cedar.operators.image.sources import Arrays, Files, PixelSource, Source
 from cedar.operators.image.spatial import Spatial
-from cedar.operators.transform import BadValues, Transform, as_tuple
+from cedar.operators.transform import BadValues, ChainFault, Link, Transform, as_tuple
 
 _BOXES_FIX = "give each image an array of shape (boxes, 4), and one entry per box"
 _MIXED_FIX = "convert images to one number of channels and one dtype first, for example by decode(mode='RGB')"

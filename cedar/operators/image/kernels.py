@@ -1,10 +1,10 @@
-"""Load the modules of compiled image kernels at first use; see ``cedar.operators.background_kernels``."""
+"""Load the modules of compiled image kernels at first use; see ``cedar.operators.native``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cedar.operators.background_kernels import kernels
+from cedar.operators.native import kernels
 
 _NAMES = {"resample": ("resize", "resize_all"), "pixels": ("apply",), "iou": ("try_parts",)}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cedar.operators.background_kernels import slow_path_lock
 from cedar.operators.image import resample_plain
 from cedar.operators.image.kernels import compiled
+from cedar.operators.native import slow_path_lock
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -14,10 +14,9 @@ from cedar.core.columns import UNKNOWN, Column
 from cedar.core.cursor import hash_array, mix64
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import plain
-from cedar.operators.arguments import pick
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.calls import pick
 from cedar.operators.failures import ErrorContext
-from cedar.operators.kernel import BlockKernel
 from cedar.operators.recsys.lists import as_int64, is_ids, values_of
 
 _TWO_53 = float(1 << 53)
@@ -84,7 +83,7 @@ class Sampling(RowOperator):
             raise PipelineError(
                 f"{bound.label}: it samples rows, not batches", site=bound.site, fix="apply it before batch()"
             )
-        blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
+        blame = ErrorContext.at(bound)
         return SampleRows(float(self.rate), self.by, self.keep, bound.draw, blame)
 
 

@@ -24,8 +24,7 @@ from cedar.core import forks
 from cedar.core.columns import Index
 from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, raised, user_site
-from cedar.operators.constructing import constructed
-from cedar.operators.kernel import Instances
+from cedar.operators.instances import Instances, constructed
 from cedar.operators.text.recognize import TokenizerTraits, traits_of_pattern, traits_of_tokenizer
 from cedar.operators.text.words import Ids, TokenCache
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from cedar.datasets.base import Read
-from cedar.operators.merging import Mergeable
+from cedar.operators.base import Mergeable
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import is_row_operator

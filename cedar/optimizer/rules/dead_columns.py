@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedar.operators.chains import Chain
+from cedar.operators.transform import Chain
 from cedar.optimizer.facts import Change, Facts, Outcome, downward
 from cedar.plan.graph import Node
 from cedar.plan.steps.columns import Keep, unread

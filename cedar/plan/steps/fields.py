@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from cedar.operators.elementwise import columns_of, fields_of
+from cedar.operators.expression_nodes import columns_of, fields_of
 from cedar.operators.expressions import ByExpressions
 from cedar.plan import graph
 from cedar.plan.graph import Node

@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from cedar.datasets.base import Read
-from cedar.operators.base import Operator
+from cedar.operators.base import Mergeable, Operator
 from cedar.operators.cache import Cache as CacheOperator
-from cedar.operators.chains import Chainable, Link
-from cedar.operators.merging import Mergeable
+from cedar.operators.transform import Chainable, Link
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
 from cedar.plan.places import kind

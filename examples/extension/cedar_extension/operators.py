@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.errors import missing_column
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.base import Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.expressions import Conditional
-from cedar.operators.merging import Mergeable
 
 
 @dataclass(frozen=True)

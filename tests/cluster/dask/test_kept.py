@@ -15,8 +15,7 @@ from cedar.cluster.dask.kept import SharedFailed, read_shared, run_on_shared, ru
 from cedar.cluster.dask.remote import Parcel, RemoteCall, stamp
 from cedar.core.block import Block
 from cedar.datasets.arrow import from_arrow
-from cedar.operators.base import Env
-from cedar.operators.kernel import BlockKernel
+from cedar.operators.base import BlockKernel, Env
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader

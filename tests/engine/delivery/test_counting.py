@@ -23,7 +23,7 @@ from cedar import PipelineError, PlanError, ResumeError, RowError, Skip, col
 from cedar.cache.kept_counts import CountKey, load_counts, save_counts
 from cedar.datasets import parquet
 from cedar.engine.delivery.state import seal
-from cedar.operators.filter_function import FilterFunction
+from cedar.operators.map import FilterFunction
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.store import folder

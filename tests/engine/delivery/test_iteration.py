@@ -12,7 +12,7 @@ import pytest
 
 import cedar
 from cedar import PipelineError
-from cedar.operators.kernel import Instances
+from cedar.operators.instances import Instances
 from tests.engine.delivery.few_rows import rows, xs
 
 

@@ -84,9 +84,9 @@ def test_a_batch_that_hangs_is_a_bad_batch() -> None:
 
 
 def test_threads_that_hang_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cedar.operators import calls
+    from cedar.operators import concurrent_calls
 
-    monkeypatch.setattr(calls, "_MAX_STUCK_THREADS", 1)
+    monkeypatch.setattr(concurrent_calls, "_MAX_STUCK_THREADS", 1)
     go = threading.Event()
 
     def hangs(x: int) -> int:

@@ -14,8 +14,7 @@ from cedar.core.columns import type_of
 from cedar.core.errors import RowError
 from cedar.operators import audio
 from cedar.operators.audio.clips import ClipTransform
-from cedar.operators.chains import Link
-from cedar.operators.transform import BadValues, as_tuple
+from cedar.operators.transform import BadValues, Link, as_tuple
 from tests.operators.audio.toy_sounds import binary, draws, file, noise, same
 
 FILES = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from cedar.operators import audio, background_kernels
+from cedar.operators import audio, native
 from cedar.operators.audio import mel_plain
 from cedar.operators.audio.fft_kernels import transform
 from cedar.operators.audio.fft_plan import plan
@@ -40,7 +40,7 @@ def test_spectrograms(n_fft, hop, cut, samples, silent, n_mels, power, center, s
         return out.tobytes()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(background_kernels, "kernels", lambda module, last: None)
+        patch.setattr(native, "kernels", lambda module, last: None)
         plain = made()
     assert made() == plain
 
@@ -50,7 +50,7 @@ def test_usual_lengths(monkeypatch, n_fft):
     mel = audio.log_mel(rate=16_000, n_fft=n_fft, hop_length=160, log="ln")
     clip = noise(20_000).astype(np.float32)
     fast = mel(clip)
-    monkeypatch.setattr(background_kernels, "kernels", lambda module, last: None)
+    monkeypatch.setattr(native, "kernels", lambda module, last: None)
     assert mel(clip).tobytes() == fast.tobytes()
 
 
@@ -68,12 +68,12 @@ def test_transforms(n, frames, seed):
 CODE = """
 import subprocess
 import numpy as np
-from cedar.operators import audio, background_kernels, native
+from cedar.operators import audio, native
 native.load = lambda module: None
 compiling = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # ends with this process
-background_kernels._process = lambda *_: compiling
+native._process = lambda *_: compiling
 mel = audio.log_mel(rate=16_000, n_fft=400, hop_length=160)
-print(mel(np.ones(16_000, np.float32)).shape[0] > 0 and background_kernels.is_compiling())
+print(mel(np.ones(16_000, np.float32)).shape[0] > 0 and native.is_compiling())
 """
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cedar.operators import image
-from cedar.operators.chains import Link
 from cedar.operators.image.base import IMAGES
+from cedar.operators.transform import Link
 
 
 def test_what_joins():

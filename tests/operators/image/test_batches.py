@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.operators import image
-from cedar.operators.chains import Link
 from cedar.operators.draws import Draws
 from cedar.operators.image import engine
-from cedar.operators.transform import Transform
+from cedar.operators.transform import Link, Transform
 
 SIDES = st.tuples(st.integers(1, 20), st.integers(1, 20))
 BEFORE = st.one_of(

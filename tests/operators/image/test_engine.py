@@ -14,10 +14,9 @@ import cedar
 from benchmarks.mutated_images import encoded, mutated, picture
 from cedar.core.columns import TensorType, objects
 from cedar.operators import image
-from cedar.operators.chains import Link
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import IMAGES
-from cedar.operators.transform import BadValues, as_tuple
+from cedar.operators.transform import BadValues, Link, as_tuple
 
 SIDES = st.integers(1, 24)
 

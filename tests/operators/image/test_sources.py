@@ -12,9 +12,9 @@ from PIL import Image
 import cedar
 from benchmarks.mutated_images import encoded
 from cedar.operators import image
-from cedar.operators.chains import Link
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import IMAGES
+from cedar.operators.transform import Link
 from cedar.testing.deterministic import blocks_of
 from tests.operators.image.image_files import photo
 

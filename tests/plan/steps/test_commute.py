@@ -13,7 +13,7 @@ from cedar import Skip, col
 from cedar.engine.binding import Binding
 from cedar.operators.algebra import length_changing, per_value, pointwise, resampling, spatial
 from cedar.operators.base import Bound, Env
-from cedar.operators.row_wise import same_column
+from cedar.operators.determinism import same_column
 from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import RULES
 from cedar.plan import graph

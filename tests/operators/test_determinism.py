@@ -12,7 +12,45 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.operators import unsteady
+from cedar.core.errors import PipelineError
+from cedar.operators import determinism
+from cedar.operators.map_batches import MapBatches
+from tests.toy_blocks import SITE, bind, block, run, values
+
+XS = block(x=[1, 2, 3, 4], f=[1.5, float("nan"), None, 0.0])
+NOT_ROW_WISE = {
+    "mean": lambda t: {"x": t["x"] - t["x"].mean()},
+    "cumsum": lambda t: {"x": np.cumsum(t["x"])},
+    "sort": lambda t: {"x": np.sort(t["x"])[::-1]},
+    "reverse": lambda t: {"x": t["x"][::-1].copy()},
+    "count": lambda t: {"x": np.full(len(t["x"]), len(t["x"]))},
+    "index": lambda t: {"x": np.arange(len(t["x"]))},
+    "first": lambda t: {"x": t["x"] - t["x"][0]},
+}
+
+
+@pytest.mark.parametrize("name", list(NOT_ROW_WISE))
+def test_functions_that_are_not_row_wise(name):
+    with pytest.raises(PipelineError, match="its result depends on other rows of the block") as caught:
+        bind(MapBatches(NOT_ROW_WISE[name], ("x",), format="numpy"), XS)
+    assert caught.value.site == SITE
+    assert "size=" in caught.value.fix
+    assert len(run(MapBatches(NOT_ROW_WISE[name], ("x",), format="numpy", size=4), XS)) == 4
+    assert len(run(MapBatches(NOT_ROW_WISE[name], ("x",), format="numpy"), XS, batched=True)) == 4
+
+
+def test_functions_that_draw_on_their_own():
+    fn = lambda t: {"x": np.random.default_rng().random(len(t["x"]))}
+    with pytest.raises(PipelineError, match="called again, it gives another result") as caught:
+        bind(MapBatches(fn, ("x",), format="numpy"), XS)
+    assert "random=True" in caught.value.fix
+
+
+def test_nan_and_null_are_equal_to_themselves():
+    for format in ("arrow", "polars"):
+        assert repr(values(run(MapBatches(lambda t: t, ("f",), format=format), XS), "f")) == "[1.5, nan, None, 0.0]"
+    assert len(run(MapBatches(lambda t: {"f": t["f"] * np.nan}, ("f",), format="numpy"), XS)) == 4
+
 
 ROWS = cedar.from_items([{"x": float(i)} for i in range(80)])
 
@@ -98,10 +136,10 @@ def test_a_function_without_draws_is_called_no_more_often_and_generators_stay() 
     calls: list[float] = []
     p = ROWS.map(lambda x: calls.append(x) or x, "x").filter(col("x") >= 0)
     random.seed(3)
-    before = unsteady.generator_states()
+    before = determinism.generator_states()
     list(p.loader(executor="inline", plan="off"))
     assert len(calls) == 64 + 80, "for the type, and in the run"
-    assert unsteady.generator_states() == before
-    with unsteady.preserve_generators():
+    assert determinism.generator_states() == before
+    with determinism.preserve_generators():
         random.random(), rand()
-    assert unsteady.generator_states() == before
+    assert determinism.generator_states() == before

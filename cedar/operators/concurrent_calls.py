@@ -1,23 +1,28 @@
-"""Runs an ``async def`` function on many rows concurrently.
+"""Calls that run concurrently: ``async def`` functions on many rows, and calls with a time limit in another thread.
 
-asyncio is imported only when a pipeline has such a function, because the import takes 0.1 s.
+asyncio is imported only when a pipeline has an ``async def`` function, because the import takes 0.1 s.
 """
 
 from __future__ import annotations
 
 import inspect
+import queue
 import threading
+import weakref
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cedar.core.errors import raised
+from cedar.core.errors import PipelineError, raised
+from cedar.core.numeric import NumericEnvironment
 from cedar.core.request_owner import request_owner
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 
 if TYPE_CHECKING:
     import asyncio
+
+    from cedar.operators.calls import Call, Callee
 
 LIMIT = 64  # the maximum number of concurrent calls
 
@@ -148,3 +153,77 @@ def _run_outside_event_loop(work: Callable[[], Outcome]) -> Outcome:
     if error is not None:
         raise error
     return result  # type: ignore[no-any-return]
+
+
+_stuck: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_MAX_STUCK_THREADS = 64
+
+
+def left_behind() -> int:
+    """Return the number of threads that are still running a call that timed out."""
+    return sum(thread.is_alive() for thread in list(_stuck))
+
+
+class TimedCalls:
+    """Calls a function in a helper thread and stops waiting after the timeout; the thread ends after its current call.
+
+    It is used if workers cannot be killed, because they are threads or run on other machines.
+    """
+
+    def __init__(self, call: Call, borrowed: Callee, timeout: float, numeric: NumericEnvironment | None) -> None:
+        self._numeric = numeric
+        self._call, self._held, self._timeout = call, borrowed, timeout
+        self._fn = call.callable(borrowed)
+        self._start()
+
+    def _start(self) -> None:
+        jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def work() -> None:
+            if self._numeric is not None:
+                self._numeric.set()  # a new thread starts with the libraries' default numeric settings
+            while (job := jobs.get()) is not None:
+                fn, args, named = job
+                outcome: tuple[Any, BaseException | None]
+                try:
+                    outcome = fn(*args, **named), None
+                except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
+                    outcome = None, error
+                done.put(outcome)
+                del job, fn, args, named, outcome
+
+        self._jobs, self._done = jobs, done
+        self._thread = threading.Thread(target=work, name="cedar-timeout", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Callable[..., Any]:
+        return self._call_with_timeout
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._jobs.put(None)
+        if kind is None or issubclass(kind, Exception):  # on an interrupt, do not wait for the running call
+            self._thread.join()
+
+    def _call_with_timeout(self, *args: Any, **named: Any) -> Any:
+        self._jobs.put((self._fn, args, named))
+        try:
+            value, error = self._done.get(timeout=self._timeout)
+        except queue.Empty:
+            self._jobs.put(None)
+            _stuck.add(self._thread)
+            self._held.renew()  # the stuck call still uses the old instance
+            self._fn = self._call.callable(self._held)
+            self._start()
+            if (left := left_behind()) > _MAX_STUCK_THREADS:
+                blame = self._call.blame
+                raise PipelineError(
+                    f"{blame.label}: {left} calls continue beyond timeout={self._timeout:g} s, each in its own thread",
+                    site=blame.site,
+                    done="the run was stopped before they use up the machine",
+                    fix='use executor="processes", which ends a call that hangs, or give the function a limit inside',
+                ) from None
+            raise timeout_error(self._timeout) from None
+        if error is not None:
+            raise error
+        return value

@@ -1,14 +1,39 @@
-"""Checks of users' arguments; errors refer to the user's line and are raised before anything runs."""
+"""Users' functions: their kinds, and checks of the arguments that come with them.
+
+Errors refer to the user's line and are raised before anything runs.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
-from cedar.core.errors import PipelineError, Site, missing_column, user_site
+from cedar.core.errors import PipelineError, Site, user_site
 from cedar.core.skip import Skip
-from cedar.operators.base import Schema
-from cedar.operators.calls import fn_name, makes_instances
+
+
+def makes_instances(fn: Any) -> bool:
+    """Return True for a class whose instances are callable."""
+    return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
+
+
+def is_async(fn: Any) -> bool:
+    """Return True for ``async def`` functions, their partials, and classes and objects with an async ``__call__``."""
+    asynchronous = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    if asynchronous or inspect.isroutine(fn) or isinstance(fn, functools.partial):
+        return asynchronous
+    if isinstance(fn, type) and not makes_instances(fn):
+        return False
+    call = getattr(fn, "__call__", None)  # noqa: B004 - inspected, not tested for callability
+    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
+
+
+def fn_name(fn: Any) -> str:
+    """Return the name of a function for labels."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", None) or type(fn).__name__)
 
 
 def check_columns(label: str, columns: Any) -> None:
@@ -51,13 +76,6 @@ def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
         raise PipelineError(
             f"{label}: timeout={timeout!r} is not a time limit", site=user_site(), fix="give seconds per row, above 0"
         )
-
-
-def check_known(label: str, columns: tuple[str, ...], schema: Schema) -> None:
-    """Raise PipelineError if a known schema lacks one of the columns."""
-    for name in columns if schema is not None else ():
-        if name not in schema:  # type: ignore[operator]
-            raise missing_column(name, list(schema or ()), label)
 
 
 def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False, site: Site | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cedar.operators.constructing import constructed, constructing
+from cedar.operators.instances import constructed, constructing
 
 
 def test_constructors_get_the_same_generators_which_are_put_back():
