@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.expression_kernel import ColumnsKernel
-from cedar.operators.expression_steps import DropColumns, output_types
-from cedar.operators.expression_steps import RenameColumns as RenameStep
+from cedar.operators.expression_steps import DropColumns, RenameColumns, output_types
 from cedar.operators.failures import ErrorContext
 
 
@@ -69,7 +68,7 @@ class Drop(RowOperator, ColumnEdit, Mergeable):
         return None if inputs[0] is None else output_types((step,), inputs[0])
 
     def bind(self, bound: Bound) -> Kernel:
-        return ColumnsKernel(DropColumns(self.names, ErrorContext.at(bound)))
+        return ColumnsKernel((DropColumns(self.names, ErrorContext.at(bound)),))
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,11 @@ class Rename(RowOperator, ColumnEdit, Mergeable):
         return None if not pairs else self if pairs == self.pairs else Rename(pairs)
 
     def schema(self, *inputs: Schema) -> Schema:
-        step = RenameStep(self.pairs, ErrorContext(0, self.label()))
+        step = RenameColumns(self.pairs, ErrorContext(0, self.label()))
         return None if inputs[0] is None else output_types((step,), inputs[0])
 
     def bind(self, bound: Bound) -> Kernel:
-        return ColumnsKernel(RenameStep(self.pairs, ErrorContext.at(bound)))
+        return ColumnsKernel((RenameColumns(self.pairs, ErrorContext.at(bound)),))
 
 
 def rename(mapping: Any) -> Rename:

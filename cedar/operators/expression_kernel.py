@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -20,19 +19,16 @@ from cedar.core.forks import Lock, in_fresh_process_after_fork
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import BlockKernel, Env, Kernel
 from cedar.operators.expression_steps import (
-    DropColumns,
     ExpressionProgram,
-    KeepColumns,
-    RenameColumns,
     Step,
     StepColumn,
+    StepWalk,
     Types,
-    apply_plain,
     compile_steps,
     output_types,
     whole_columns,
 )
-from cedar.operators.failures import ErrorContext, Failure
+from cedar.operators.failures import ErrorContext, Failure, settle_each
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,15 +37,49 @@ Failed: TypeAlias = tuple[ErrorContext, Failure]
 
 
 @dataclass(frozen=True, eq=False)
-class ExpressionKernel(BlockKernel):
-    """The kernel of one or several adjacent expression operators."""
+class _StepsKernel(BlockKernel):
+    """Base class of kernels of expression steps, which are fused into one query unless all of them move only columns.
+
+    ``fused`` has the next kernel at the last fusion and the fused kernel, which the next epoch need not compile again.
+    """
 
     steps: tuple[Step, ...]
+    fused: list[tuple[Kernel, ExpressionKernel]] = field(default_factory=list, repr=False)
+
+    def fuse(self, above: Kernel) -> ExpressionKernel | None:
+        """Return a kernel that fuses this one and the next into one query; None if they cannot be fused."""
+        computes = isinstance(self, ExpressionKernel) or isinstance(above, ExpressionKernel)
+        if not isinstance(above, _StepsKernel) or not computes:
+            return None
+        if not self.fused or self.fused[0][0] is not above:
+            self.fused[:] = [(above, ExpressionKernel((*self.steps, *above.steps)))]
+        return self.fused[0][1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.steps,)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsKernel(_StepsKernel):
+    """Selects, drops or renames plain columns by reference, without copying data."""
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        columns = {name: StepColumn(UNKNOWN, name, inside=False) for name in block.columns}
+        for step in self.steps:
+            columns, _ = step.apply(columns, StepWalk())
+        return block.only_columns(
+            {name: block.columns[h.origin] for name, h in columns.items() if h.origin is not None}
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ExpressionKernel(_StepsKernel):
+    """The kernel of one or several adjacent expression operators."""
+
     programs: dict[Types, ExpressionProgram] = field(
         default_factory=dict, repr=False
     )  # compiled programs by the block's types
     empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # the result for zero rows
-    fused: list[Fused] = field(default_factory=list, repr=False)
     compiling: Lock = field(default_factory=Lock, repr=False)
     pooled: ClassVar[bool] = True
     row_wise: ClassVar[bool] = True
@@ -76,7 +106,7 @@ class ExpressionKernel(BlockKernel):
             raise PipelineError(f"{blame.label}: {error}", site=blame.site, fix=fix) from error
         except polars_errors() as error:
             failures = _failing_rows(self.steps, program, block, env, error)
-            return run(program, _settle(block, env, failures))
+            return run(program, settle_each(block, env, failures))
 
     def _program(self, types: Types) -> ExpressionProgram:
         if types not in self.programs:
@@ -84,56 +114,6 @@ class ExpressionKernel(BlockKernel):
                 if types not in self.programs:
                     self.programs[types] = compile_steps(self.steps, types)
         return self.programs[types]
-
-    def fuse(self, other: Kernel) -> ExpressionKernel | None:
-        """Return a kernel that fuses this one and the next into one query; None if the next has no expression steps."""
-        steps = _steps_of(other)
-        return _cached_fusion(self.fused, other, (*self.steps, *steps)) if steps else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ExpressionKernel, (self.steps,)
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnsKernel(BlockKernel):
-    """Selects, drops or renames plain columns by reference, without copying data."""
-
-    step: KeepColumns | DropColumns | RenameColumns
-    fused: list[Fused] = field(default_factory=list, repr=False)
-
-    def __call__(self, block: Block, env: Env) -> Block:
-        kept = apply_plain(self.step, {name: StepColumn(None, name) for name in block.columns})
-        return block.only_columns({name: block.columns[h.origin] for name, h in kept.items() if h.origin is not None})
-
-    def fuse(self, other: Kernel) -> ExpressionKernel | None:
-        """Return a kernel that fuses this one into the next one's query; None if that is not an ExpressionKernel."""
-        return (
-            _cached_fusion(self.fused, other, (self.step, *other.steps))
-            if isinstance(other, ExpressionKernel)
-            else None
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ColumnsKernel, (self.step,)
-
-
-Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the next kernel at the last fusion, and the fused kernel
-
-
-def _cached_fusion(known: list[Fused], other: Kernel, steps: tuple[Step, ...]) -> ExpressionKernel:
-    """Return the fused kernel; reuse the last one, so that the next epoch need not compile again."""
-    for kernel, both in known:
-        if kernel is other:
-            return both
-    both = ExpressionKernel(steps)
-    known[:] = [(other, both)]
-    return both
-
-
-def _steps_of(kernel: Kernel) -> tuple[Step, ...]:
-    if isinstance(kernel, ColumnsKernel):
-        return (kernel.step,)
-    return kernel.steps if isinstance(kernel, ExpressionKernel) else ()
 
 
 def run(program: ExpressionProgram, block: Block) -> Block:
@@ -153,7 +133,10 @@ def run(program: ExpressionProgram, block: Block) -> Block:
             rows = done[program.row].to_numpy().astype(np.int64)
         made = from_frame(done)
         computed = {name: made[name] for name in wanted if name in program.output}
-        _require_types(computed, program.output)
+        for name, column in computed.items():  # all blocks must have the same types
+            kind, given = program.output[name], _columns.type_of(column)
+            if kind is not UNKNOWN and kind != given:
+                raise ResultTypeError(f"column {name!r} is of {given}, where polars said {kind}")
     passed = {name: block.columns[origin] for name, origin in program.passed.items() if name in program.output}
     if rows is not None and len(rows) < len(block):
         passed = take_each(passed, rows)
@@ -177,19 +160,8 @@ def _run_queries(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame
     return frame.select(columns_named(program.wanted)).collect(engine="in-memory", optimizations=_optimizer_flags())
 
 
-def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) -> None:
-    """Check that results have the types that polars predicted, because all blocks must have the same types."""
-    for name, column in computed.items():
-        kind, given = expected[name], _columns.type_of(column)
-        if kind is not UNKNOWN and kind != given:
-            raise ResultTypeError(name, kind, given)
-
-
 class ResultTypeError(Exception):
     """An expression returned a different type than polars predicted."""
-
-    def __init__(self, name: str, expected: Any, given: Any) -> None:
-        super().__init__(f"column {name!r} is of {given}, where polars said {expected}")
 
 
 @cache
@@ -267,15 +239,3 @@ def _failure(blame: ErrorContext, error: BaseException) -> Failure:
     short = f"{type(error).__name__}: {first_line(error)}"
     fix = "cast(..., strict=False) gives null instead, and loader(on_error=cedar.Skip(...)) drops such rows"
     return Failure(f"{blame.label} failed: {short}", short, fix, error)
-
-
-def _settle(block: Block, env: Env, failures: Mapping[int, Failed]) -> Block:
-    """Return the block without the failed rows, which are recorded as skipped."""
-    for row, (blame, failure) in failures.items():
-        if blame.stops(env) or not block.aligned:
-            raise blame.error(failure, block.live_keys().ref(row) if block.aligned else None)
-    if env.sampling:
-        keep = np.ones(len(block), dtype=bool)
-        keep[list(failures)] = False
-        return block.filter(keep)
-    return block.kill({row: blame.skipped(failure) for row, (blame, failure) in failures.items()})

@@ -6,6 +6,7 @@ columns that the query reads, the columns that bypass it, and the query.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,7 +24,7 @@ from cedar.core.boundary import (
     type_of_series,
 )
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
-from cedar.core.errors import PipelineError, missing_column
+from cedar.core.errors import PipelineError, missing_column, require_columns
 from cedar.core.forks import in_fresh_process_after_fork
 from cedar.operators.elementwise import judge, lists_without_nulls
 from cedar.operators.expression_nodes import (
@@ -41,49 +42,8 @@ if TYPE_CHECKING:
 
 Named: TypeAlias = "tuple[str | None, pl.Expr]"  # (name, expression); None keeps the expression's own names
 Types: TypeAlias = tuple[tuple[str, ColumnType], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class AddColumns:
-    """Adds or replaces columns."""
-
-    items: tuple[Named, ...]
-    blame: ErrorContext
-
-
-@dataclass(frozen=True, eq=False)
-class KeepColumns:
-    """Keeps only the results of ``items``, which are expressions or names of columns."""
-
-    items: tuple[Named | str, ...]
-    blame: ErrorContext
-
-
-@dataclass(frozen=True, eq=False)
-class KeepRows:
-    """Keeps the rows for which the predicate is true; drops those for which it is false or null."""
-
-    predicate: pl.Expr
-    blame: ErrorContext
-
-
-@dataclass(frozen=True, eq=False)
-class DropColumns:
-    """Removes columns."""
-
-    names: tuple[str, ...]
-    blame: ErrorContext
-
-
-@dataclass(frozen=True, eq=False)
-class RenameColumns:
-    """Renames columns by (old, new) pairs, which apply simultaneously."""
-
-    pairs: tuple[tuple[str, str], ...]
-    blame: ErrorContext
-
-
-Step: TypeAlias = AddColumns | KeepColumns | KeepRows | DropColumns | RenameColumns
+Query: TypeAlias = "Callable[[pl.LazyFrame], pl.LazyFrame]"
+Resolved: TypeAlias = "tuple[pl.Expr, dict[str, ColumnType], frozenset[str]]"  # expression, result types, columns read
 
 
 @dataclass(frozen=True)
@@ -95,42 +55,11 @@ class StepColumn:
     inside: bool = True
 
 
-_Resolved: TypeAlias = "tuple[pl.Expr, dict[str, ColumnType], frozenset[str]]"  # expression, result types, columns read
-_Query: TypeAlias = "Callable[[pl.LazyFrame], pl.LazyFrame]"
+Columns: TypeAlias = dict[str, StepColumn]
 
 
-@dataclass(frozen=True, eq=False)
-class ExpressionProgram:
-    """Steps compiled for the types of a block.
-
-    Args:
-        enters: the input columns that the query reads.
-        output: names and types of the result columns, in order.
-        passed: maps an output name to its unchanged input column, for columns that the query need not return.
-        unread: hidden columns that no step reads; they are computed only to report the rows on which they fail.
-        queries: the parts of the query, in order.
-        filters: whether the query drops rows.
-        numbered: whether the query gets a column of row positions, to find the remaining rows or their number.
-    """
-
-    enters: tuple[str, ...]
-    output: dict[str, ColumnType]
-    passed: dict[str, str]
-    unread: tuple[str, ...]
-    queries: tuple[_Query, ...]
-    filters: bool
-    numbered: bool
-    row: str = ""  # the name of the column of row positions, which no other column has
-
-    @property
-    def wanted(self) -> list[str]:
-        """The columns that the query returns."""
-        computed = [name for name in self.output if name not in self.passed]
-        return [*computed, *self.unread, *([self.row] if self.filters else [])]
-
-
-class _StepWalk:
-    """State collected while compiling the steps in order.
+class StepWalk:
+    """State collected while applying steps in order.
 
     ``entered``: input columns that expressions read. ``fresh``: computed columns that no later step has read so far. If
     a step drops one, polars would not compute it, and fusing operators would change which failing rows are reported.
@@ -139,7 +68,7 @@ class _StepWalk:
     """
 
     def __init__(
-        self, names: Iterable[str] = (), known: dict[Any, _Resolved] | None = None, refuse_failing: bool = False
+        self, names: Iterable[str] = (), known: dict[Any, Resolved] | None = None, refuse_failing: bool = False
     ) -> None:
         self.refuse_failing = refuse_failing
         self.known = {} if known is None else known
@@ -166,6 +95,192 @@ class _StepWalk:
             name += "_"
         return name
 
+    def resolve(
+        self, name: str | None, expr: pl.Expr, blame: ErrorContext, columns: Columns
+    ) -> tuple[pl.Expr, dict[str, ColumnType]]:
+        """Return a resolved expression, and its results' names and types; record which columns it reads."""
+        key = id(blame), id(expr), name
+        if key not in self.known:
+            try:
+                self.known[key] = _resolved(name, expr, blame, columns)
+            except RecursionError as error:
+                raise too_deep(blame.site) from error
+        resolved, types, reads = self.known[key]
+        if self.refuse_failing and UNKNOWN not in types.values():
+            problem = _error_on_empty_frame(resolved, _empty_frame({read: columns[read].type for read in reads}))
+            if problem is not None:  # for example, a comparison of strings with numbers
+                raise PipelineError(
+                    f"{blame.label}: {format_expr(resolved)} fails on every row: {problem}",
+                    site=blame.site,
+                    fix="cast its columns, if their types do not go together",
+                )
+        self.fresh -= reads
+        self.entered |= {origin for read in reads if (origin := columns[read].origin) is not None}
+        return resolved, types
+
+
+class Step(ABC):
+    """One operator's part of a query."""
+
+    blame: ErrorContext
+
+    @abstractmethod
+    def apply(self, columns: Columns, walk: StepWalk) -> tuple[Columns, Query | None]:
+        """Return the columns after the step, and its part of the query; None if the query does not change."""
+
+
+@dataclass(frozen=True, eq=False)
+class AddColumns(Step):
+    """Adds or replaces columns."""
+
+    items: tuple[Named, ...]
+    blame: ErrorContext
+
+    def apply(self, columns: Columns, walk: StepWalk) -> tuple[Columns, Query | None]:
+        exprs: list[pl.Expr] = []
+        results: Columns = {}
+        for name, expr in self.items:
+            resolved, types = walk.resolve(name, expr, self.blame, columns)
+            exprs.append(resolved)
+            _add_results(results, {result: StepColumn(kind) for result, kind in types.items()}, self.blame)
+        exprs += walk.hide(name for name in results if name in columns)
+        walk.fresh |= set(results)
+        return {**columns, **results}, lambda frame: frame.with_columns(exprs)
+
+
+@dataclass(frozen=True, eq=False)
+class KeepColumns(Step):
+    """Keeps only the results of ``items``, which are expressions or names of columns."""
+
+    items: tuple[Named | str, ...]
+    blame: ErrorContext
+
+    def apply(self, columns: Columns, walk: StepWalk) -> tuple[Columns, Query | None]:
+        exprs: list[pl.Expr] = []
+        kept: Columns = {}
+        plain = set()
+        for item in self.items:
+            source = item if isinstance(item, str) else _unchanged_column(*item)
+            if source is not None:  # the query does not need to read it
+                require_columns([source], columns, self.blame.label, self.blame.site)
+                results = {source: columns[source]}
+                plain.add(source)
+            else:
+                resolved, types = walk.resolve(*item, self.blame, columns)
+                exprs.append(resolved)
+                results = {result: StepColumn(kind) for result, kind in types.items()}
+            _add_results(kept, results, self.blame)
+        gone = [name for name, column in columns.items() if column.inside and name not in plain]
+        exprs += walk.hide(gone)
+        if not exprs and not gone:
+            return kept, None
+        walk.fresh |= kept.keys() - plain
+        inside = [*(name for name, column in kept.items() if column.inside), *walk.unread, *walk.row]
+        # with_columns runs first, so that literals get the frame's number of rows
+        return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
+
+
+@dataclass(frozen=True, eq=False)
+class KeepRows(Step):
+    """Keeps the rows for which the predicate is true; drops those for which it is false or null."""
+
+    predicate: pl.Expr
+    blame: ErrorContext
+
+    def apply(self, columns: Columns, walk: StepWalk) -> tuple[Columns, Query | None]:
+        predicate, types = walk.resolve("predicate", self.predicate, self.blame, columns)
+        kind = types["predicate"]
+        if kind is not UNKNOWN and pt.is_null(kind):
+            predicate = predicate.cast(bool)  # polars filters only by booleans
+        elif kind is not UNKNOWN and not pt.is_boolean(kind):
+            raise PipelineError(
+                f"{self.blame.label}: the predicate gives {kind}, not a boolean",
+                site=self.blame.site,
+                fix="compare it: for example col('label') == 1",
+            )
+        return columns, lambda frame: frame.filter(predicate)
+
+
+@dataclass(frozen=True, eq=False)
+class DropColumns(Step):
+    """Removes columns."""
+
+    names: tuple[str, ...]
+    blame: ErrorContext
+
+    def apply(self, columns: Columns, walk: StepWalk) -> tuple[Columns, Query | None]:
+        require_columns(self.names, columns, self.blame.label, self.blame.site)
+        after = {name: column for name, column in columns.items() if name not in self.names}
+        gone = [name for name, column in columns.items() if column.inside and name not in after]
+        hidden = walk.hide(gone)
+        return after, (lambda frame: frame.with_columns(hidden).drop(columns_named(gone))) if gone else None
+
+
+@dataclass(frozen=True, eq=False)
+class RenameColumns(Step):
+    """Renames columns by (old, new) pairs, which apply simultaneously."""
+
+    pairs: tuple[tuple[str, str], ...]
+    blame: ErrorContext
+
+    def apply(self, columns: Columns, walk: StepWalk) -> tuple[Columns, Query | None]:
+        mapping = dict(self.pairs)
+        require_columns(mapping, columns, self.blame.label, self.blame.site)
+        names = [mapping.get(name, name) for name in columns]
+        after = dict(zip(names, columns.values(), strict=True))
+        if len(after) != len(columns):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PipelineError(f"{self.blame.label}: two columns would be called {twice!r}", site=self.blame.site)
+        pairs = {old: new for old, new in self.pairs if columns[old].inside}
+        walk.fresh = {pairs.get(name, name) for name in walk.fresh}
+        return after, (lambda frame: frame.rename(pairs)) if pairs else None
+
+
+def _unchanged_column(name: str | None, expr: pl.Expr) -> str | None:
+    """Return the name of the column that an expression only reads; None for other expressions."""
+    source = expr.meta.output_name() if expr.meta.is_column() else None
+    return source if name in {None, source} else None
+
+
+def _add_results(known: Columns, results: Columns, blame: ErrorContext) -> None:
+    for name in results:
+        if name in known:
+            raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
+    known.update(results)
+
+
+# ---- compilation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ExpressionProgram:
+    """Steps compiled for the types of a block.
+
+    Args:
+        enters: the input columns that the query reads.
+        output: names and types of the result columns, in order.
+        passed: maps an output name to its unchanged input column, for columns that the query need not return.
+        unread: hidden columns that no step reads; they are computed only to report the rows on which they fail.
+        queries: the parts of the query, in order.
+        filters: whether the query drops rows.
+        numbered: whether the query gets a column of row positions, to find the remaining rows or their number.
+    """
+
+    enters: tuple[str, ...]
+    output: dict[str, ColumnType]
+    passed: dict[str, str]
+    unread: tuple[str, ...]
+    queries: tuple[Query, ...]
+    filters: bool
+    numbered: bool
+    row: str = ""  # the name of the column of row positions, which no other column has
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns that the query returns."""
+        computed = [name for name in self.output if name not in self.passed]
+        return [*computed, *self.unread, *([self.row] if self.filters else [])]
+
 
 def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
     """Compile ``steps`` to a program for columns of ``types``; UNKNOWN types give UNKNOWN results.
@@ -174,30 +289,32 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
         PipelineError: a column is missing, expressions cannot read its type, or types do not fit an expression.
     """
     start = {name: StepColumn(kind, name, inside=False) for name, kind in types}
-    walk = _StepWalk()
+    walk = StepWalk()
     columns = start
     names = set(start)
     for step in steps:  # first pass: find the input columns that expressions read
-        columns, _ = _apply(step, columns, walk)
+        columns, _ = step.apply(columns, walk)
         names |= set(columns)
     entered = walk.entered
     filters = any(isinstance(step, KeepRows) for step in steps)
     if filters:
         entered |= {h.origin for h in columns.values() if h.origin is not None and _is_cheap(h.type)}
     columns = {name: StepColumn(h.type, name, name in entered) for name, h in start.items()}
-    walk = _StepWalk(names, walk.known)
+    walk = StepWalk(names, walk.known)
     walk.row = [walk.hidden("row")] if filters or not entered else []
-    queries: list[_Query] = []
+    queries: list[Query] = []
     uneven = False  # whether there may be a single row or a constant column, which polars computes differently
     for step in steps:
-        columns, query = _apply(step, columns, walk)
+        columns, query = step.apply(columns, walk)
         if query is None:
             continue
         if uneven and not isinstance(step, RenameColumns | DropColumns):
-            queries.append(_materialized)
+            queries.append(lambda frame: frame.map_batches(whole_columns))
         queries.append(query)
         if not isinstance(step, RenameColumns | DropColumns):
-            uneven = isinstance(step, KeepRows) or _has_constants(step)
+            items = step.items if isinstance(step, AddColumns | KeepColumns) else ()
+            constant = any(columns_of(item[1]) == frozenset() for item in items if not isinstance(item, str))
+            uneven = constant or isinstance(step, KeepRows)
     return ExpressionProgram(
         tuple(name for name, _ in types if name in entered),
         {name: h.type for name, h in columns.items()},
@@ -221,21 +338,12 @@ def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({s.name: pl.concat([s, s], rechunk=True) if len(s) == 1 else s for s in columns})
 
 
-def _materialized(frame: pl.LazyFrame) -> pl.LazyFrame:
-    return frame.map_batches(whole_columns)
-
-
-def _has_constants(step: Step) -> bool:
-    items = step.items if isinstance(step, AddColumns | KeepColumns) else ()
-    return any(not isinstance(item, str) and columns_of(item[1]) == frozenset() for item in items)
-
-
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
     """Return names and types after ``steps`` without running; None if the names depend on unknown types."""
     columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
-            columns, _ = _apply(step, columns, _StepWalk(refuse_failing=True))
+            columns, _ = step.apply(columns, StepWalk(refuse_failing=True))
     except _NamesUnknown:
         return None
     return {name: h.type for name, h in columns.items()}
@@ -245,124 +353,7 @@ class _NamesUnknown(Exception):
     """A selector depends on types that are unknown before a run."""
 
 
-def _apply(step: Step, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query | None]:
-    """Return the columns after a step, and the step's part of the query."""
-    if isinstance(step, AddColumns):
-        return _apply_add(step, columns, walk)
-    if isinstance(step, KeepRows):
-        return _apply_keep_rows(step, columns, walk)
-    if isinstance(step, KeepColumns) and any(not isinstance(item, str) for item in step.items):
-        return _apply_keep(step, columns, walk)
-    after = apply_plain(step, columns)
-    if isinstance(step, RenameColumns):
-        pairs = {old: new for old, new in step.pairs if columns[old].inside}
-        walk.fresh = {pairs.get(name, name) for name in walk.fresh}
-        return after, (lambda frame: frame.rename(pairs)) if pairs else None
-    gone = [name for name, h in columns.items() if h.inside and name not in after]
-    hidden = walk.hide(gone)
-    return after, (lambda frame: frame.with_columns(hidden).drop(columns_named(gone))) if gone else None
-
-
-def apply_plain(step: Step, columns: dict[str, StepColumn]) -> dict[str, StepColumn]:
-    """Return the columns after a step that only selects, drops or renames."""
-    blame = step.blame
-    if isinstance(step, KeepColumns):
-        names = [item for item in step.items if isinstance(item, str)]
-        _require(names, columns, blame)
-        return {name: columns[name] for name in names}
-    if isinstance(step, DropColumns):
-        _require(step.names, columns, blame)
-        return {name: h for name, h in columns.items() if name not in step.names}
-    assert isinstance(step, RenameColumns)
-    mapping = dict(step.pairs)
-    _require(mapping, columns, blame)
-    after = {mapping.get(name, name): h for name, h in columns.items()}
-    if len(after) != len(columns):
-        names = [mapping.get(name, name) for name in columns]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise PipelineError(f"{blame.label}: two columns would be called {twice!r}", site=blame.site)
-    return after
-
-
-def _apply_add(
-    step: AddColumns, columns: dict[str, StepColumn], walk: _StepWalk
-) -> tuple[dict[str, StepColumn], _Query]:
-    exprs: list[pl.Expr] = []
-    results: dict[str, StepColumn] = {}
-    for name, expr in step.items:
-        resolved, types = _resolve(name, expr, step.blame, columns, walk)
-        _require_new(types, results, step.blame)
-        results.update({result: StepColumn(kind) for result, kind in types.items()})
-        exprs.append(resolved)
-    exprs += walk.hide(name for name in results if name in columns)
-    walk.fresh |= set(results)
-    return {**columns, **results}, lambda frame: frame.with_columns(exprs)
-
-
-def _apply_keep(
-    step: KeepColumns, columns: dict[str, StepColumn], walk: _StepWalk
-) -> tuple[dict[str, StepColumn], _Query]:
-    exprs: list[pl.Expr] = []
-    kept: dict[str, StepColumn] = {}
-    for item in step.items:
-        name, expr = (item, column_named(item)) if isinstance(item, str) else item
-        source = expr.meta.output_name() if expr.meta.is_column() else None
-        if source in columns and columns[source].origin is not None and name in {None, source}:
-            results = {source: columns[source]}  # the query does not need to read an unchanged column
-        else:
-            resolved, types = _resolve(name, expr, step.blame, columns, walk)
-            exprs.append(resolved)
-            results = {result: StepColumn(kind) for result, kind in types.items()}
-        _require_new(results, kept, step.blame)
-        kept.update(results)
-    exprs += walk.hide(columns)
-    walk.fresh = {name for name, h in kept.items() if h.origin is None}
-    inside = [*(name for name, h in kept.items() if h.inside), *walk.unread, *walk.row]
-    # with_columns runs first, so that literals get the frame's number of rows
-    return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
-
-
-def _require_new(names: Iterable[str], known: Mapping[str, StepColumn], blame: ErrorContext) -> None:
-    for name in names:
-        if name in known:
-            raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
-
-
-def _apply_keep_rows(
-    step: KeepRows, columns: dict[str, StepColumn], walk: _StepWalk
-) -> tuple[dict[str, StepColumn], _Query]:
-    predicate, types = _resolve("predicate", step.predicate, step.blame, columns, walk)
-    kind = types["predicate"]
-    if kind is not UNKNOWN and not pt.is_boolean(kind) and not pt.is_null(kind):
-        raise PipelineError(
-            f"{step.blame.label}: the predicate gives {kind}, not a boolean",
-            site=step.blame.site,
-            fix="compare it: for example col('label') == 1",
-        )
-    if kind is not UNKNOWN and pt.is_null(kind):
-        predicate = predicate.cast(bool)  # polars filters only by booleans
-    return columns, lambda frame: frame.filter(predicate)
-
-
-def _resolve(
-    name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn], walk: _StepWalk
-) -> tuple[pl.Expr, dict[str, ColumnType]]:
-    """Return an expression with selectors resolved, and its results' names and types; record the columns it reads."""
-    key = id(blame), id(expr), name
-    if key not in walk.known:
-        try:
-            walk.known[key] = _resolved(name, expr, blame, columns)
-        except RecursionError as error:
-            raise too_deep(blame.site) from error
-    resolved, types, reads = walk.known[key]
-    if walk.refuse_failing and not any(kind is UNKNOWN for kind in types.values()):
-        _require_success(resolved, {read: columns[read] for read in reads}, blame)
-    walk.fresh -= reads
-    walk.entered |= {origin for read in reads if (origin := columns[read].origin) is not None}
-    return resolved, types
-
-
-def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn]) -> _Resolved:
+def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: Columns) -> Resolved:
     import polars as pl
 
     several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
@@ -370,52 +361,44 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
         raise _NamesUnknown
     try:
         if several:
-            expr = resolve_selectors(expr, _empty_frame(columns))
+            expr = resolve_selectors(expr, _empty_frame({name: h.type for name, h in columns.items()}))
         reads = named_columns(expr)
     except pl.exceptions.PolarsError as error:
-        raise _type_error(expr, blame, columns, error) from error
-    _require(reads, columns, blame)
-    for read in sorted(reads):
-        _require_readable(read, columns[read].type, expr, blame)
+        raise _type_error(expr, blame, {name: h.type for name, h in columns.items()}, error) from error
+    require_columns(reads, columns, blame.label, blame.site)
+    types = {read: columns[read].type for read in sorted(reads)}
+    for read, kind in types.items():
+        if kind is not UNKNOWN and polars_type(kind) is None:
+            raise PipelineError(
+                f"{blame.label}: {format_expr(expr)} reads column {read!r} of {kind}, which expressions cannot",
+                site=blame.site,
+                fix=f".map(fn, {read!r}) gives fn its values",
+            )
     expr = lists_without_nulls(expr)
     if name is not None:
         expr = expr.alias(name)
-    if any(columns[read].type is UNKNOWN for read in reads):
+    if UNKNOWN in types.values():
         if several:
             raise _NamesUnknown
         return expr, {expr.meta.output_name(): UNKNOWN}, reads
-    frame = _empty_frame({read: columns[read] for read in reads})  # most expressions read only a few of the columns
+    frame = _empty_frame(types)  # most expressions read only a few of the columns
     try:
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:
-        raise _type_error(expr, blame, {read: columns[read] for read in reads}, error) from error
-    _require_row_wise(expr, frame, blame)
-    try:
-        return expr, {result: _arrow_type(kind) for result, kind in schema.items()}, reads
-    except NoColumn as reason:
-        problem = f"{blame.label}: {format_expr(expr)} gives what no column holds: {reason.problem}"
-        raise PipelineError(problem, site=blame.site, fix=reason.fix) from reason
-
-
-def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -> None:
-    """Refuse an expression that ``check_elementwise`` accepts, but that depends on other rows on these types."""
+        raise _type_error(expr, blame, types, error) from error
     reason = judge(expr, frame).refused
-    if reason is not None:
+    if reason is not None:  # ``check_elementwise`` accepts it, but it depends on other rows on these types
         raise PipelineError(
             f"{blame.label}: {format_expr(expr)} is not row-wise: {reason}",
             site=blame.site,
             fix="cast its columns to other types, or use map(fn, ...) on rows or map_batches(fn, size=...)",
         )
-
-
-def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
-    """Run an expression on zero rows, to raise errors such as for a comparison of strings with numbers."""
-    problem = _error_on_empty_frame(expr, _empty_frame(columns))
-    if problem is not None:
-        fix = "cast its columns, if their types do not go together"
-        raise PipelineError(
-            f"{blame.label}: {format_expr(expr)} fails on every row: {problem}", site=blame.site, fix=fix
-        )
+    try:
+        objects = {result: OBJECT if kind == pl.Object else type_of_series(kind) for result, kind in schema.items()}
+        return expr, objects, reads
+    except NoColumn as reason:
+        problem = f"{blame.label}: {format_expr(expr)} gives what no column holds: {reason.problem}"
+        raise PipelineError(problem, site=blame.site, fix=reason.fix) from reason
 
 
 @in_fresh_process_after_fork
@@ -445,7 +428,7 @@ def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
     reads = columns_of(expr)
     if types is None or reads is None or any(polars_type(types.get(name, UNKNOWN)) is None for name in reads):
         return False
-    frame = _empty_frame({name: StepColumn(kind) for name, kind in types.items() if name in reads})
+    frame = _empty_frame({name: kind for name, kind in types.items() if name in reads})
     try:
         frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError:
@@ -453,13 +436,11 @@ def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
     return not judge(expr, frame).may_fail
 
 
-def _type_error(
-    expr: pl.Expr, blame: ErrorContext, columns: Mapping[str, StepColumn], error: Exception
-) -> PipelineError:
+def _type_error(expr: pl.Expr, blame: ErrorContext, types: Mapping[str, ColumnType], error: Exception) -> PipelineError:
     import polars as pl
 
     if isinstance(error, pl.exceptions.StructFieldNotFoundError):  # its message is only the field's name
-        fields = dict.fromkeys(field for each in columns.values() for field in _fields(each.type))
+        fields = dict.fromkeys(field for kind in types.values() for field in _fields(kind))
         return missing_column(first_line(error), [*fields], f"{blame.label}: {format_expr(expr)}", blame.site, "field")
     return PipelineError(
         f"{blame.label}: {format_expr(expr)} does not fit its columns: {first_line(error)}", site=blame.site
@@ -475,35 +456,11 @@ def _fields(kind: ColumnType) -> Iterator[str]:
             yield from _fields(field.type)
 
 
-def _require(names: Any, columns: Mapping[str, Any], blame: ErrorContext) -> None:
-    for name in names:
-        if name not in columns:
-            raise missing_column(name, list(columns), blame.label, blame.site)
-
-
-def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: ErrorContext) -> None:
-    if kind is UNKNOWN or polars_type(kind) is not None:
-        return
-    raise PipelineError(
-        f"{blame.label}: {format_expr(expr)} reads column {name!r} of {kind}, which expressions cannot",
-        site=blame.site,
-        fix=f".map(fn, {name!r}) gives fn its values",
-    )
-
-
-def _empty_frame(columns: Mapping[str, StepColumn]) -> pl.LazyFrame:
-    """Return an empty frame with the columns' types; types that polars lacks become Object."""
+def _empty_frame(types: Mapping[str, ColumnType]) -> pl.LazyFrame:
+    """Return an empty frame with columns of these types; types that polars lacks become Object."""
     import polars as pl
 
-    return pl.LazyFrame(schema={name: polars_type(h.type) or pl.Object() for name, h in columns.items()})
-
-
-def _arrow_type(kind: pl.DataType) -> ColumnType:
-    import polars as pl
-
-    if kind == pl.Object:
-        return OBJECT
-    return type_of_series(kind)
+    return pl.LazyFrame(schema={name: polars_type(kind) or pl.Object() for name, kind in types.items()})
 
 
 def _is_cheap(kind: ColumnType) -> bool:

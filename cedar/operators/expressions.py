@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Item: TypeAlias = "str | Named"  # a plain column name, or (name, expression), where None keeps the expression's name
+
+
+def _cached(method: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Cache a method's result in the operator, because planning needs it repeatedly and polars computes it slowly."""
+    name = f"_{method.__name__}"
+
+    @functools.wraps(method)
+    def call(self: Any) -> T:
+        if name not in self.__dict__:
+            self.__dict__[name] = method(self)
+        return self.__dict__[name]  # type: ignore[no-any-return]
+
+    return call
 
 
 class ByExpressions:
@@ -84,14 +98,16 @@ class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
         for _, expr in self.items:
             require_elementwise(expr, self.name)
 
+    @_cached
     def label(self) -> str:
-        return _cached(self, "label", lambda: f"with_columns({_item_names(self.items)})")
+        return f"with_columns({_item_names(self.items)})"
 
+    @_cached
     def effects(self) -> Effects:
-        return _cached(self, "effects", lambda: Effects(_reads(self.items), _writes(self.items)))
+        return Effects(_reads(self.items), _writes(self.items))
 
     def schema(self, *inputs: Schema) -> Schema:
-        return _schema(self, AddColumns(self.items, _blame(self)), inputs[0])
+        return _schema(self, AddColumns(self.items, ErrorContext(0, self.label())), inputs[0])
 
     def code(self) -> tuple[Any, ...]:
         return tuple(expr for _, expr in self.items)
@@ -99,8 +115,9 @@ class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
     group_use = "kept"
 
     @property
+    @_cached
     def results(self) -> list[str | None]:
-        return _cached(self, "results", lambda: [result_name(item) for item in self.items])
+        return [result_name(item) for item in self.items]
 
     def never_fails(self, result: int, types: Schema) -> bool:
         return never_fails(self.items[result][1], types)
@@ -110,7 +127,7 @@ class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
         return WithColumns(left, self.on_error) if left else None
 
     def bind(self, bound: Bound) -> Kernel:
-        return _kernel(self, AddColumns(self.items, _blame(self, bound)))
+        return _kernel(self, AddColumns(self.items, ErrorContext.at(bound)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,14 +153,16 @@ class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
             raise _not_an_expression(self.predicate, self.name)
         require_elementwise(self.predicate, self.name)
 
+    @_cached
     def label(self) -> str:
-        return _cached(self, "label", lambda: f"filter({format_expr(self.predicate, 60)})")
+        return f"filter({format_expr(self.predicate, 60)})"
 
+    @_cached
     def effects(self) -> Effects:
-        return _cached(self, "effects", lambda: Effects(columns_of(self.predicate), frozenset(), rows="1:0..1"))
+        return Effects(columns_of(self.predicate), frozenset(), rows="1:0..1")
 
     def schema(self, *inputs: Schema) -> Schema:
-        known = _schema(self, KeepRows(self.predicate, _blame(self)), inputs[0])
+        known = _schema(self, KeepRows(self.predicate, ErrorContext(0, self.label())), inputs[0])
         return None if known is None else inputs[0]
 
     def code(self) -> tuple[Any, ...]:
@@ -162,7 +181,7 @@ class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
                 site=bound.site,
                 fix="filter rows before batch(), or give a function that returns one bool per batch",
             )
-        return _kernel(self, KeepRows(self.predicate, _blame(self, bound)))
+        return _kernel(self, KeepRows(self.predicate, ErrorContext.at(bound)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,21 +207,19 @@ class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
             if name is not None and names.count(name) > 1:
                 raise PipelineError(f"select: column {name!r} is given twice", site=user_site())
 
+    @_cached
     def label(self) -> str:
-        return _cached(self, "label", lambda: f"select({_item_names(self.items)})")
+        return f"select({_item_names(self.items)})"
 
+    @_cached
     def effects(self) -> Effects:
-        return _cached(self, "effects", self._effects)
-
-    def _effects(self) -> Effects:
         plain = frozenset(item for item in self.items if isinstance(item, str))
         return Effects(_reads(self.items), _writes([i for i in self.items if not isinstance(i, str)]), survivors=plain)
 
     def schema(self, *inputs: Schema) -> Schema:
         if inputs[0] is None:
-            names = [result_name(item) for item in self.items]
-            return None if None in names else {name: UNKNOWN for name in names if name is not None}
-        return _schema(self, KeepColumns(self.items, _blame(self)), inputs[0])
+            return None if None in self.results else {name: UNKNOWN for name in self.results if name is not None}
+        return _schema(self, KeepColumns(self.items, ErrorContext(0, self.label())), inputs[0])
 
     def code(self) -> tuple[Any, ...]:
         return tuple(item[1] for item in self.items if not isinstance(item, str))
@@ -218,8 +235,9 @@ class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
         return None if self.code() else tuple(item for item in self.items if isinstance(item, str))
 
     @property
+    @_cached
     def results(self) -> list[str | None]:
-        return _cached(self, "results", lambda: [result_name(item) for item in self.items])
+        return [result_name(item) for item in self.items]
 
     def never_fails(self, result: int, types: Schema) -> bool:
         item = self.items[result]
@@ -229,8 +247,8 @@ class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
         return Select(tuple(item for number, item in enumerate(self.items) if number not in results), self.on_error)
 
     def bind(self, bound: Bound) -> Kernel:
-        step = KeepColumns(self.items, _blame(self, bound))
-        return _kernel(self, step) if self.code() else ColumnsKernel(step)
+        step = KeepColumns(self.items, ErrorContext.at(bound))
+        return _kernel(self, step) if self.code() else ColumnsKernel((step,))
 
 
 def filter_expression(predicates: Sequence[Any], on_error: Skip | None) -> FilterExpression:
@@ -314,47 +332,31 @@ def require_elementwise(expr: Any, label: str) -> None:
     if not _is_expression(expr):
         raise _not_an_expression(expr, label)
     reason = check_elementwise(expr)
-    if reason is not None:
-        raise _not_elementwise(expr, label, reason)
-
-
-def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
+    if reason is None:
+        return
     why, _, use = reason.partition(": use ")
-    fix = f"use {use}" if use else None
-    if fix is None and "looks at other rows" in why:
+    fix = f"use {use}" if use else "use .map(fn, ...) or .map_batches(fn)"
+    if not use and "looks at other rows" in why:
         fix = "compute values that span rows beforehand and insert them as numbers, or use map_batches(fn, size=...)"
-    shown = format_expr(expr).replace(
-        "python_udf()", "map_*(fn)"
-    )  # polars uses one name for map_elements and map_batches
-    return PipelineError(
-        f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix or "use .map(fn, ...) or .map_batches(fn)"
-    )
-
-
-def _blame(operator: RowOperator, bound: Bound | None = None) -> ErrorContext:
-    if bound is None:
-        return ErrorContext(0, operator.label())
-    return ErrorContext.at(bound)
+    shown = format_expr(expr).replace("python_udf()", "map_*(fn)")  # polars' name for map_elements and map_batches
+    raise PipelineError(f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix)
 
 
 def _kernel(operator: RowOperator, step: Step) -> ExpressionKernel:
     """Return the same kernel in all runs with the same label and site, so that they share its compiled programs."""
-    return _cached(operator, step.blame, lambda: ExpressionKernel((step,)))
+    kernels: dict[ErrorContext, ExpressionKernel] = operator.__dict__.setdefault("_kernels", {})
+    return kernels.setdefault(step.blame, ExpressionKernel((step,)))
 
 
 def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
     if known is None:
         return None
-    types = _cached(operator, ("schema", *known.items()), lambda: output_types((step,), known))
+    schemas: dict[Hashable, Schema] = operator.__dict__.setdefault("_schemas", {})
+    key = tuple(known.items())
+    if key not in schemas:  # planning needs it repeatedly, and polars computes it slowly
+        schemas[key] = output_types((step,), known)
+    types = schemas[key]
     return None if types is None else dict(types)
-
-
-def _cached(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
-    """Return a value from the operator's cache, because planning needs it repeatedly and polars computes it slowly."""
-    known: dict[Hashable, Any] = operator.__dict__.setdefault("_known", {})
-    if key not in known:
-        known[key] = make()
-    return known[key]  # type: ignore[no-any-return]
 
 
 def _reads(items: Iterable[Item]) -> frozenset[str] | None:

@@ -81,16 +81,7 @@ class ErrorContext:
         Raises:
             RowError: the operator has no policy; the error names the first failed row.
         """
-        if not failures:
-            return block
-        if self.stops(env):
-            first = min(failures)
-            raise self.error(failures[first], block.live_keys().ref(first))
-        if env.sampling:
-            keep = np.ones(len(block), dtype=bool)
-            keep[list(failures)] = False
-            return block.filter(keep)
-        return block.kill({row: self.skipped(failure) for row, failure in failures.items()})
+        return settle_each(block, env, {row: (self, failure) for row, failure in failures.items()})
 
     def settle_crash(self, block: Block, env: Env, bad: BadRow) -> Block:
         """Return the block without its rows, because every worker process that ran them crashed.
@@ -124,6 +115,25 @@ class ErrorContext:
         skipped = self.skipped(failure)
         dead = {slot: block.dead.get(slot, skipped) for slot in range(block.slots)}
         return replace(no_rows(block), keys=block.keys, dead=dead)
+
+
+def settle_each(block: Block, env: Env, failures: Mapping[int, tuple[ErrorContext, Failure]]) -> Block:
+    """Return the block without the failed live rows, which are recorded as skipped by the operators that failed.
+
+    Raises:
+        RowError: an operator has no policy, or a function resized the batch, so that its rows have no keys.
+    """
+    if not failures:
+        return block
+    ending = [row for row, (blame, _) in failures.items() if blame.stops(env) or not block.aligned]
+    if ending:
+        blame, failure = failures[min(ending)]
+        raise blame.error(failure, block.live_keys().ref(min(ending)) if block.aligned else None)
+    if env.sampling:
+        keep = np.ones(len(block), dtype=bool)
+        keep[list(failures)] = False
+        return block.filter(keep)
+    return block.kill({row: blame.skipped(failure) for row, (blame, failure) in failures.items()})
 
 
 def no_rows(block: Block) -> Block:

@@ -175,8 +175,8 @@ class JoinRows(BlockKernel):
         if operator.how == "left":
             left, right = _add_unmatched(left, right, len(block))
         rows = right if isinstance(right, pa.Array) else pa.array(right.to_numpy().astype(np.int64))
-        found = take_rows(operator.survey.value, [own for own, _ in operator.given], rows)
-        columns = {name: found[own] for own, name in operator.given}
+        table = operator.survey.value
+        columns = {name: table.column(own).take(rows) for own, name in operator.given}
         return _join_columns(block, left, columns, operator.several)
 
     def _pairs(self, block: Block) -> pl.DataFrame:
@@ -190,7 +190,8 @@ class JoinRows(BlockKernel):
         else:
             rows = _rows_in_time_range(stored, left[keys.time or ""])
         names = keys.right if keys.time is None else (*keys.right, keys.time)
-        right = to_frame(take_rows(stored, names, pa.array(rows))).with_columns(pl.Series(_RIGHT, rows, dtype=pl.Int64))
+        taken = to_frame({name: stored.column(name).take(pa.array(rows)) for name in names})
+        right = taken.with_columns(pl.Series(_RIGHT, rows, dtype=pl.Int64))
         return matched(keys, left.with_row_index(_LEFT), right)
 
 
@@ -339,13 +340,3 @@ def candidates(stored: StoredTable, hashes: Any) -> Index:
     starts = np.repeat(first - (np.cumsum(counts) - counts), counts)
     found: Index = starts + np.arange(len(starts), dtype=np.int64)
     return found
-
-
-def take_rows(stored: StoredTable, names: Sequence[str], rows: pa.Array) -> dict[str, pa.Array]:
-    """Return the table's columns at these row indices; a null index gives nulls."""
-    table = stored.table
-    return {name: _single_chunk(table.column(name)).take(rows) for name in names}
-
-
-def _single_chunk(column: Any) -> pa.Array:
-    return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)

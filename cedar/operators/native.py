@@ -1,7 +1,9 @@
 """Compiled kernels: stored on disk as machine code, loaded without the compiler, called without the GIL.
 
 Importing numba takes 0.4 s, and so does loading numba's own cache; an object file needs only LLVM's linker. A cache
-entry contains the kernels of one module, each as an object file with the symbol to call and its arguments.
+entry contains the kernels of one module, each as an object file with the symbol to call and its arguments. If a module
+has no entry, a separate process compiles it while the run continues. Until then, operators use a slower implementation
+with bit-identical results.
 """
 
 from __future__ import annotations
@@ -221,35 +223,31 @@ def _callable(name: str, address: int, arguments: Sequence[str]) -> Callable[...
 def _argument(kernel: str, argument: str) -> tuple[Callable[[Any, list[Any]], None], list[Any]]:
     """Return how to pass an argument, and its C types: numba passes an array as several values."""
     if argument.endswith("]"):
-        kind, _, dims = argument[:-1].partition("[")
-        return _array_argument(kernel, np.dtype(kind), int(dims)), [
-            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
-            *[ctypes.c_int64] * (2 * int(dims)),
-        ]  # fmt: skip
-    kind, _, times = argument.partition("*")
-    of = float if kind.startswith("float") else int
-    if not times:
-        return lambda value, flat: flat.append(of(value)), [_SCALARS[kind]]
-    return _tuple_argument(kernel, of, int(times)), [_SCALARS[kind]] * int(times)
+        name, _, rank = argument[:-1].partition("[")
+        dtype, dims = np.dtype(name), int(rank)
 
+        def give_array(value: Any, flat: list[Any]) -> None:
+            if value.dtype != dtype or value.ndim != dims or not value.flags.c_contiguous:
+                raise TypeError(f"{kernel} takes contiguous {dtype}[{dims}], not {value.dtype}{list(value.shape)}")
+            place = value.__array_interface__["data"][0]
+            flat += (None, None, value.size, value.itemsize, place, *value.shape, *value.strides)
 
-def _array_argument(kernel: str, kind: np.dtype[Any], dims: int) -> Callable[[Any, list[Any]], None]:
-    def give(value: Any, flat: list[Any]) -> None:
-        if value.dtype != kind or value.ndim != dims or not value.flags.c_contiguous:
-            raise TypeError(f"{kernel} takes contiguous {kind}[{dims}], not {value.dtype}{list(value.shape)}")
-        place = value.__array_interface__["data"][0]
-        flat += (None, None, value.size, value.itemsize, place, *value.shape, *value.strides)
+        sizes = [ctypes.c_int64, ctypes.c_int64]
+        return give_array, [ctypes.c_void_p, ctypes.c_void_p, *sizes, ctypes.c_void_p, *sizes * dims]
+    name, _, count = argument.partition("*")
+    of = float if name.startswith("float") else int
+    if not count:
+        return lambda value, flat: flat.append(of(value)), [_SCALARS[name]]
 
-    return give
-
-
-def _tuple_argument(kernel: str, of: Callable[[Any], Any], times: int) -> Callable[[Any, list[Any]], None]:
-    def give(value: Any, flat: list[Any]) -> None:
-        if len(value) != times:
-            raise TypeError(f"{kernel} takes a tuple of {times}, not {value!r}")
+    def give_tuple(value: Any, flat: list[Any]) -> None:
+        if len(value) != int(count):
+            raise TypeError(f"{kernel} takes a tuple of {count}, not {value!r}")
         flat += map(of, value)
 
-    return give
+    return give_tuple, [_SCALARS[name]] * int(count)
+
+
+# ---- compiling in the background -------------------------------------------------------------------------------------
 
 
 VARIABLE = "CEDAR_KERNELS"  # "wait": operators wait for compiled kernels instead of using the slower path
@@ -281,7 +279,8 @@ def kernels(module: str, *names: str) -> Any:
             if module not in _loaded and module not in _compile_queue.known:
                 _compile_queue.enqueue(module, names)
     if os.environ.get(VARIABLE) == "wait":
-        _compile_queue.wait()
+        if (thread := _compile_queue.thread) is not None:
+            thread.join()
         if module in _compile_queue.failed:
             raise PipelineError(f"kernels are not available: {_compile_queue.failed[module]}", site=user_site())
     return _loaded.get(module)
@@ -289,7 +288,7 @@ def kernels(module: str, *names: str) -> Any:
 
 def is_compiling() -> bool:
     """Return whether kernels are compiling, so that operators use the much slower implementation."""
-    return _compile_queue.is_compiling
+    return _compile_queue.thread is not None
 
 
 def _load(module: str) -> None:
@@ -316,26 +315,16 @@ class _CompileQueue:
         self.known: set[str] = set()
         self.failed: dict[str, str] = {}
         self._waiting: deque[tuple[str, Sequence[str]]] = deque()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None  # while modules are compiled
 
     def enqueue(self, module: str, names: Sequence[str]) -> None:
         """Add a module to the queue. The caller must hold ``_lock``."""
         self.known.add(module)
         self._waiting.append((module, names))
-        if self._thread is None:
+        if self.thread is None:
             thread = threading.Thread(target=self._run, name="cedar-kernels", daemon=True)
             thread.start()
-            self._thread = thread
-
-    @property
-    def is_compiling(self) -> bool:
-        return self._thread is not None
-
-    def wait(self) -> None:
-        """Wait until every queued module is compiled."""
-        thread = self._thread
-        if thread is not None:
-            thread.join()
+            self.thread = thread
 
     def record_failure(self, module: str, why: str) -> None:
         """Record that a module cannot be compiled, and log it."""
@@ -369,7 +358,7 @@ class _CompileQueue:
         with _lock:
             if self._waiting:
                 return self._waiting.popleft()
-            self._thread = None
+            self.thread = None
             return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias, get_args, get_origin
@@ -81,7 +82,9 @@ class Outputs:
             rows = [i for i in range(len(results)) if i not in failures]
             for part, (name, kind) in zip(parts, self.types.items(), strict=True):
                 for i, message in misfits(part, kind).items():
-                    failures.setdefault(rows[i], self._misfit(name, message))
+                    text = f"column {name!r}: {message}"
+                    what = f"{self.blame.label}, {text}, the type fixed by {self.origins[name]}"
+                    failures.setdefault(rows[i], Failure(what, text, "return one type for every row, or give dtype="))
             good, _ = self.columns([r for i, r in enumerate(results) if i not in failures])
             return good, failures
 
@@ -102,33 +105,22 @@ class Outputs:
 
     def _split(self, results: Sequence[Any]) -> tuple[list[Sequence[Any]], dict[int, Failure]]:
         """Return the values per column of results that have the required form, and the failures of the others."""
-        if self._well_shaped(results):
-            try:
-                return self._parts(results), {}
-            except KeyError:  # the number of columns is correct, but their names differ
-                pass
-        failures = self._shape_failures(results)
-        return self._parts([r for i, r in enumerate(results) if i not in failures]), failures
-
-    def _well_shaped(self, results: Sequence[Any]) -> bool:
-        """Test quickly whether all results have the required type and length."""
         if self.form == "value":
-            return True
+            return [results], {}
         wanted: tuple[type, ...] = (dict,) if self.form == "dict" else (tuple, list)
-        right = all(issubclass(t, wanted) for t in set(map(type, results)))
-        return right and not set(map(len, results)) - {len(self.types)}
+        right = all(issubclass(kind, wanted) for kind in set(map(type, results)))
+        if right and set(map(len, results)) <= {len(self.types)}:
+            with suppress(KeyError):  # the number of columns is correct, but their names may differ
+                return self._parts(results), {}
+        complaints = {i: self._shape_failure(result) for i, result in enumerate(results)}
+        failures = {i: failure for i, failure in complaints.items() if failure is not None}
+        return self._parts([r for i, r in enumerate(results) if i not in failures]), failures
 
     def _parts(self, results: Sequence[Any]) -> list[Sequence[Any]]:
         names = list(self.types)
-        if self.form == "value":
-            return [results]
         if self.form == "dict":
             return [list(map(itemgetter(name), results)) for name in names]
         return list(zip(*results, strict=True)) if results else [() for _ in names]
-
-    def _shape_failures(self, results: Sequence[Any]) -> dict[int, Failure]:
-        complaints = {i: self._shape_failure(result) for i, result in enumerate(results)}
-        return {i: failure for i, failure in complaints.items() if failure is not None}
 
     def _shape_failure(self, result: Any) -> Failure | None:
         label, names = self.blame.label, list(self.types)
@@ -154,11 +146,6 @@ class Outputs:
             f": {', '.join(names)}" if names else ", and there were none"
         )
         return Failure(f"{label} {text}", text, f"{origin}; return the same keys for every row")
-
-    def _misfit(self, name: str, message: str) -> Failure:
-        text = f"column {name!r}: {message}"
-        fix = "return one type for every row, or give dtype="
-        return Failure(f"{self.blame.label}, {text}, the type fixed by {self.origins[name]}", text, fix)
 
 
 # ---- fixing the types ----------------------------------------------------------------------------------------------
@@ -243,7 +230,11 @@ def types_of_results(
         if not declared or form != "dict":
             raise _unknown(blame, sampled, failure, row)
     _check_sample(blame, sampled)
-    names = into if form != "dict" else _row_names(blame, sampled, declared)
+    names = into
+    if form == "dict":
+        first = next((result for result in sampled.results if isinstance(result, dict)), declared)
+        check_row_names(blame, first, declared)
+        names = tuple(first)
     why = SAMPLED if sampled.results else "a sample that gave no items" if sampled.asked else NO_ROWS
     parts, failures = Outputs(blame, form, dict.fromkeys(names, pa.null()), {})._split(sampled.results)
     if failures and len(failures) == len(sampled.results):
@@ -300,15 +291,6 @@ def _check_sample(blame: ErrorContext, sampled: SampledResults) -> None:
             site=blame.site,
             fix="pass the `async def` function itself, so that its rows are awaited",
         )
-
-
-def _row_names(blame: ErrorContext, sampled: SampledResults, declared: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the columns of the first result that is a dict; if there is none, the declared columns."""
-    first = next((result for result in sampled.results if isinstance(result, dict)), None)
-    if first is None:
-        return tuple(declared)
-    check_row_names(blame, first, declared)
-    return tuple(first)
 
 
 def check_row_names(blame: ErrorContext, row: Mapping[Any, Any], declared: Mapping[str, Any]) -> None:

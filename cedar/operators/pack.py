@@ -158,11 +158,10 @@ class PackStream(Stream):
         position, offset = at
         source = self._source.open(position, lap)
         measured = OrderedTasks(task_per_piece(source, self._measure))
-        operator, submit = self._operator, self._context.submit
-        if operator.fit == "best":
-            step = WindowPacker(measured, operator, submit, self._context.parts).step
+        if self._operator.fit == "best":
+            step = WindowPacker(measured, self._operator, self._context).step
             return PackFlow(source, measured, step, ends_window=True)
-        step = ConcatPacker(measured, operator, submit, position, offset, self._context.parts).step
+        step = ConcatPacker(measured, self._operator, self._context, position, offset).step
         return PackFlow(source, measured, step, ends_window=False)
 
     def _measure(self, piece: Piece) -> Any:
@@ -233,32 +232,33 @@ class WaitingDocuments:
         return rest
 
 
-class ConcatPacker:
+class _Packer:
+    def __init__(self, measured: OrderedTasks[Piece], operator: Pack, context: StreamContext) -> None:
+        self._measured = measured
+        self._submit, self._parts = context.submit, context.parts
+        self._length, self._fill = operator.length, operator.value
+        self._waiting = WaitingDocuments()
+        self._ended = False
+
+
+class ConcatPacker(_Packer):
     """Starts a packing task whenever there are enough tokens for full rows; the rest begins the next row."""
 
     def __init__(
-        self,
-        measured: OrderedTasks[Piece],
-        operator: Pack,
-        submit: Any,
-        position: Position,
-        offset: int,
-        parts: bool = False,
+        self, measured: OrderedTasks[Piece], operator: Pack, context: StreamContext, position: Position, offset: int
     ) -> None:
-        self._measured, self._parts = measured, parts
-        self._length, self._fill = operator.length, operator.value
-        self._submit = submit
-        self._waiting = WaitingDocuments()
+        super().__init__(measured, operator, context)
         self._position = position
         self._offset = offset  # the number of tokens of the first waiting document that earlier rows contain
-        self._ended = False
 
     def step(self, wait: bool) -> Started:
         while not self._ended:
             pulled = self._measured.pull(wait)
             if pulled is None:
                 self._ended = True
-                return self._flush()
+                rows = -(-(self._waiting.tokens - self._offset) // self._length)
+                dead = any(run.dead for run in self._waiting.runs)
+                return self._start(self._waiting.runs, rows) if rows or dead else None
             if not isinstance(pulled, tuple):
                 return pulled
             piece, docs = pulled
@@ -291,27 +291,15 @@ class ConcatPacker:
             self._position = self._waiting.position()
         return started
 
-    def _flush(self) -> Started:
-        rows = -(-(self._waiting.tokens - self._offset) // self._length)
-        if rows or any(run.dead for run in self._waiting.runs):
-            return self._start(self._waiting.runs, rows)
-        return None
-
     def _start(self, runs: Sequence[Documents], rows: int) -> Started:
         at = [self._position, self._offset]
         return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length, self._fill, self._parts)
 
 
-class WindowPacker:
+class WindowPacker(_Packer):
     """Starts a packing task whenever a window is complete."""
 
-    def __init__(self, measured: OrderedTasks[Piece], operator: Pack, submit: Any, parts: bool = False) -> None:
-        self._measured, self._parts = measured, parts
-        self._length, self._fill = operator.length, operator.value
-        self._submit = submit
-        self._waiting = WaitingDocuments()
-        self._rest: tuple[Piece, Any] | None = None  # the part of a piece that exceeds the largest window
-        self._ended = False
+    _rest: tuple[Piece, Any] | None = None  # the part of a piece that exceeds the largest window
 
     def step(self, wait: bool) -> Started:
         while not self._ended:

@@ -177,8 +177,6 @@ class PadKernel(BlockKernel):
         failures: dict[int, Failure] = {}
         for name in reversed(names):  # if several columns fail on a row, the reason of the first column is reported
             failures |= _misfits(name, block.columns[name], self.to, self.blame.label)
-        if failures and not block.aligned:  # a function resized the batch, so its rows have no keys
-            raise self.blame.error(failures[min(failures)], None)
         block = self.blame.settle(block, env, failures)
         return block.with_columns({name: self._pad(block.columns[name], name) for name in names})
 

@@ -78,10 +78,14 @@ class StoredTable:
         """The ``pyarrow.Table``, backed by the mapped file."""
         return _opened(self.path)
 
+    def column(self, name: str) -> pa.Array:
+        """Return a column as one array."""
+        column = self.table.column(name)
+        return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
+
     def numbers(self, name: str) -> Any:
         """Return a numeric column as a read-only array."""
-        column = self.table.column(name)
-        return numbers(column.chunk(0) if column.num_chunks else pa.nulls(0, column.type))
+        return numbers(self.column(name))
 
 
 @lru_cache(maxsize=64)

@@ -22,7 +22,7 @@ from cedar.core.groups.column import plain
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.calls import key_hashes, pick
 from cedar.operators.draws import Draws
-from cedar.operators.failures import ErrorContext, Failure
+from cedar.operators.failures import ErrorContext, Failure, settle_each
 
 if TYPE_CHECKING:
     from cedar.operators.transform import Transform
@@ -363,18 +363,10 @@ def _drop_failed(block: Block, env: Env, parts: Sequence[TransformRows], faults:
     Raises:
         RowError: a failure ends the run; the error names the first failed row of the first such transform.
     """
-    failures = {row: _failure(parts[fault.link], fault) for row, fault in faults.items()}
-    ending = [row for row, fault in faults.items() if parts[fault.link].blame.stops(env)]
-    if not block.aligned:  # a function resized the batch, so its rows have no keys
-        row = min(failures)
-        raise parts[faults[row].link].blame.error(failures[row], None)
-    if ending:
-        link, row = min((faults[row].link, row) for row in ending)
-        return parts[link].blame.settle(block, env, {row: failures[row]})
-    if env.sampling:
-        return parts[0].blame.settle(block, env, failures)
-    return block.kill({row: parts[faults[row].link].blame.skipped(failure) for row, failure in failures.items()})
-
-
-def _failure(part: TransformRows, fault: ChainFault) -> Failure:
-    return Failure(f"{part.blame.label}: {fault.why}", fault.why, fault.fix)
+    ending = [(fault.link, row) for row, fault in faults.items() if parts[fault.link].blame.stops(env)]
+    rows = [min(ending)[1]] if ending else list(faults)
+    failures = {}
+    for row in rows:
+        fault, blame = faults[row], parts[faults[row].link].blame
+        failures[row] = blame, Failure(f"{blame.label}: {fault.why}", fault.why, fault.fix)
+    return settle_each(block, env, failures)

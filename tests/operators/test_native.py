@@ -224,7 +224,7 @@ def fresh(tmp_path, monkeypatch):
 
 def until_there(module: str):
     assert eventually(lambda: native.kernels(module, "doubled") is not None), "never compiled"
-    assert eventually(lambda: native._compile_queue._thread is None)
+    assert eventually(lambda: native._compile_queue.thread is None)
     return native.kernels(module, "doubled")
 
 
@@ -294,7 +294,7 @@ def test_those_that_are_kept_are_loaded_at_once(fresh):
     name = fresh("kernels_kept")
     assert native._process(name, ["doubled"]).wait() == 0
     assert twice(native.kernels(name, "doubled"), 2) == 4
-    assert native._compile_queue._thread is None
+    assert native._compile_queue.thread is None
 
 
 def test_who_asks_to_wait_waits(fresh, monkeypatch):
