@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.block import Block
-from cedar.core.columns import Column, Index
+from cedar.core.columns import Index
 from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
@@ -287,9 +287,11 @@ def _live_costs(block: Block, by: Any, site: Site | None) -> Weights:
     if callable(by) and not hasattr(by, "meta"):
         return _costs_by_call(block, by, site)
     column = plain(block.columns[by]) if isinstance(by, str) else None
-    if column is None or not _has_size(column):
+    if column is None:
         return live_weights(block, by, site, WHAT)
     arrow = isinstance(column, pa.Array)
+    if not (has_length(column.type) if arrow else column.ndim > 1 or column.dtype == object):
+        return live_weights(block, by, site, WHAT)
     bad = np.asarray(column.is_null()) if arrow else np.array([not hasattr(value, "__len__") for value in column])
     if bad.any():
         raise RowError(
@@ -300,10 +302,6 @@ def _live_costs(block: Block, by: Any, site: Site | None) -> Weights:
         )
     sizes = arrow_lengths(column) if arrow else [v.size if isinstance(v, np.ndarray) else len(v) for v in column]
     return np.asarray(sizes, dtype=np.float64)
-
-
-def _has_size(column: Column) -> bool:
-    return has_length(column.type) if isinstance(column, pa.Array) else column.ndim > 1 or column.dtype == object
 
 
 def _costs_by_call(block: Block, fn: Callable[..., Any], site: Site | None) -> Weights:

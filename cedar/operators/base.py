@@ -206,12 +206,11 @@ class Bound:
     sample: Callable[[], Block]
     types: Schema
     env: Env = field(default_factory=lambda: Env(sampling=True))
-    wide: Callable[[tuple[str, ...], str | None], tuple[Block, Any]] = lambda _names, _session: (_no_rows(), None)
+    wide: Callable[[tuple[str, ...], str | None], tuple[Block, Any]] = lambda _names, _session: (
+        Block({}, no_keys()),
+        None,
+    )
     further: Callable[[], Iterator[Block]] = lambda: iter(())
-
-
-def _no_rows() -> Block:
-    return Block({}, no_keys())
 
 
 class Operator(ABC):

@@ -42,7 +42,9 @@ def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
     if columns:
         return list(values)
     names = list(block.columns)
-    return [_dicts(names, values) if names else ({} for _ in range(len(block)))]
+    if not names:
+        return [({} for _ in range(len(block)))]
+    return [map(dict, map(zip, repeat(names), zip(*values, strict=True)))]  # these iterators all run in C
 
 
 def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Any]:
@@ -100,10 +102,6 @@ def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
             fix='cast the column first, e.g. .dt.cast_time_unit("us")',
         ) from error
     return read_only(values)  # type: ignore[no-any-return]
-
-
-def _dicts(names: list[str], values: list[Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    return map(dict, map(zip, repeat(names), zip(*values, strict=True)))  # these iterators all run in C
 
 
 @dataclass(frozen=True)

@@ -149,16 +149,6 @@ def row_preparer(label: str, index: int, context: StreamContext) -> Callable[[Ro
     return prepare
 
 
-def total_count(counts: Sequence[Count]) -> Count:
-    """Return the sum of counts; if counts are None or infinite, return the first such count."""
-    units = 0
-    for count in counts:
-        if count is None or count == math.inf:
-            return count
-        units += int(count)
-    return units
-
-
 class ConcatStream(Stream):
     """A position ``at`` is [index of the input, position in it]."""
 
@@ -170,7 +160,13 @@ class ConcatStream(Stream):
 
     @property
     def count(self) -> Count:  # type: ignore[override]
-        return total_count([stream.count for stream in self.inputs])
+        units = 0
+        for stream in self.inputs:
+            count = stream.count
+            if count is None or count == math.inf:
+                return count
+            units += int(count)
+        return units
 
     def start(self) -> At:
         return self.first(0)

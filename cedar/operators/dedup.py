@@ -7,7 +7,7 @@ other operators change them in between. Functions of these columns may be called
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -141,7 +141,13 @@ class Dedup(RowOperator, MakesGroups):
             return chosen
         session = [] if self.session is None else [self.session]
         require_columns([*chosen, *session], types, bound.label, bound.site)
-        check_lists(bound, chosen, types)
+        for name in chosen:
+            if types[name] is not UNKNOWN and not is_lists(types[name]):
+                raise PipelineError(
+                    f"{bound.label}: column {name!r} of {types[name]} holds no lists of different lengths",
+                    site=bound.site,
+                    fix=f"make lists of it: with_columns({name}=polars.concat_list({name!r}))",
+                )
         return chosen or [name for name, kind in types.items() if is_lists(kind)]
 
 
@@ -169,17 +175,6 @@ def dedup(groups: Any = "auto", session: str | None = None) -> Dedup:
 def is_lists(kind: ColumnType) -> bool:
     """Return whether a column of this type can be in a group."""
     return isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)
-
-
-def check_lists(bound: Bound, names: Sequence[str], types: Mapping[str, ColumnType]) -> None:
-    """Raise PipelineError if a column does not hold lists."""
-    for name in names:
-        if types[name] is not UNKNOWN and not is_lists(types[name]):
-            raise PipelineError(
-                f"{bound.label}: column {name!r} of {types[name]} holds no lists of different lengths",
-                site=bound.site,
-                fix=f"make lists of it: with_columns({name}=polars.concat_list({name!r}))",
-            )
 
 
 def _check_session(column: Any, name: str | None, block: Block, bound: Bound) -> None:

@@ -154,13 +154,15 @@ class Sampled:
         begins = np.ones(self.rows, dtype=bool)
         if self.rows:
             keys = self._keys
-            changes = np.diff(keys) != 0 if keys is not None else self._all_change()
+            varied = [codes for codes in self._codes.values() if codes.max(initial=0) > 0]
+            if keys is not None:
+                changes = np.diff(keys) != 0
+            elif varied:
+                changes = np.logical_and.reduce([np.diff(codes) != 0 for codes in varied])
+            else:
+                changes = np.zeros(1, dtype=bool)
             begins[1:] = (np.diff(self._cut) != 0) | changes
         return begins
-
-    def _all_change(self) -> npt.NDArray[np.bool_]:
-        varied = [codes for codes in self._codes.values() if codes.max(initial=0) > 0]
-        return np.logical_and.reduce([np.diff(codes) != 0 for codes in varied]) if varied else np.zeros(1, dtype=bool)
 
     def estimate(self, names: Sequence[str]) -> Estimate:
         """Return the estimate for a group of these features."""

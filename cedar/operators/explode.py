@@ -120,7 +120,8 @@ class ExplodeRows(BlockKernel):
             if name in kept:
                 columns[name] = kept[name]
                 continue
-            items = _items(lists[name], offsets[name])
+            items = lists[name].flatten()  # leaves out items that Arrow stores for null lists
+            assert len(items) == offsets[name][-1]
             if self.operator.fields and pt.is_struct(items.type):
                 columns.update(zip((f.name for f in items.type), items.flatten(), strict=True))
             else:
@@ -137,12 +138,6 @@ def _offsets(column: Any) -> Any:
     if column.null_count:
         lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
-def _items(column: Any, offsets: Any) -> Any:
-    items = column.flatten()  # leaves out items that Arrow stores for null lists
-    assert len(items) == offsets[-1]
-    return items
 
 
 def _add(types: dict[str, ColumnType], name: str, kind: ColumnType, label: str) -> None:

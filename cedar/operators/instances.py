@@ -90,11 +90,11 @@ class Instances:
     runs_concurrently_with_caller = True  # whether user functions in this process may run while the caller's code runs
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: garbage collection may end an iteration in a thread that holds it
-        self._changed = threading.Condition(self._lock)
+        self._changed = (
+            threading.Condition()
+        )  # reentrant: garbage collection may end an iteration in its owner's thread
         self._idle: dict[int, list[Any]] = {}
         self._constructing = False
-        self._waiting = 0  # number of threads that wait on the condition
         self._caller_thread: int | None = None  # the caller's thread while it works on a batch
         self._runs = 0
 
@@ -105,9 +105,9 @@ class Instances:
         Raises:
             PipelineError: the run ended before an instance could be constructed.
         """
-        with self._lock:
+        with self._changed:
             idle, run = self._idle.setdefault(operator, []), self._runs
-            self._wait_for(lambda: idle or run != self._runs or self._may_construct())
+            self._changed.wait_for(lambda: idle or run != self._runs or self._may_construct())
             if not idle and run != self._runs:
                 raise PipelineError("the run ended while a worker waited for an instance of a class")
             instance = idle.pop() if idle else None
@@ -116,24 +116,15 @@ class Instances:
             try:
                 instance = make()
             finally:
-                with self._lock:
+                with self._changed:
                     self._constructing = False
-                    self._notify_waiting()
+                    self._changed.notify_all()
         try:
             yield instance
         finally:
-            with self._lock:
+            with self._changed:
                 idle.append(instance)
-                self._notify_waiting()
-
-    def _wait_for(self, change: Callable[[], object]) -> None:
-        self._waiting += 1
-        self._changed.wait_for(change)
-        self._waiting -= 1
-
-    def _notify_waiting(self) -> None:
-        if self._waiting:
-            self._changed.notify_all()
+                self._changed.notify_all()
 
     def _may_construct(self) -> bool:
         return not self._constructing and self._caller_thread in (None, threading.get_ident())
@@ -142,25 +133,24 @@ class Instances:
         """Record that the caller now works on a batch; before that, wait for the end of a running constructor."""
         if not self.runs_concurrently_with_caller:
             return
-        with self._lock:
-            if self._constructing:
-                self._wait_for(lambda: not self._constructing)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._constructing)
             self._caller_thread = threading.get_ident()
 
     def enter(self) -> None:
         """Record that the caller now waits for a batch, so that constructors may run."""
         if self._caller_thread is None:
             return
-        with self._lock:
+        with self._changed:
             self._caller_thread = None
-            self._notify_waiting()
+            self._changed.notify_all()
 
     def end(self) -> None:
         """End the run: threads that wait for an instance stop waiting."""
-        with self._lock:
+        with self._changed:
             self._caller_thread = None
             self._runs += 1
-            self._notify_waiting()
+            self._changed.notify_all()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Instances, ()  # each process constructs its own instances

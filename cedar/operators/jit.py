@@ -58,18 +58,14 @@ def _code(dispatcher: Any) -> MachineCode:
         raise TypeError(f"{dispatcher.__name__} returns {signature.return_type}: a stored kernel must return nothing")
     arguments = tuple(map(_argument, signature.args))
     whole = compiled.library._final_module
+    system = ctypes.CDLL(None)  # LLVM, numba's allocator and the system libraries provide functions
     names = [each.name for each in (*whole.functions, *whole.global_variables) if each.is_declaration]
-    unknown = [name for name in names if not _symbol_exists(name)]
+    unknown = [name for name in names if not name.startswith(("llvm.", "NRT_")) and not hasattr(system, name)]
     if unknown:
         raise TypeError(f"{dispatcher.__name__} calls {', '.join(unknown)}, which is not available without numba")
     if compiled.library.has_dynamic_globals:
         raise TypeError(f"{dispatcher.__name__} holds addresses of the process that compiles it")
     return MachineCode(compiled.fndesc.llvm_func_name, arguments, compiled.library._get_compiled_object())
-
-
-def _symbol_exists(symbol: str) -> bool:
-    """Whether LLVM, numba's allocator or the system libraries provide a function."""
-    return symbol.startswith(("llvm.", "NRT_")) or hasattr(ctypes.CDLL(None), symbol)
 
 
 def _argument(kind: Any) -> str:

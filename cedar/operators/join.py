@@ -177,7 +177,12 @@ class JoinRows(BlockKernel):
         rows = right if isinstance(right, pa.Array) else pa.array(right.to_numpy().astype(np.int64))
         table = operator.survey.value
         columns = {name: table.column(own).take(rows) for own, name in operator.given}
-        return _join_columns(block, left, columns, operator.several)
+        if not operator.several and len(left) == len(block):
+            return block.with_columns(columns)
+        joined = take_each(block.columns, left) | columns
+        if operator.several:
+            return block.expand(joined, np.bincount(left, minlength=len(block)))
+        return block.with_slots(joined, left)
 
     def _pairs(self, block: Block) -> pl.DataFrame:
         """Return the row indices (block, table) of matching rows, ordered by the block's row, then the table's."""
@@ -259,15 +264,6 @@ def _add_unmatched(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.
     order = np.argsort(every, kind="stable")
     missing = np.arange(len(every)) >= len(left)
     return every[order].astype(np.int64), pa.array(there[order], mask=missing[order])
-
-
-def _join_columns(block: Block, left: Index, columns: dict[str, Any], several: bool) -> Block:
-    """Return the block's live rows ``left`` (ascending) with ``columns`` added."""
-    if not several:
-        if len(left) == len(block):
-            return block.with_columns(columns)
-        return block.with_slots(take_each(block.columns, left) | columns, left)
-    return block.expand(take_each(block.columns, left) | columns, np.bincount(left, minlength=len(block)))
 
 
 HASH_COLUMN = "__hash"  # the column of hashes of each row's keys

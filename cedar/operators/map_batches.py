@@ -282,10 +282,8 @@ def container(block: Block, columns: tuple[str, ...], format: Format, blame: Err
             error.site = error.site or blame.site
             raise
     arrays = {name: to_arrow(pick(block, name, blame), name) for name in columns}
-    return pa.table(arrays) if format == "arrow" else _frame(arrays, blame)
-
-
-def _frame(arrays: dict[str, pa.Array], blame: ErrorContext) -> Any:
+    if format == "arrow":
+        return pa.table(arrays)
     for name, array in arrays.items():
         if polars_type(array.type) is None:
             raise PipelineError(

@@ -447,14 +447,18 @@ class MixFlow(Flow):
                 size = min(self._size, self._until - self._done)
                 self._picks = self._draw.picks(self._start, number, self._not_drawn)[offset : offset + size]
                 self._size = min(2 * self._size, ROUND)
-                self._fill_ready()
+                for index in map(int, short_inputs(self._picks, self._available)):
+                    if not self._buffers[index].ended:  # filling all inputs at once is faster than one each time
+                        self._fill(index, wait=False)
             served, short = first_short(self._picks, self._available)
             if served and (short < 0 or self._batch):
                 return self._emit(served)
             if self._buffers[short].ended:
                 if served:
                     return self._emit(served)
-                self._end_input(short)
+                self._gone[short], self._start = True, self._done
+                self._ended = self._stop == "first" or all(self._not_drawn)
+                self._picks = self._picks[:0]
             elif not self._fill(short, wait and not served):
                 return self._emit(served) if served else PENDING
         if self._stop == "all" or not any(self._gone):
@@ -462,24 +466,12 @@ class MixFlow(Flow):
             self._stream.rest = [None if over else buffer.position for buffer, over in places]
         return None
 
-    def _fill_ready(self) -> None:
-        """Fill all inputs that the picks need, without waiting. This is faster than filling the next one each time."""
-        for index in map(int, short_inputs(self._picks, self._available)):
-            if not self._buffers[index].ended:
-                self._fill(index, wait=False)
-
     def _fill(self, index: int, wait: bool) -> bool:
         buffer = self._buffers[index]
         filled = buffer.fill(wait)
         self._available[index] = buffer.units
         self._batch = self._batch or buffer.batch
         return filled
-
-    def _end_input(self, index: int) -> None:
-        """Record that an input ended."""
-        self._gone[index], self._start = True, self._done
-        self._ended = self._stop == "first" or all(self._not_drawn)
-        self._picks = self._picks[:0]
 
     def _emit(self, units: int) -> Piece:
         at = [self._done, self._start, [b.position for b in self._buffers], [int(g) for g in self._gone]]

@@ -399,17 +399,16 @@ def make(module: str, names: Sequence[str], parent: int) -> None:
     """
     from cedar.operators.jit import compile_for_storage
 
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    def exit_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     with turn(module):
         if not kept(module):
             sources = sources_of(module)
             keep(module, compile_for_storage(module, names), sources)
-
-
-def _exit_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_POLL_SECONDS)
-    os._exit(1)
 
 
 def _reset_after_fork() -> None:

@@ -408,7 +408,9 @@ class SampleFlow(Flow):
 
     def _step(self, wait: bool) -> Any:
         if self._next >= self._stop:
-            self._close_source()
+            if self._source is not None:
+                self._source.close()
+                self._source = None
             stretch = self._survey.next_stretch(self._next)
             if stretch is None:
                 return None
@@ -420,20 +422,14 @@ class SampleFlow(Flow):
         if not isinstance(piece, Piece):
             return piece
         run, self._next = self._next, self._next + 1
-        n = int(self._survey.draws[run])
-        return run, self._draw(piece.rows, n, self._survey.seed(run)) if n else None
-
-    def _draw(self, rows: Rows, n: int, seed: int) -> Any:
-        context = self._stream.context
-        operator = self._stream.operator
-        return context.submit(draw_rows, rows, operator.weights, n, seed, context.site, operator.replace)
-
-    def _close_source(self) -> None:
-        if self._source is not None:
-            self._source.close()
-            self._source = None
+        n, operator, context = int(self._survey.draws[run]), self._stream.operator, self._stream.context
+        if not n:
+            return run, None
+        seed = self._survey.seed(run)
+        return run, context.submit(draw_rows, piece.rows, operator.weights, n, seed, context.site, operator.replace)
 
     def close(self) -> None:
         self._survey.close()
         self._ahead.close()
-        self._close_source()
+        if self._source is not None:
+            self._source.close()

@@ -305,18 +305,16 @@ def group_order(values: list[Any], seed: int, interleave: int) -> Index:
     """Return an order that sorts groups of equal values by hash. The rows of a group stay together and in order."""
     numbers: dict[Any, int] = {}
     codes = np.fromiter((numbers.setdefault(v, len(numbers)) for v in values), dtype=np.int64, count=len(values))
-    hashes = np.fromiter((_value_hash(seed, v) for v in numbers), dtype=np.uint64, count=len(numbers))
+    digests = (hashlib.blake2b(repr(value).encode(), digest_size=8).digest() for value in numbers)
+    each = (
+        hash_ints(seed, int.from_bytes(digest, "little")) for digest in digests
+    )  # so filters commute with a shuffle
+    hashes = np.fromiter(each, dtype=np.uint64, count=len(numbers))
     rank = np.empty(len(hashes), dtype=np.int64)
     rank[np.argsort(hashes, kind="stable")] = np.arange(len(hashes))
     group = rank[codes]
     order = np.argsort(group, kind="stable").astype(np.int64)
     return order if interleave == 1 else _interleaved(order, group[order], interleave)
-
-
-def _value_hash(seed: int, value: Any) -> int:
-    """Return a hash of only the seed and the value, so that filters commute with the shuffle."""
-    text = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
-    return hash_ints(seed, int.from_bytes(text, "little"))
 
 
 def _interleaved(order: Index, group: Index, lanes: int) -> Index:

@@ -224,21 +224,17 @@ def check_transform(
     """
     name, arity = type(transform).__name__, transform.arity
     if not columns or (arity is not None and len(columns) != arity):
-        wants = _count_phrase(arity) if arity is not None else "at least one column"
+        wants = f"{arity} column{'s' * (arity > 1)}" if arity is not None else "at least one column"
         raise PipelineError(f"map({name}): it reads {wants}, not {len(columns)}", site=user_site(), fix="name them")
     writes = len(columns) if transform.outputs is None else transform.outputs
     if len(into) != writes:
-        wants = "one column" if writes == 1 else _count_phrase(writes)
+        wants = "one column" if writes == 1 else f"{writes} columns"
         raise PipelineError(f"map({name}): it writes {wants}, not {len(into)}", site=user_site(), fix="give into=")
     if random or dtype is not None or timeout is not None:
         odd = "random=" if random else "dtype=" if dtype is not None else "timeout="
         raise PipelineError(
             f"map({name}, {odd}...): a transform does not accept it", site=user_site(), fix="leave it out"
         )
-
-
-def _count_phrase(columns: int) -> str:
-    return f"{columns} column{'s' * (columns > 1)}"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def test_a_forked_child_ends_nothing_of_the_parents(device: Any) -> None:
         loader.read(0)
         parts = loader._epochs.parts
         pool = parts.run.runner.executor.inner
-        for lock in [pool._shutdown_lock, parts.job.instances._lock]:  # as another thread may hold them at the fork
+        for lock in [pool._shutdown_lock, parts.job.instances._changed]:  # as another thread may hold them at the fork
             threading.Thread(target=lock.acquire).start()
         if child := os.fork():
             os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
