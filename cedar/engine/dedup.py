@@ -12,10 +12,9 @@ from cedar.datasets.base import BaseSource, Read
 from cedar.engine.streams.splits import Window
 from cedar.operators.base import Mixing, RowOperator
 from cedar.operators.batch import MakesBatches
-from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.dedup import DedupRows, Groups, MakesGroups
 from cedar.operators.dedup_estimate import SAMPLED_ROWS, GroupEstimate, Reach
-from cedar.operators.expressions import ByExpressions
+from cedar.operators.expressions import ByExpressions, ColumnEdit
 from cedar.plan import graph
 from cedar.plan.graph import Node
 

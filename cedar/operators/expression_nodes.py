@@ -95,15 +95,17 @@ def kind_of(node: Json) -> tuple[str, Json]:
 
 def find(node: Json, *kinds: str) -> Iterator[Json]:
     """Yield the parameters of each node of these kinds in an expression, except in struct functions and literals."""
-    if isinstance(node, dict):
-        for name, child in node.items():
-            if name in kinds:
-                yield child
-            if name not in _OPAQUE:
-                yield from find(child, *kinds)
-    elif isinstance(node, list):
-        for child in node:
-            yield from find(child, *kinds)
+    waiting: list[tuple[str, Json]] = [("", node)]
+    while waiting:  # not recursive, because expressions nest deeply
+        name, part = waiting.pop()
+        if name in kinds:
+            yield part
+        if name in _OPAQUE:
+            continue
+        if isinstance(part, dict):
+            waiting += reversed(part.items())
+        elif isinstance(part, list):
+            waiting += [("", child) for child in reversed(part)]
 
 
 def rewritten(node: Json, change: Callable[[Json], Json | None]) -> Json:

@@ -1,4 +1,4 @@
-"""The operators with_columns, filter and select on polars expressions; ``expression_kernel`` has their kernels."""
+"""The operators with_columns, filter, select, drop and rename; ``expression_kernel`` has their kernels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator,
 from cedar.operators.elementwise import check_elementwise
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_nodes import columns_of, format_expr
-from cedar.operators.expression_steps import AddColumns, KeepColumns, KeepRows, Named, Step, never_fails, output_types
+from cedar.operators.expression_steps import (
+    AddColumns,
+    DropColumns,
+    KeepColumns,
+    KeepRows,
+    Named,
+    RenameColumns,
+    Step,
+    never_fails,
+    output_types,
+)
 from cedar.operators.failures import ErrorContext
 
 if TYPE_CHECKING:
     import polars as pl
+
 
 T = TypeVar("T")
 Item: TypeAlias = "str | Named"  # a plain column name, or (name, expression), where None keeps the expression's name
@@ -76,8 +87,66 @@ class SeparateResults(ABC):
         """Return a copy of the operator without some of its ``results``; None if no result remains."""
 
 
+class _StepOperator(RowOperator, Mergeable):
+    """An operator that is one step of a query of expressions."""
+
+    group_use = "kept"
+
+    @abstractmethod
+    def step(self, blame: ErrorContext) -> Step:
+        """Return the step, whose failures are attributed to ``blame``."""
+
+    @property
+    def may_fail(self) -> bool:
+        return bool(self.code())
+
+    def schema(self, *inputs: Schema) -> Schema:
+        (known,) = inputs
+        if known is None:
+            return None
+        schemas: dict[Hashable, Schema] = self.__dict__.setdefault("_schemas", {})
+        key = tuple(known.items())
+        if key not in schemas:  # planning needs it repeatedly, and polars computes it slowly
+            schemas[key] = output_types((self.step(ErrorContext(0, self.label())),), known)
+        types = schemas[key]
+        return None if types is None else dict(types)
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the same kernel in all runs with the same label and site, so that they share its compiled programs."""
+        step = self.step(ErrorContext.at(bound))
+        kernels: dict[ErrorContext, Kernel] = self.__dict__.setdefault("_kernels", {})
+        if step.blame not in kernels:
+            kernels[step.blame] = ExpressionKernel((step,)) if self.code() else ColumnsKernel((step,))
+        return kernels[step.blame]
+
+
+class _ItemsOperator(_StepOperator, ByExpressions, SeparateResults):
+    """An operator that computes several columns."""
+
+    items: tuple[Item, ...]
+
+    @_cached
+    def label(self) -> str:
+        return f"{self.name}({_item_names(self.items)})"
+
+    def code(self) -> tuple[Any, ...]:
+        return tuple(item[1] for item in self.items if not isinstance(item, str))
+
+    @property
+    @_cached
+    def results(self) -> list[str | None]:
+        return [result_name(item) for item in self.items]
+
+    def never_fails(self, result: int, types: Schema) -> bool:
+        item = self.items[result]
+        return isinstance(item, str) or never_fails(item[1], types)
+
+    def _others(self, results: Container[int]) -> tuple[Any, ...]:
+        return tuple(item for number, item in enumerate(self.items) if number not in results)
+
+
 @dataclass(frozen=True, eq=False)
-class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
+class WithColumns(_ItemsOperator):
     """Adds or replaces columns, given as (name, expression) pairs; name None keeps the expression's own names.
 
     Raises:
@@ -99,39 +168,19 @@ class WithColumns(RowOperator, ByExpressions, SeparateResults, Mergeable):
             require_elementwise(expr, self.name)
 
     @_cached
-    def label(self) -> str:
-        return f"with_columns({_item_names(self.items)})"
-
-    @_cached
     def effects(self) -> Effects:
         return Effects(_reads(self.items), _writes(self.items))
 
-    def schema(self, *inputs: Schema) -> Schema:
-        return _schema(self, AddColumns(self.items, ErrorContext(0, self.label())), inputs[0])
-
-    def code(self) -> tuple[Any, ...]:
-        return tuple(expr for _, expr in self.items)
-
-    group_use = "kept"
-
-    @property
-    @_cached
-    def results(self) -> list[str | None]:
-        return [result_name(item) for item in self.items]
-
-    def never_fails(self, result: int, types: Schema) -> bool:
-        return never_fails(self.items[result][1], types)
+    def step(self, blame: ErrorContext) -> Step:
+        return AddColumns(self.items, blame)
 
     def without(self, results: Container[int]) -> WithColumns | None:
-        left = tuple(item for number, item in enumerate(self.items) if number not in results)
+        left = self._others(results)
         return WithColumns(left, self.on_error) if left else None
-
-    def bind(self, bound: Bound) -> Kernel:
-        return _kernel(self, AddColumns(self.items, ErrorContext.at(bound)))
 
 
 @dataclass(frozen=True, eq=False)
-class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
+class FilterExpression(_StepOperator, ByExpressions, Conditional):
     """Keeps the rows for which the predicate is true, and not null. As in polars, NaN is greater than all numbers.
 
     Raises:
@@ -149,8 +198,6 @@ class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
     name: ClassVar[str] = "filter"
 
     def __post_init__(self) -> None:
-        if not _is_expression(self.predicate):
-            raise _not_an_expression(self.predicate, self.name)
         require_elementwise(self.predicate, self.name)
 
     @_cached
@@ -161,14 +208,11 @@ class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
     def effects(self) -> Effects:
         return Effects(columns_of(self.predicate), frozenset(), rows="1:0..1")
 
-    def schema(self, *inputs: Schema) -> Schema:
-        known = _schema(self, KeepRows(self.predicate, ErrorContext(0, self.label())), inputs[0])
-        return None if known is None else inputs[0]
-
     def code(self) -> tuple[Any, ...]:
         return (self.predicate,)
 
-    group_use = "kept"
+    def step(self, blame: ErrorContext) -> Step:
+        return KeepRows(self.predicate, blame)
 
     @property
     def condition(self) -> pl.Expr:
@@ -181,11 +225,11 @@ class FilterExpression(RowOperator, ByExpressions, Conditional, Mergeable):
                 site=bound.site,
                 fix="filter rows before batch(), or give a function that returns one bool per batch",
             )
-        return _kernel(self, KeepRows(self.predicate, ErrorContext.at(bound)))
+        return super().bind(bound)
 
 
 @dataclass(frozen=True, eq=False)
-class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
+class Select(_ItemsOperator):
     """Keeps only the given columns and expression results, in this order. Columns given by name are not copied.
 
     Examples:
@@ -208,47 +252,24 @@ class Select(RowOperator, ByExpressions, SeparateResults, Mergeable):
                 raise PipelineError(f"select: column {name!r} is given twice", site=user_site())
 
     @_cached
-    def label(self) -> str:
-        return f"select({_item_names(self.items)})"
-
-    @_cached
     def effects(self) -> Effects:
         plain = frozenset(item for item in self.items if isinstance(item, str))
         return Effects(_reads(self.items), _writes([i for i in self.items if not isinstance(i, str)]), survivors=plain)
 
+    def step(self, blame: ErrorContext) -> Step:
+        return KeepColumns(self.items, blame)
+
     def schema(self, *inputs: Schema) -> Schema:
         if inputs[0] is None:
             return None if None in self.results else {name: UNKNOWN for name in self.results if name is not None}
-        return _schema(self, KeepColumns(self.items, ErrorContext(0, self.label())), inputs[0])
-
-    def code(self) -> tuple[Any, ...]:
-        return tuple(item[1] for item in self.items if not isinstance(item, str))
-
-    group_use = "kept"
-
-    @property
-    def may_fail(self) -> bool:
-        return bool(self.code())
+        return super().schema(*inputs)
 
     @property
     def projection(self) -> tuple[str, ...] | None:
         return None if self.code() else tuple(item for item in self.items if isinstance(item, str))
 
-    @property
-    @_cached
-    def results(self) -> list[str | None]:
-        return [result_name(item) for item in self.items]
-
-    def never_fails(self, result: int, types: Schema) -> bool:
-        item = self.items[result]
-        return isinstance(item, str) or never_fails(item[1], types)
-
     def without(self, results: Container[int]) -> Select:
-        return Select(tuple(item for number, item in enumerate(self.items) if number not in results), self.on_error)
-
-    def bind(self, bound: Bound) -> Kernel:
-        step = KeepColumns(self.items, ErrorContext.at(bound))
-        return _kernel(self, step) if self.code() else ColumnsKernel((step,))
+        return Select(self._others(results), self.on_error)
 
 
 def filter_expression(predicates: Sequence[Any], on_error: Skip | None) -> FilterExpression:
@@ -342,23 +363,6 @@ def require_elementwise(expr: Any, label: str) -> None:
     raise PipelineError(f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix)
 
 
-def _kernel(operator: RowOperator, step: Step) -> ExpressionKernel:
-    """Return the same kernel in all runs with the same label and site, so that they share its compiled programs."""
-    kernels: dict[ErrorContext, ExpressionKernel] = operator.__dict__.setdefault("_kernels", {})
-    return kernels.setdefault(step.blame, ExpressionKernel((step,)))
-
-
-def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
-    if known is None:
-        return None
-    schemas: dict[Hashable, Schema] = operator.__dict__.setdefault("_schemas", {})
-    key = tuple(known.items())
-    if key not in schemas:  # planning needs it repeatedly, and polars computes it slowly
-        schemas[key] = output_types((step,), known)
-    types = schemas[key]
-    return None if types is None else dict(types)
-
-
 def _reads(items: Iterable[Item]) -> frozenset[str] | None:
     reads: set[str] = set()
     for item in items:
@@ -389,3 +393,109 @@ def _item_names(items: Sequence[Item]) -> str:
     named = [(result_name(item), item) for item in items[:6]]
     names = [format_expr(item[1], 30) if name is None else name for name, item in named]  # type: ignore[arg-type]
     return ", ".join(names) + (f", ... {len(items) - 6} more" if len(items) > 6 else "")
+
+
+class ColumnEdit(ABC):
+    """An operator that only drops or renames columns; what it drops or renames does not count as read."""
+
+    @property
+    def renames(self) -> Mapping[str, str]:
+        """A mapping from old to new column names."""
+        return {}
+
+    @abstractmethod
+    def fitted(self, columns: Container[str]) -> Self | None:
+        """Return the operator adapted to an input with only these columns; None if the operator becomes unnecessary."""
+
+
+@dataclass(frozen=True)
+class Drop(_StepOperator, ColumnEdit):
+    """Removes columns.
+
+    Raises:
+        PipelineError: a name is not a string.
+
+    Examples:
+        >>> from cedar.operators.expressions import Drop
+        >>> Drop(("raw", "tmp")).label()
+        'drop(raw, tmp)'
+    """
+
+    names: tuple[str, ...]
+    name: ClassVar[str] = "drop"
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not isinstance(name, str):
+                raise PipelineError(
+                    f"drop: {name!r} is not a column name", site=user_site(), fix="give column names as strings"
+                )
+
+    def label(self) -> str:
+        return f"drop({', '.join(self.names)})"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset(), frozenset(self.names))
+
+    def fitted(self, columns: Container[str]) -> Drop | None:
+        names = tuple(name for name in self.names if name in columns)
+        return None if not names else self if names == self.names else Drop(names)
+
+    def step(self, blame: ErrorContext) -> Step:
+        return DropColumns(self.names, blame)
+
+
+@dataclass(frozen=True)
+class Rename(_StepOperator, ColumnEdit):
+    """Renames columns by (old, new) pairs. Pairs apply simultaneously, so that two names can be swapped.
+
+    Raises:
+        PipelineError: a name is not a string, or two columns get the same name.
+
+    Examples:
+        >>> from cedar.operators.expressions import rename
+        >>> rename({"y": "label"}).label()
+        'rename(y -> label)'
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    name: ClassVar[str] = "rename"
+
+    def __post_init__(self) -> None:
+        for pair in self.pairs:
+            for name in pair:
+                if not isinstance(name, str):
+                    raise PipelineError(
+                        f"rename: {name!r} is not a column name", site=user_site(), fix="give {'old': 'new'}"
+                    )
+        news = [new for _, new in self.pairs]
+        for new in news:
+            if news.count(new) > 1:
+                raise PipelineError(f"rename: two columns would be called {new!r}", site=user_site())
+
+    def label(self) -> str:
+        return f"rename({', '.join(f'{old} -> {new}' for old, new in self.pairs)})"
+
+    def effects(self) -> Effects:
+        olds = frozenset(old for old, _ in self.pairs)
+        return Effects(olds, olds | {new for _, new in self.pairs})
+
+    @property
+    def renames(self) -> Mapping[str, str]:
+        return dict(self.pairs)
+
+    def fitted(self, columns: Container[str]) -> Rename | None:
+        pairs = tuple(pair for pair in self.pairs if pair[0] in columns)
+        return None if not pairs else self if pairs == self.pairs else Rename(pairs)
+
+    def step(self, blame: ErrorContext) -> Step:
+        return RenameColumns(self.pairs, blame)
+
+
+def rename(mapping: Any) -> Rename:
+    """Return the operator for a dict that maps old names to new names."""
+    if not isinstance(mapping, Mapping):
+        raise PipelineError(
+            f"rename: {mapping!r:.60} is not a dict of old to new names", site=user_site(), fix="give {'old': 'new'}"
+        )
+    return Rename(tuple(mapping.items()))

@@ -18,14 +18,15 @@ from cedar.operators.buffers import OrderedTasks, Step, keep_columns, task_per_p
 from cedar.operators.packing import (
     ADDED_COLUMNS,
     Documents,
+    as_fill,
     block_documents,
+    check_fill,
     documents,
     pack_best,
     pack_concat,
     token_columns,
     token_dtype,
 )
-from cedar.operators.pad import as_fill, check_fill
 from cedar.operators.take import whole
 
 Fit: TypeAlias = Literal["concat", "best"]

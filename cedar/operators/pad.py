@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,74 +14,13 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType
 from cedar.core.convert import to_numpy
-from cedar.core.errors import PipelineError, Site, require_columns, user_site
+from cedar.core.errors import PipelineError, require_columns, user_site
 from cedar.core.jagged import JaggedTensor, pad_values
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
-from cedar.core.values import misfits
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
-from cedar.operators.packing import token_dtype
-
-Fill: TypeAlias = "float | tuple[tuple[str, float], ...]"
-
-
-def as_fill(value: Any, label: str) -> Fill:
-    """Return a number unchanged, and a dict of numbers by column as sorted pairs, so that operators stay hashable.
-
-    Raises:
-        PipelineError: the value has another type; the error names the user's line.
-
-    Examples:
-        >>> as_fill({"labels": -100}, "pack")
-        (('labels', -100),)
-    """
-    given = dict(value) if isinstance(value, Mapping | tuple) else {"": value}
-    for name, number in given.items():
-        if not isinstance(name, str) or not isinstance(number, int | float | np.number | np.bool_):
-            raise PipelineError(
-                f"{label}(value={value!r}): lists of numbers are filled with a number",
-                site=user_site(),
-                fix='give a number, or a dict of numbers by column such as {"labels": -100}',
-            )
-    return tuple(sorted(given.items())) if isinstance(value, Mapping | tuple) else value
-
-
-def fill_for_column(fill: Fill, column: str) -> float:
-    """Return the fill value of a column; 0 for a column that is not in the dict."""
-    return dict(fill).get(column, 0) if isinstance(fill, tuple) else fill
-
-
-def check_fill(fill: Fill, dtypes: Mapping[str, np.dtype[Any] | None], label: str, site: Site | None) -> None:
-    """Raise PipelineError for a fill value that its column cannot contain, or of a column that is not filled.
-
-    Args:
-        fill: the fill value, as ``as_fill`` returns it.
-        dtypes: the dtype of each filled column; None if it is unknown before a run.
-        label: the operator's label.
-        site: the user's line.
-    """
-    for name in dict(fill) if isinstance(fill, tuple) else ():
-        if name not in dtypes:
-            raise PipelineError(
-                f"{label}: value= names {name!r}, which is not one of its columns",
-                site=site,
-                fix=f"name one of {', '.join(map(repr, dtypes)) or 'the list columns'}",
-            )
-    for name, dtype in dtypes.items():
-        if dtype is not None and not _can_hold(dtype, fill_for_column(fill, name)):
-            raise PipelineError(
-                f"{label}: column {name!r} of {dtype} cannot hold the value {fill_for_column(fill, name)!r}",
-                site=site,
-                fix=f"give a value of {dtype}, or cast the lists first",
-            )
-
-
-def _can_hold(dtype: np.dtype[Any], value: float) -> bool:
-    if dtype.kind == "b":
-        return value in (0, 1)
-    whole = isinstance(value, bool | np.bool_) or (dtype.kind != "f" and float(value).is_integer())
-    return not misfits([int(value) if whole else value], pa.from_numpy_dtype(dtype))
+from cedar.operators.packing import Fill, as_fill, check_fill, fill_for_column, token_dtype
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.core.skip import Skip
 from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Drop, rename
-from cedar.operators.expressions import filter_expression, flattened, select, with_columns
+from cedar.operators.expressions import Drop, filter_expression, flattened, rename, select, with_columns
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import FilterFunction, Map
 from cedar.operators.map_batches import MapBatches

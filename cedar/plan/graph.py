@@ -17,8 +17,7 @@ from cedar.core.printable import one_line
 from cedar.datasets.base import BaseSource, Read, skippable
 from cedar.operators.base import Effects, Operator, Ordering, RowUse, Schema, StreamOperator
 from cedar.operators.cache import StoresRows
-from cedar.operators.columns_ops import ColumnEdit
-from cedar.operators.expressions import Conditional, SeparateResults
+from cedar.operators.expressions import ColumnEdit, Conditional, SeparateResults
 from cedar.operators.map_batches import ExactRows
 from cedar.operators.split_rows import UsesRowKeys
 from cedar.operators.transform import Chainable, Link

@@ -27,9 +27,8 @@ from cedar.operators.base import (
     by_content,
 )
 from cedar.operators.calls import Call
-from cedar.operators.columns_ops import Drop
 from cedar.operators.dedup import PlainRows
-from cedar.operators.expressions import with_columns
+from cedar.operators.expressions import Drop, with_columns
 from cedar.operators.failures import ErrorContext
 from cedar.operators.instances import Instances
 from cedar.operators.map import FilterRows, Map

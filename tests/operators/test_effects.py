@@ -16,11 +16,10 @@ from cedar.operators.base import Effects, Operator
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
 from cedar.operators.cache import Cache
-from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.concat import Concat
 from cedar.operators.dedup import Dedup
 from cedar.operators.explode import Explode
-from cedar.operators.expressions import FilterExpression, select, with_columns
+from cedar.operators.expressions import Drop, FilterExpression, rename, select, with_columns
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.join import Join, JoinKeys
 from cedar.operators.map import Collate, FilterFunction, Map

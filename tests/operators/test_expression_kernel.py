@@ -21,8 +21,7 @@ from cedar.core.block import Block
 from cedar.core.errors import RowError
 from cedar.operators import expression_kernel
 from cedar.operators.base import Env, Kernel, RowOperator
-from cedar.operators.columns_ops import Drop, rename
-from cedar.operators.expressions import FilterExpression, select, with_columns
+from cedar.operators.expressions import Drop, FilterExpression, rename, select, with_columns
 from tests.operators.toy_expressions import ROWS, one_by_one, sample
 from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values
 

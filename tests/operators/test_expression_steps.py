@@ -14,10 +14,9 @@ from cedar import col
 from cedar.core.columns import OBJECT, UNKNOWN, TensorType
 from cedar.core.errors import PipelineError
 from cedar.operators.base import RowOperator
-from cedar.operators.columns_ops import Drop, rename
 from cedar.operators.expression_kernel import run as run_program
 from cedar.operators.expression_steps import AddColumns, DropColumns, KeepRows, compile_steps
-from cedar.operators.expressions import FilterExpression, select, with_columns
+from cedar.operators.expressions import Drop, FilterExpression, rename, select, with_columns
 from tests.operators.toy_expressions import BLAME, one_by_one, sample
 from tests.toy_blocks import SITE, block, run
 

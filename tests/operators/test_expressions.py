@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +19,16 @@ from cedar import Skip, col
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
 from cedar.operators.base import Bound
-from cedar.operators.columns_ops import Drop, rename
-from cedar.operators.expressions import FilterExpression, Select, WithColumns, select, with_columns
+from cedar.operators.expressions import (
+    Drop,
+    FilterExpression,
+    Rename,
+    Select,
+    WithColumns,
+    rename,
+    select,
+    with_columns,
+)
 from tests.operators.toy_expressions import ROWS, one_by_one, sample
 from tests.toy_blocks import SITE, block, run, values
 
@@ -204,3 +214,24 @@ if __name__ == "__main__":
     sys.exit("polars" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_drop_and_rename_move_columns_without_a_copy() -> None:
+    given_block = sample()
+    out = run(Rename((("a", "s"), ("s", "a"))), given_block)
+    assert list(out.columns) == ["s", "a", "t", "ids", "o"]
+    assert out.columns["a"] is given_block.columns["s"]
+    assert list(run(Drop(("a", "o")), given_block).columns) == ["s", "t", "ids"]
+    assert len(run(Drop(("a", "s", "t", "ids", "o")), given_block)) == 4
+    with pytest.raises(PipelineError, match="two columns would be called 's'"):
+        run(rename({"a": "s"}), given_block)
+
+
+def test_columns_that_are_gone_need_no_drop_and_no_new_name() -> None:
+    drop, named = Drop(("a", "b")), rename({"a": "x", "b": "y"})
+    assert drop.fitted({"a", "b", "c"}) is drop
+    assert drop.fitted({"b", "c"}) == Drop(("b",))
+    assert drop.fitted({"c"}) is None
+    assert named.fitted({"a", "b"}) is named
+    assert named.fitted({"b", "c"}) == Rename((("b", "y"),))
+    assert named.fitted({"c"}) is None

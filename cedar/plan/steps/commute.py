@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from cedar.operators.base import Algebra, Effects, RowOperator
 from cedar.operators.batch import MakesBatches
-from cedar.operators.columns_ops import ColumnEdit
 from cedar.operators.dedup import MakesGroups
+from cedar.operators.expressions import ColumnEdit
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
 

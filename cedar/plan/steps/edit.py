@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cedar.operators.base import Operator, Schema
-from cedar.operators.columns_ops import ColumnEdit
-from cedar.operators.expressions import Select
+from cedar.operators.expressions import ColumnEdit, Select
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts
