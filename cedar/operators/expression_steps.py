@@ -160,13 +160,14 @@ class KeepColumns(Step):
         kept: Columns = {}
         plain = set()
         for item in self.items:
-            source = item if isinstance(item, str) else _unchanged_column(*item)
-            if source is not None:  # the query does not need to read it
+            name, expr = (item, None) if isinstance(item, str) else item
+            if expr is None or (expr.meta.is_column() and name in {None, expr.meta.output_name()}):
+                source = item if isinstance(item, str) else item[1].meta.output_name()
                 require_columns([source], columns, self.blame.label, self.blame.site)
-                results = {source: columns[source]}
+                results = {source: columns[source]}  # the query does not need to read it
                 plain.add(source)
             else:
-                resolved, types = walk.resolve(*item, self.blame, columns)
+                resolved, types = walk.resolve(name, expr, self.blame, columns)
                 exprs.append(resolved)
                 results = {result: StepColumn(kind) for result, kind in types.items()}
             _add_results(kept, results, self.blame)
@@ -234,12 +235,6 @@ class RenameColumns(Step):
         pairs = {old: new for old, new in self.pairs if columns[old].inside}
         walk.fresh = {pairs.get(name, name) for name in walk.fresh}
         return after, (lambda frame: frame.rename(pairs)) if pairs else None
-
-
-def _unchanged_column(name: str | None, expr: pl.Expr) -> str | None:
-    """Return the name of the column that an expression only reads; None for other expressions."""
-    source = expr.meta.output_name() if expr.meta.is_column() else None
-    return source if name in {None, source} else None
 
 
 def _add_results(known: Columns, results: Columns, blame: ErrorContext) -> None:
@@ -386,16 +381,16 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: Col
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:
         raise _type_error(expr, blame, types, error) from error
-    reason = judge(expr, frame).refused
-    if reason is not None:  # ``check_elementwise`` accepts it, but it depends on other rows on these types
+    refused = judge(expr, frame).refused
+    if refused is not None:  # ``check_elementwise`` accepts it, but it depends on other rows on these types
         raise PipelineError(
-            f"{blame.label}: {format_expr(expr)} is not row-wise: {reason}",
+            f"{blame.label}: {format_expr(expr)} is not row-wise: {refused}",
             site=blame.site,
             fix="cast its columns to other types, or use map(fn, ...) on rows or map_batches(fn, size=...)",
         )
     try:
-        objects = {result: OBJECT if kind == pl.Object else type_of_series(kind) for result, kind in schema.items()}
-        return expr, objects, reads
+        given = {result: OBJECT if kind == pl.Object else type_of_series(kind) for result, kind in schema.items()}
+        return expr, given, reads
     except NoColumn as reason:
         problem = f"{blame.label}: {format_expr(expr)} gives what no column holds: {reason.problem}"
         raise PipelineError(problem, site=blame.site, fix=reason.fix) from reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,6 @@ from cedar.operators.base import BlockKernel, Env
 from cedar.operators.calls import key_hashes, pick
 from cedar.operators.draws import Draws
 from cedar.operators.failures import ErrorContext, Failure, settle_each
-
-if TYPE_CHECKING:
-    from cedar.operators.transform import Transform
 
 
 @dataclass(frozen=True)
