@@ -28,14 +28,11 @@ from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
 from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING, Interval, steps_from
-from cedar.engine.streams.groups import GroupStage
+from cedar.engine.streams.derived import GroupStage, RestStream, SharedStream, SliceStream, WindowStream
 from cedar.engine.streams.lanes import DONE, Lane
 from cedar.engine.streams.ready import ReadyStream
-from cedar.engine.streams.rest import RestStream
-from cedar.engine.streams.shared import SharedStream
-from cedar.engine.streams.slices import SliceStream
 from cedar.engine.streams.splits import SplitSegment, SplitStream, Window
-from cedar.engine.streams.stage import StageStream, WindowStream
+from cedar.engine.streams.stage import StageStream
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import StreamContext, StreamOperator
 from cedar.operators.batch import BatchStream, MakesBatches, PadBatch

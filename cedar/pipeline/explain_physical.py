@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cedar.datasets.base import Read
 from cedar.engine.compiler import Compiler
 from cedar.engine.nodes import cost_note
-from cedar.engine.streams.shared import SharedStream
+from cedar.engine.streams.derived import SharedStream
 from cedar.engine.streams.splits import SplitStream
 from cedar.operators.base import StreamOperator
 from cedar.pipeline.explain_text import join_parts

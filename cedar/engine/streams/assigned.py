@@ -14,7 +14,7 @@ from cedar.core.block import Block
 from cedar.core.cursor import no_keys
 from cedar.core.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.engine.streams.deal import EVERYTHING, End, Numbers, assigned_runs, epoch_end, remaining
-from cedar.engine.streams.slices import counted_slots
+from cedar.engine.streams.derived import counted_slots
 
 ROWS, BATCHES = "row(s)", "batch(es)"
 

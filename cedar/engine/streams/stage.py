@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -29,8 +28,6 @@ from cedar.core.stream import (
     Rows,
     Stream,
     concat_rows,
-    is_count,
-    is_list,
 )
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env
@@ -346,58 +343,3 @@ def _size(block: Block) -> int:
     for column in block.columns.values():
         size += columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
     return size
-
-
-class WindowStream(Stream):
-    """Cuts a stream without windows into windows of ``size`` units."""
-
-    def __init__(self, source: Stream, size: int) -> None:
-        self._source = source
-        self._size = size
-
-    @property
-    def count(self) -> Count:  # type: ignore[override]
-        return self._source.count
-
-    def start(self) -> At:
-        return [[self._source.start(), 0], 0]
-
-    def seek(self, unit: int, lap: int = 0) -> Position:
-        return [[self._source.seek(unit, lap), unit % self._size], 0]
-
-    def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
-        first = unit - unit % self._size
-        return self.seek(first, lap), first
-
-    def fits(self, at: At) -> bool:
-        return is_list(at, 2) and self._source.fits_position(at[0]) and is_count(at[1]) and at[1] < self._size
-
-    def open_at(self, at: At, lap: int) -> Flow:
-        position, inside = at
-        return _WindowFlow(self._source.open(position, lap), self._size, int(inside))
-
-
-class _WindowFlow(Flow):
-    def __init__(self, source: Flow, size: int, inside: int) -> None:
-        self._source = source
-        self._size = size
-        self._inside = inside
-        self._rest: Piece | None = None
-
-    def pull(self, wait: bool) -> Pulled:
-        piece: Any = self._rest if self._rest is not None else self._source.pull(wait)
-        self._rest = None
-        while isinstance(piece, Piece) and piece.units == 0:
-            piece = self._source.pull(wait)
-        if not isinstance(piece, Piece):
-            return piece  # type: ignore[no-any-return]
-        room = self._size - self._inside
-        head = piece.slice(0, min(room, piece.units))
-        if piece.units > room:
-            self._rest = piece.slice(room, piece.units)
-        at = [head.position(), self._inside]
-        self._inside = (self._inside + head.units) % self._size
-        return Piece(head.rows, at, 0, head.batch, self._inside == 0, head.key)
-
-    def close(self) -> None:
-        self._source.close()

@@ -1,0 +1,85 @@
+"""A sub-pipeline with several consumers is read once while they keep together."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import cedar
+from cedar import Skip
+from cedar.core.stream import Piece
+from cedar.engine.streams import derived
+from cedar.engine.streams.derived import SharedStream
+from tests.engine.delivery.few_rows import in_batches, xs
+from tests.engine.delivery.skipped import BAD, failing
+from tests.toy_stream import ListStream, drain
+
+
+def source() -> ListStream:
+    return ListStream({"x": np.arange(300)}, late=0.0)
+
+
+def plain() -> list[object]:
+    below = source()
+    return drain(below.open([below.start(), 0]), random.Random(0))[0]
+
+
+def test_consumers_of_one_place_share_a_flow_and_have_all_rows() -> None:
+    below = source()
+    stream = SharedStream(below)
+    one, two = (stream.open([stream.start(), 0]) for _ in range(2))
+    assert below.open_flows == 1
+    assert drain(one, random.Random(1))[0] == drain(two, random.Random(2))[0] == plain()
+    assert below.open_flows == 0
+
+
+def test_who_is_left_behind_goes_on_alone_with_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derived, "_BUFFER_PIECES", 3)
+    below = source()
+    stream = SharedStream(below)
+    fast, slow = (stream.open([stream.start(), 0]) for _ in range(2))
+    first = slow.pull(True)
+    assert isinstance(first, Piece)
+    assert drain(fast, random.Random(1))[0] == plain()
+    rest = drain(slow, random.Random(2))[0]
+    assert rest == plain()[first.units :]
+    assert below.open_flows == 0
+
+
+# ---- slices: of every batch, each rank's part ------------------------------------------------------------------------
+
+
+def test_slices_of_shuffled_batches_are_of_one_batch():
+    for n in (9, 18):
+        pipeline = in_batches(n, 4, "keep").shuffle()
+        whole = xs(pipeline.loader())
+        halves = [xs(pipeline.loader(split_batches=True, rank=rank, world=2)) for rank in range(2)]
+        assert [left + right for left, right in zip(*halves, strict=True)] == whole
+
+
+def test_slices_of_refilled_batches_are_even() -> None:
+    p = failing(Skip(refill=True)).batch(4)
+    parts = [xs(p.loader(rank=r, world=2, split_batches=True)) for r in range(2)]
+    good = [x for x in range(50) if x not in BAD]
+    assert [a + b for a, b in zip(*parts, strict=True)] == [good[i : i + 4] for i in range(0, 44, 4)]
+    assert {len(b) for part in parts for b in part} == {2}
+
+
+# ---- groups of rows, counted from the beginning of the epoch ---------------------------------------------------------
+
+
+def test_a_group_that_fails_is_skipped_as_a_whole() -> None:
+    def grouped(columns: dict[str, Any]) -> dict[str, Any]:
+        if 13 in columns["x"]:
+            raise ValueError("13")
+        return {"x": columns["x"]}
+
+    p = cedar.from_arrow(pa.table({"x": pa.array(range(30), pa.int64())}))
+    p = p.map_batches(grouped, "x", format="numpy", size=5, on_error=Skip()).batch(5, last="keep")
+    loader = p.loader()
+    assert xs(loader) == [list(range(i, i + 5)) if i != 10 else [] for i in range(0, 30, 5)]
+    assert sum(loader.report().skipped.values()) == 5
