@@ -10,8 +10,8 @@ import pytest
 
 import cedar
 from cedar.engine.delivery import units
-from cedar.engine.delivery.device import on_tensors
 from cedar.engine.delivery.device_prefetch import AHEAD
+from cedar.engine.delivery.formats import on_tensors
 
 
 class Toy:

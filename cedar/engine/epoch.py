@@ -46,6 +46,7 @@ from cedar.tasks.chain import KernelStep
 
 _log = logging.getLogger("cedar")
 Mixed: TypeAlias = tuple[Any, ...]
+Origin: TypeAlias = "tuple[DataEpoch, int] | None"  # the epoch and the lane of a piece; None for padding
 _MIXED = {"left": {}, "since": 0, "drawn": {}}  # fields of a state for mixtures with new weights, and their defaults
 _PAUSE = 0.001  # seconds between two checks whether an audit's result is ready
 
@@ -263,10 +264,11 @@ class DataEpoch:
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
         self.left_out: Counter[str] = Counter() if self._before is None else self._before.left_out
         self._agreement = agreement if self._lanes is not None else None
-        self._pulled: tuple[DataEpoch, int] | None = None  # the epoch and lane that the current piece came from
         self._last: tuple[int, Piece, int] | None = None
+        self._ended = False  # whether ``pieces`` has yielded all pieces
         self._compiled: tuple[Stream, AssignedStream] | None = None  # compiled in ``begin``; ``pieces`` opens it first
         self.moved = False  # whether any unit was delivered
+        self.cancelled = False  # whether the run was stopped, so that errors say nothing about its plan
 
     def entry(self) -> dict[str, Any]:
         """Return this epoch's part of a state, with the position after the last delivered unit."""
@@ -279,9 +281,6 @@ class DataEpoch:
         if self._before is not None:
             entry["before"] = {"epoch": self._before.epoch, "entry": self._before.entry()}
         return entry
-
-    def leave(self) -> None:
-        """Do nothing; ``AheadEpoch`` stops its thread here."""
 
     def check_position(self) -> None:
         """Check that the current position exists, by opening the flows there without reading.
@@ -300,7 +299,15 @@ class DataEpoch:
 
     def closed(self) -> dict[str, Any]:
         """Return this epoch's part of a state after this rank's last unit; other ranks may still be in the epoch."""
-        return self.entry() | {"deal": [[self._taken, None, None], 0]}
+        if self._ended and (self._agreement is None or not self._agreement.undelivered):
+            self._settle()
+            self._before = None
+            self._mark_finished(len(self._lanes or ()))
+        return self.entry_after(0)
+
+    def entry_after(self, units: int) -> dict[str, Any]:
+        """Return this epoch's part of a state after this number of further units, which must be known."""
+        return self.entry() | {"deal": [[self._taken + units, None, None], 0]}
 
     def units(self) -> Count:
         """Return how many units this rank still has to deliver; None if unknown."""
@@ -329,20 +336,14 @@ class DataEpoch:
     def _taken(self) -> int:
         return 0 if self._deal is None else self._deal[0][0] + self._deal[1]
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces of this rank in order. The caller must call ``delivered`` for each unit that it delivers."""
-        pulled: Iterator[tuple[Any, Piece]] = self._all()
-        if self._agreement is not None:
-            pulled = self._agreement.through(pulled, self._padding)
-        for self._pulled, piece in pulled:
-            yield piece
-        if self._agreement is None or not self._agreement.undelivered:
-            self._done()
+    def pieces(self) -> Iterator[tuple[Origin, Piece]]:
+        """Yield the pieces of this rank in order. The caller must call ``delivered`` for each unit that it delivers.
 
-    def _done(self) -> None:
-        self._settle()
-        self._before = None
-        self._mark_finished(len(self._lanes or ()))
+        Another thread than the caller's may pull the pieces.
+        """
+        pulled: Iterator[tuple[Origin, Piece]] = self._all()
+        yield from pulled if self._agreement is None else self._agreement.through(pulled, self._padding)
+        self._ended = True
 
     def _mark_finished(self, lanes: int) -> None:
         """Record that this rank has finished its first ``lanes`` lanes."""
@@ -351,14 +352,14 @@ class DataEpoch:
             lane = LaneState(*self._lanes[number])
             self._lanes[number] = lane.finished(self._ends.get(number, lane.position), self._job.leaves_out)
 
-    def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
+    def _all(self) -> Iterator[tuple[Origin, Piece]]:
         """Yield each piece together with its epoch and the index of its lane."""
         if self._lanes is not None:
             return self._all_lanes()
         here = zip(repeat((self, 0)), self._drain(None, self._deal))
         return here if self._before is None else chain(self._before._all(), here)
 
-    def _all_lanes(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
+    def _all_lanes(self) -> Iterator[tuple[Origin, Piece]]:
         if self._before is not None:
             yield from self._before._all()
         lanes = [LaneState(*lane) for lane in self._lanes or ()]
@@ -372,7 +373,7 @@ class DataEpoch:
                 yield (self, number), piece
             self._ends[number] = end
 
-    def _in_turns(self, lanes: list[LaneState]) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
+    def _in_turns(self, lanes: list[LaneState]) -> Iterator[tuple[Origin, Piece]]:
         """Yield units of endless lanes in turn, always from the lane that has delivered the fewest units."""
         flows = [self._drain(lane.lane(self._past), lane.position) for lane in lanes]
         rest: list[Piece | None] = [None] * len(lanes)
@@ -418,9 +419,10 @@ class DataEpoch:
                             yield last
                         if pieces:
                             break
-                    plans.poll()
+                    if not self.cancelled:
+                        plans.poll()
             except Exception as error:  # excludes GeneratorExit, since names may be gone at exit
-                if not isinstance(error, Fenced) and not plans.failed(error):
+                if not isinstance(error, Fenced) and (self.cancelled or not plans.failed(error)):
                     raise
             finally:
                 if flow is not None:
@@ -480,11 +482,11 @@ class DataEpoch:
             )  # fmt: skip
         return _at(top, position or [assigned.start(), 0])
 
-    def delivered(self, piece: Piece, unit: int) -> None:
+    def delivered(self, origin: Origin, piece: Piece, unit: int) -> None:
         """Record that unit ``unit`` of a piece is about to be delivered; the position is computed only on demand."""
         self.moved = True
-        if self._pulled is not None:
-            owner, lane = self._pulled
+        if origin is not None:
+            owner, lane = origin
             if owner._last is not None and owner._last[0] != lane:
                 owner._settle()
             owner._last = (lane, piece, unit)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -171,3 +173,31 @@ def _read_snapshots(epochs: Epochs, snapshots: list[int | None], site: Site | No
         planner = None if options.plan_for is None else options.plan_for(root)
         epochs.compile(root, replace(options, planner=planner))
     check_snapshots(epochs.job.binding.root, snapshots, site)
+
+
+class ByRank:
+    """Saves the state of each rank under a separate name, as a JSON string; see ``Loader.stateful``.
+
+    Args:
+        loader: the loader of this rank.
+        world: number of ranks of the run that saved the states; None means this loader's number.
+    """
+
+    def __init__(self, loader: Any, world: int | None = None) -> None:
+        self._loader = loader
+        rank, ranks = loader.rank.rank, loader.rank.world
+        self._ranks = [rank] if world in (None, ranks) else list(range(world or 0))
+        self._world = world or ranks
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's state by name; with another world's ``world``, a placeholder for each of its ranks."""
+        text = json.dumps(self._loader.state_dict())
+        return {self._name(rank): text for rank in self._ranks}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the saved states; raises the same errors as ``Loader.load_state_dict``."""
+        states = [json.loads(state[self._name(rank)]) for rank in self._ranks]
+        self._loader.load_state_dict(states)
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} of {self._world}"

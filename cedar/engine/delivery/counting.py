@@ -120,7 +120,7 @@ class Counting:
         left = np.zeros(len(splits), dtype=np.int64)
         runner = self._options.runner(self.job.metrics.deaths)
         try:
-            for piece in DataEpoch(job, runner, 0, None).pieces():
+            for _, piece in DataEpoch(job, runner, 0, None).pieces():
                 keys = piece.rows.keys()
                 file = by_id[np.searchsorted(ids, keys.file, sorter=by_id)]
                 numbers = np.searchsorted(places, file * width + keys.row, side="right") - 1

@@ -1,26 +1,100 @@
-"""Move a loader through its epochs: from one to the next, or to the position of a state or of another rank."""
+"""A loader's position, and its moves: from one epoch to the next, or to the position of a state or of another rank."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cedar.core.numeric import NumericEnvironment
-from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
-from cedar.engine.delivery.position import Position, is_unfinished
+from cedar.engine.delivery.state import copied
 from cedar.engine.delivery.units import units_left
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner
+from cedar.engine.streams.lane_states import LaneState
 from cedar.operators.take import whole
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
     from cedar.engine.delivery.elastic import Elastic
+
+_MAX_EPOCHS_AHEAD = 8  # maximum number of data epochs by which ranks may differ when their states are merged
+
+
+@dataclass
+class Position:
+    """A position in an epoch, and how the next ``for`` begins there.
+
+    It is replaced as a whole when the rank moves to another epoch or loads a state, or the ranks or weights change.
+
+    Examples:
+        >>> Position(3, 3).begun
+        {'step': 0, 'data': 3, 'open': {}}
+    """
+
+    epoch: int
+    data: int  # the data epoch of the next unit; differs from ``epoch`` only with ``steps=``
+    open: dict[str, Any] = field(default_factory=dict)  # state entries of the data epochs in progress, by number
+    step: int = 0  # number of units received in this epoch
+    begun: dict[str, Any] = field(default_factory=dict)  # the position from which steps count; {} means here
+    earlier_steps: int = 0  # number of steps in earlier epochs
+    placed: bool = False  # whether ``data`` and ``open`` are known; see ``Epochs.place``
+    started: bool = False  # whether the epoch was iterated, so the next ``for`` starts it again
+    resumed: bool = False  # the next ``for`` continues here instead, because a state was loaded or weights changed
+    ended: dict[str, Any] | None = None  # the loaded state, if it was saved after the previous epoch's last batch
+    continue_if_over: bool = False  # whether to run the next epoch if this one proves to have no more batches
+    live: DataEpoch | None = None  # data epoch in progress, newer than its entry in ``open``
+
+    def __post_init__(self) -> None:
+        self.begun = self.begun or self._here()
+
+    def _here(self) -> dict[str, Any]:
+        return {"step": self.step, "data": self.data, "open": self.opened()}
+
+    def opened(self) -> dict[str, Any]:
+        """Return the state entries of the data epochs in progress, up to the last unit that the caller received."""
+        if self.live is not None and self.live.moved:
+            self.open[str(self.live.epoch)] = self.live.entry()
+        return copied(self.open)  # type: ignore[no-any-return]
+
+    def place(self, data: int, opened: dict[str, Any]) -> None:
+        """Set the position in the data at which the epoch begins."""
+        self.data, self.open, self.placed = data, opened, True
+        self.begun = self._here()
+
+    def close(self, data: DataEpoch) -> None:
+        """Record that this rank finished a data epoch. States keep this entry, since other ranks may still be in it."""
+        self.open = {e: entry for e, entry in self.open.items() if int(e) > data.epoch - _MAX_EPOCHS_AHEAD}
+        self.open[str(data.epoch)] = data.closed()
+        self.live = None
+
+    def next(self, steps: bool) -> Position:
+        """Return the beginning of the next epoch; with ``steps``, the data continue where they are."""
+        opened, earlier = self.opened(), self.earlier_steps + self.step
+        if steps:
+            return Position(self.epoch + 1, self.data, opened, earlier_steps=earlier, placed=True)
+        position = Position(self.epoch + 1, self.epoch + 1, earlier_steps=earlier)
+        position.open = {e: entry for e, entry in opened.items() if int(e) == self.data}  # others may be in that epoch
+        return position
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether the epoch began in lanes, in which only this rank knows its position."""
+        return any(entry["lanes"] is not None for entry in self.begun["open"].values())
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether the epoch began with batches left over from the previous epoch."""
+        return any(entry.get("before") for entry in self.begun["open"].values())
+
+
+def is_unfinished(entry: dict[str, Any]) -> bool:
+    """Whether a closed data epoch has undelivered units, because the ranks agreed on an earlier end."""
+    return bool(entry.get("before")) or any(not LaneState(*lane).ended for lane in entry["lanes"] or ())
 
 
 class Epochs:
@@ -53,7 +127,7 @@ class Epochs:
         position = self.position
         return DataEpoch(self.job, Runner("inline", 1), position.data, position.opened().get(str(position.data)))
 
-    def close(self, data: DataEpoch | AheadEpoch) -> None:
+    def close(self, data: DataEpoch) -> None:
         """Record that this rank finished a data epoch."""
         self.position.close(data)
         self.job.metrics.left_out += data.left_out
@@ -117,10 +191,11 @@ class Epochs:
             return
         data, opened = position.data, position.open
         if position.step == 0 and position.epoch > 0 and not self.parts.may_skip_units:
-            units = DataEpoch(self.job, runner or Runner("inline", 1), position.epoch, None).units()
-            if units is not None and units != math.inf and units > 0:
+            fresh = DataEpoch(self.job, runner or Runner("inline", 1), position.epoch, None)
+            units = fresh.units()
+            if units and units != math.inf:
                 data, taken = divmod(position.epoch * steps, int(units))
-                opened = {str(data): {"history": [], "deal": [[taken, None, None], 0], "lanes": None}}
+                opened = {str(data): fresh.entry_after(taken)}
         position.place(data, opened)
 
     def move_to(self, state: dict[str, Any]) -> None:

@@ -6,13 +6,12 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterator
-from typing import Any, cast
+from typing import Any
 
 from cedar.core import forks
 from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.engine.account import ROWS_PER_TIMING, OwnTime
 from cedar.engine.agree import BLOCK
-from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.parts import Parts, Run
 from cedar.engine.epoch import DataEpoch
@@ -88,11 +87,11 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
             entry = DataEpoch(job, run.runner, number, None).entry()
             entry |= {"left": {}, "since": position.earlier_steps + position.step}
             position.open[str(number)] = entry
-        data = _begin(parts, run, number, entry)
+        data = DataEpoch(job, run.runner, number, entry, run.agreement)
         # Limits on skipped rows may use the epoch's number of rows if it is delivered to its end.
         total = parts.units.total(data.begin() if steps is None else None)
-        values = parts.units.values(data, run.runner, total) if isinstance(data, DataEpoch) else data.values(total)
-        position.live = run.data = data
+        values = _values(parts, run, data, total)
+        position.live = data
         for value in values:
             position.step += 1
             idle, passes = 0, False
@@ -107,8 +106,8 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
             position = epochs.position
             position.started, position.resumed = True, False
             epochs.elastic.publish_position(epochs)
-            data.leave()
-            cast("Generator[Any]", values).close()
+            run.leave_data()
+            values.close()
             continue
         epochs.close(data)
         if steps is None:
@@ -132,11 +131,14 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
         position.data += 1
 
 
-def _begin(parts: Parts, run: Run, number: int, entry: Any) -> DataEpoch | AheadEpoch:
+def _values(parts: Parts, run: Run, data: DataEpoch, total: float | None) -> Generator[Any]:
     mover = parts.units.mover()
     if mover is None:
-        return DataEpoch(parts.job, run.runner, number, entry, run.agreement)
-    return AheadEpoch(parts.job, run.runner, number, entry, parts.units, mover, run.agreement)
+        return parts.units.values(data, run.runner, total)
+    from cedar.engine.delivery.device_prefetch import DevicePrefetch
+
+    run.prefetch = DevicePrefetch(data, run, parts.units, mover)
+    return run.prefetch.values(total)
 
 
 def _ended(parts: Parts) -> CedarError:

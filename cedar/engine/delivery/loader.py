@@ -7,10 +7,10 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from cedar.core.block import Block
-from cedar.core.errors import PipelineError, ResumeError, user_site
+from cedar.core.errors import PipelineError, ResumeError, UsageError, user_site
 from cedar.core.extensions import extension
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.jagged import JaggedTensor
@@ -18,16 +18,13 @@ from cedar.core.printable import one_line
 from cedar.core.pytrees import register
 from cedar.core.ranks import Rank, find_rank, refuse_workers
 from cedar.engine.delivery import checkpoint, mixtures
-from cedar.engine.delivery.by_step import ByStep
-from cedar.engine.delivery.device import check_device
-from cedar.engine.delivery.drop_in import DataLoaderLike
 from cedar.engine.delivery.elastic import Elastic
 from cedar.engine.delivery.epochs import Epochs
-from cedar.engine.delivery.formats import check_format
+from cedar.engine.delivery.formats import check_device, check_format
 from cedar.engine.delivery.iteration import iterate
-from cedar.engine.delivery.locate import Located, Location
 from cedar.engine.delivery.options import Options, checked
 from cedar.engine.delivery.parts import Parts
+from cedar.engine.delivery.replay import ByStep, Located, Location
 from cedar.engine.delivery.state import validated
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import warn_of_cuts
@@ -49,7 +46,26 @@ else:
 _log = logging.getLogger("cedar")
 
 
-class Loader(DataLoaderLike, Generic[T]):
+class EpochSampler:
+    """Replaces a DataLoader's sampler: when a trainer sets the epoch on it, the loader moves to that epoch.
+
+    A loader that is already in that epoch keeps its position, since it may have been resumed in the middle of it.
+
+    Args:
+        epochs: moves the loader.
+    """
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin or continue epoch ``epoch``."""
+        self._epochs.position.continue_if_over = False
+        if epoch != self._epochs.position.epoch:
+            self._epochs.set_epoch(epoch)
+
+
+class Loader(Generic[T]):
     """Iterates over a pipeline, epoch by epoch, and can be stopped and resumed after any batch.
 
     ``for batch in loader`` runs the current epoch, then moves to the next epoch. After a ``break``, the next ``for``
@@ -101,6 +117,26 @@ class Loader(DataLoaderLike, Generic[T]):
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise UsageError(
+            "a loader cannot be pickled or copied, because it holds running threads and workers",
+            fix="save loader.state_dict(); send the pipeline, and create the loader there. If pickle rejects the "
+            "pipeline because of lambdas or nested functions, use cloudpickle",
+        )
+
+    def __getitem__(self, item: object) -> NoReturn:
+        """Raise an error, because a loader cannot be indexed, for example by a DataLoader that wraps it.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "a loader has no items: it can only be iterated",
+            site=self._epochs.parts.site,  # the nearest calling line would be torch's
+            fix="iterate the loader in place of a DataLoader, without wrapping it; see help(cedar.Loader). "
+            "loader.read(step) returns one batch",
+        )
+
     def __enter__(self) -> Self:
         return self
 
@@ -129,6 +165,16 @@ class Loader(DataLoaderLike, Generic[T]):
         4. Setting epoch 3 after loading it selects the rest of epoch 3, which is empty.
         """
         self._epochs.set_epoch(epoch)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """An object whose ``set_epoch`` sets the loader's epoch, for trainers such as Lightning that call it."""
+        return EpochSampler(self._epochs)
+
+    @property
+    def batch_sampler(self) -> None:
+        """Always None, since the pipeline creates the batches."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch received: JSON-serializable, a few KiB, and cheap to create.
@@ -161,6 +207,23 @@ class Loader(DataLoaderLike, Generic[T]):
                 this rank's position cannot be derived from it.
         """
         checkpoint.load_state(self._epochs, state, user_site())
+
+    def stateful(self, world: int | None = None) -> checkpoint.ByRank:
+        """Return an object for ``torch.distributed.checkpoint``, which stores one value per name for all ranks.
+
+        Use ``dcp.save({"loader": loader.stateful()}, ...)``, and the same dict with ``dcp.load``. Other checkpoint
+        libraries can save the loader itself.
+
+        Args:
+            world: when loading, the number of ranks of the run that saved, if it differs from this run's.
+
+        Examples:
+            >>> import cedar
+            >>> loader = cedar.from_items([{"x": 1}]).batch(1).loader()
+            >>> list(loader.stateful().state_dict())
+            ['rank 0 of 1']
+        """
+        return checkpoint.ByRank(self, world)
 
     def reshard(self, rank: int | None, world: int) -> None:
         """Change this rank's number and the number of ranks; the rest of the epoch is redistributed without loss.
@@ -249,8 +312,8 @@ class Loader(DataLoaderLike, Generic[T]):
 
     def commit(self, step: int) -> None:
         """Declare that batches up to and including ``step`` of this epoch will not be read again."""
-        replays = self._by_step("read() and commit()").replays
-        replays.open(self._epochs.position).commit(whole(step, "commit(step)"))
+        replay = self._by_step("read() and commit()").replay
+        replay.open(self._epochs.position).commit(whole(step, "commit(step)"))
 
     def locate(self, step: int, i: int = 0) -> Located:
         """Return the origin of row ``i`` of batch ``step`` in this epoch; without batches, of row ``step``.

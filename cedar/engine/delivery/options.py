@@ -88,54 +88,41 @@ class Options:
         return Runner(*executor_after_fork(self.executor, self.workers), deaths, Patience(self.timeout), **more)
 
 
+_CHOICES = {
+    "deal": {"auto": "lets ranks share the work", "global": "lets each rank compute the epoch and keep its share"},
+    "counts": {"auto": "takes row counts from metadata", "exact": "also reads the columns of filters, and counts"},
+    "order": {"exact": "delivers rows in order", "any": "delivers them as they finish"},
+}
+_MIN = {"workers": 1, "steps": 1, "seed": None, "epoch": 0}  # the minimum of integers; only the first two may be None
+
+
 def checked(options: Options, site: Site | None) -> Options:
     """Return validated options, with integer arguments converted to int.
 
     Raises:
         PipelineError: an option is invalid; the error names ``site``.
     """
-    options = replace(
-        options, **{name: as_int(getattr(options, name)) for name in ("workers", "steps", "seed", "epoch")}
-    )
-    for name in ("workers", "steps"):
+    options = replace(options, **{name: as_int(getattr(options, name)) for name in _MIN})
+    for name, least in _MIN.items():
         value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise PipelineError(f"{name}={value!r}: needs an integer, at least 1", site=site)
-    options = replace(options, timeout=_limit(options.timeout, site))
-    for name, least in (("seed", None), ("epoch", 0)):
-        value = getattr(options, name)
+        if value is None and least == 1:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            raise PipelineError(f"{name}={value!r}: needs an integer{', at least 0' if least == 0 else ''}", site=site)
-    if options.deal not in ("auto", "global"):
-        raise PipelineError(
-            f"deal={options.deal!r} is not known",
-            site=site,
-            fix='"auto" lets ranks share the work, "global" lets each rank compute the epoch and keep its share',
-        )
-    if options.counts not in ("auto", "exact"):
-        raise PipelineError(
-            f"counts={options.counts!r} is not known",
-            site=site,
-            fix='"auto" takes row counts from metadata, "exact" also reads the columns of filters, and counts',
-        )
-    if options.order not in ("exact", "any"):
-        raise PipelineError(
-            f"order={options.order!r} is not known",
-            site=site,
-            fix='"exact" delivers rows in order, "any" delivers them as they finish',
-        )
+            range_text = "" if least is None else f", at least {least}"
+            raise PipelineError(f"{name}={value!r}: needs an integer{range_text}", site=site)
+    seconds = options.timeout  # None and 0 mean no limit, as in torch
+    if seconds is not None:
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+            problem = f"timeout={seconds!r}: must be seconds, at least 0; 0 and None mean no limit"
+            raise PipelineError(problem, site=site)
+        options = replace(options, timeout=float(seconds) or None)
+    for name, choices in _CHOICES.items():
+        if (value := getattr(options, name)) not in tuple(choices):
+            effects = ", ".join(f'"{choice}" {effect}' for choice, effect in choices.items())
+            raise PipelineError(f"{name}={value!r} is not known", site=site, fix=effects)
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: must be None or cedar.Skip(...)", site=site)
     return options
-
-
-def _limit(seconds: Any, site: Site | None) -> float | None:
-    """Return a timeout in seconds; None and 0 mean no limit, as in torch."""
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
-        raise PipelineError(f"timeout={seconds!r}: must be seconds, at least 0; 0 and None mean no limit", site=site)
-    return float(seconds) or None
 
 
 def check_fits(binding: Binding, options: Options, world: int, site: Site | None) -> None:
@@ -146,41 +133,27 @@ def check_fits(binding: Binding, options: Options, world: int, site: Site | None
     """
     if options.split_batches:
         check_slices(binding, world, site)
-    _check_turns(binding, options)
-    if options.counts == "exact":
-        _check_counted(binding, site)
-
-
-def _check_counted(binding: Binding, site: Site | None) -> None:
-    """Raise PipelineError if the pipeline's row counts cannot be known before a run."""
-    _, culprit = counted_if_read(binding)
-    if culprit is not None:
+    if (moving := over_ranks(binding.nodes)) is not None:
+        label = binding.labels[id(moving)]
+        if options.split_batches:
+            raise PipelineError(
+                f"{label} moves rows between batches, but with split_batches=True ranks have slices of one batch",
+                site=moving.site,
+                fix="omit split_batches, and set the size of batch() to the rows of one rank",
+            )
+        if options.steps is not None and last_mode(binding.root) == "keep":
+            raise PipelineError(
+                f'{label}: with steps= and last="keep" some ranks begin the next epoch before others',
+                site=moving.site,
+                fix='use last="drop" or "pad"',
+            )
+    if options.counts == "exact" and (culprit := counted_if_read(binding)[1]) is not None:
         node, why = culprit
         raise PipelineError(
             f'counts="exact": {binding.labels[id(node)]} leaves the number of rows unknown: {why}',
             site=node.site or site,
             fix="filters of named columns can be counted, near read_parquet, read_files, read_vortex or read_arrow; "
             'counts="auto" needs no counts',
-        )
-
-
-def _check_turns(binding: Binding, options: Options) -> None:
-    """Raise PipelineError for options with which ranks would be in different epochs at a step of ``balance()``."""
-    node = over_ranks(binding.nodes)
-    if node is None:
-        return
-    label = binding.labels[id(node)]
-    if options.split_batches:
-        raise PipelineError(
-            f"{label} moves rows between batches, but with split_batches=True ranks have slices of one batch",
-            site=node.site,
-            fix="omit split_batches, and set the size of batch() to the rows of one rank",
-        )
-    if options.steps is not None and last_mode(binding.root) == "keep":
-        raise PipelineError(
-            f'{label}: with steps= and last="keep" some ranks begin the next epoch before others',
-            site=node.site,
-            fix='use last="drop" or "pad"',
         )
 
 

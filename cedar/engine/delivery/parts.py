@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from cedar.cache.cached import Store
 from cedar.core.errors import PipelineError, Site
@@ -17,14 +17,13 @@ from cedar.engine.account import DeliveryCounter
 from cedar.engine.agree import Agreement, meeting_place
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import Marked
-from cedar.engine.delivery.by_step import ByStep
 from cedar.engine.delivery.counting import Counting
-from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.formats import Finish
 from cedar.engine.delivery.options import Observer, Options, check_fits
+from cedar.engine.delivery.replay import ByStep
 from cedar.engine.delivery.state import Identity
 from cedar.engine.delivery.units import Units
-from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.epoch import Job
 from cedar.engine.memory import MemoryBound
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, rows_per_unit
@@ -39,6 +38,9 @@ from cedar.operators.mix import Mix
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, calls_functions
 from cedar.tasks.chain import KernelStep
+
+if TYPE_CHECKING:
+    from cedar.engine.delivery.device_prefetch import DevicePrefetch
 
 
 class Parts:
@@ -73,7 +75,14 @@ class Parts:
         batched = binding.batched[id(root)]
         check_fits(binding, options, rank.world, site)
         counters.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
-        counters.words = functools.cache(functools.partial(_labels, binding, options.words))
+        if (words := options.words) is not None:
+
+            @functools.cache
+            def shown() -> dict[int, str]:
+                labels = words(root, binding.labels)
+                return {binding.index[id(n)]: labels[id(n)] for n in binding.nodes}
+
+            counters.words = shown
         finish: tuple[KernelStep, ...] = ()
         if options.encode is not None:
             finish = (KernelStep(options.encode, (), "encode"),)
@@ -187,9 +196,14 @@ class Run:
     runner: Runner
     workers: int  # number of workers at the beginning
     holding: AbstractContextManager[None]  # the numeric settings of the threads, while the iteration runs
-    data: DataEpoch | AheadEpoch | None = None  # the data epoch in progress
+    prefetch: DevicePrefetch | None = None  # copies the batches in progress to a device
     agreement: Agreement | None = None  # the ranks' agreement on the end of the epoch, if one is needed
     stopped: bool = False  # whether it has ended, or was superseded by the next iteration or a change of the position
+
+    def leave_data(self) -> None:
+        """Stop copying batches of the data epoch in progress, whose runner the next data epoch uses."""
+        if self.prefetch is not None:
+            self.prefetch.stop(close_runner=False)
 
     def stop(self) -> None:
         """End this iteration, even if the caller still references it, for example in the traceback of an error."""
@@ -199,15 +213,10 @@ class Run:
         self.job.instances.end()
         if self.agreement is not None:
             self.agreement.stop()
-        if (stop := getattr(self.data, "stop", None)) is not None:  # no isinstance: classes may be gone at exit
-            stop()
+        if self.prefetch is not None:
+            self.prefetch.stop()
+            self.prefetch = None
         (self.runner.others or self.runner).close()
         self.job.plans.close()
         if self.observer is not None:
             self.observer.ended()
-
-
-def _labels(binding: Binding, words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None) -> dict[int, str]:
-    """Return the labels of operators for display, by ordinal."""
-    labels = binding.labels if words is None else words(binding.root, binding.labels)
-    return {binding.index[id(n)]: labels[id(n)] for n in binding.nodes}

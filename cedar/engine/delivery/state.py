@@ -24,8 +24,7 @@ from cedar.datasets.snapshots import SnapshotSource
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
-from cedar.engine.delivery.state_fields import fault_of
-from cedar.engine.delivery.state_pack import PACKED, packed, unpacked
+from cedar.engine.delivery.state_fields import PACKED, fault_of, packed, unpacked
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.lane_states import LaneState, merged, past_of, reassign_lanes
 from cedar.plan import graph
@@ -128,9 +127,11 @@ class Identity:
         made = graph.digest([made, _SETTLED]) if settled else made
         made = graph.digest([made, _COUNTED]) if counts is not None else made
         listings = listings if sum(len(each or "") for each in listings) <= _MAX_LISTING_CHARS else []
+        some = [node.operator for node in itertools.islice(graph.walk(root), _MAX_OPERATORS)]
+        operators = [f"{each.name} {graph.digest(each.parameters() if each.inputs != 0 else {})[:4]}" for each in some]
         return Identity(
             made, digests, graph.code_digest(root), options.seed, options.split_batches, options.steps,
-            _operators(root), marks, counts, binding.any_order, snapshots_of(root), len(reads), files, listings,
+            operators, marks, counts, binding.any_order, snapshots_of(root), len(reads), files, listings,
         )  # fmt: skip
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
@@ -197,13 +198,20 @@ class Identity:
                 f"loader.set_epoch({state['epoch'] + 1})",
             )
         for files, marks, then in zip(self.files, self.marks, state.get("files") or (), strict=False):
-            if marks and then:
-                _check_files(files, marks, then, site)
-
-
-def _operators(root: Node) -> list[str]:
-    some = [node.operator for node in itertools.islice(graph.walk(root), _MAX_OPERATORS)]
-    return [f"{each.name} {graph.digest(each.parameters() if each.inputs != 0 else {})[:4]}" for each in some]
+            if not marks or not then:
+                continue
+            if [len(each) for each in marks] != [len(each) for each in then]:
+                raise ResumeError("the state is damaged: 'files'", site=site, fix="use an earlier checkpoint")
+            if overwritten := changed_runs(len(files), then, marks):
+                run = run_of(files, overwritten[0])
+                more = f"one of the {len(run)} files from {run[0].url} to {run[-1].url}"
+                raise ResumeError(
+                    f"{run[0].url if len(run) == 1 else more} is not what it was when the state was saved: it has the "
+                    "same size, but was written since",
+                    site=site,
+                    done="nothing was loaded",
+                    fix="restore the file, or begin a new epoch without the state",
+                )
 
 
 def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
@@ -217,23 +225,6 @@ def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
         if now != before:
             return f"operator {number} was {other or 'missing'}, and is {name or 'missing'}"
     return "operators are connected differently"
-
-
-def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None) -> None:
-    """Raise ResumeError if a file was overwritten since the state was saved, with the same name and size."""
-    if [len(each) for each in mine] != [len(each) for each in saved]:
-        raise ResumeError("the state is damaged: 'files'", site=site, fix="use an earlier checkpoint")
-    changed = changed_runs(len(files), saved, mine)
-    if not changed:
-        return
-    run = run_of(files, changed[0])
-    which = run[0].url if len(run) == 1 else f"one of the {len(run)} files from {run[0].url} to {run[-1].url}"
-    raise ResumeError(
-        f"{which} is not what it was when the state was saved: it has the same size, but was written since",
-        site=site,
-        done="nothing was loaded",
-        fix="restore the file, or begin a new epoch without the state",
-    )
 
 
 def seal(state: dict[str, Any]) -> dict[str, Any]:
@@ -344,18 +335,16 @@ def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) 
         )
 
     def moved_entries(opened: dict[str, Any]) -> dict[str, Any]:
-        return {epoch: entry | {"deal": _position_of_any_rank(entry["deal"])} for epoch, entry in opened.items()}
+        """Return the entries at a position after the same number of units that is valid for every rank."""
+        moved = dict(opened)
+        for epoch, entry in opened.items():
+            if entry["deal"] is not None:
+                (taken, below, number), skip = entry["deal"]
+                moved[epoch] = entry | {"deal": [[taken + skip, None if number is None else below, number], 0]}
+        return moved
 
     begun = state["begun"] | {"open": moved_entries(state["begun"]["open"])}
     return copied(state | {"rank": rank, "open": moved_entries(state["open"]), "begun": begun})  # type: ignore[no-any-return]
-
-
-def _position_of_any_rank(deal: list[Any] | None) -> list[Any] | None:
-    """Return a position after the same number of units that is valid for every rank."""
-    if deal is None:
-        return None
-    (taken, below, number), skip = deal
-    return [[taken + skip, None if number is None else below, number], 0]
 
 
 def part_of(state: dict[str, Any], rank: int, world: int) -> dict[str, Any]:

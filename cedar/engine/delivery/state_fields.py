@@ -1,199 +1,172 @@
-"""Validate a state field by field when it is loaded, so that all other code can rely on its structure.
+"""The fields of a state: validate them when it is loaded, and pack those that grow with numbers of ranks and sources.
 
-A state is JSON from an untrusted source. This module checks only that its positions are nested lists of counts; whether
-a position exists in a pipeline is checked by ``Stream.fits``.
+A state is JSON from an untrusted source. Other code relies on the structure that this module checks. Of positions, it
+checks only that they are nested lists of counts; ``Stream.fits`` checks whether a position exists in a pipeline.
+
+In a state of more than 4 KiB, ``packed`` replaces ``open`` and ``begun``, with a number for each earlier rank and a
+position for each source of a mix, and ``mix`` and ``ranks``, if present. It is ``[length, text]``, where ``text`` is
+their JSON, compressed with Zstandard and encoded as base64, and ``length`` is the size of the JSON in bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import is_count, is_list
 from cedar.engine.streams.lane_states import END
 from cedar.engine.streams.lanes import DONE
 
-Test: TypeAlias = Callable[[Any], bool]
+SMALL = 4096  # maximum characters of a state that is not packed
+PACKED = 4  # the version of states with ``packed``
+_PACKED_FIELDS = ("open", "begun")
+_PACKED_IF_PRESENT = ("mix", "ranks")  # present only in states with mixtures, and with positions of other ranks
+_LEVEL = 19  # compression takes a few milliseconds for 100 KB, and the result is a quarter smaller than at level 3
+_MAX_BYTES = 16 << 20  # limit for damaged lengths; enough for 4,096 ranks whose number changed 200 times
 _MAX_DEPTH = 100  # maximum nesting of lists in a position
 _MAX_SHOWN = 60
 
 
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
+@dataclass(frozen=True)
+class _Optional:
+    """The shape of a value that may be None."""
+
+    shape: Any
 
 
-def _is_number(value: Any) -> bool:
-    return is_count(value) and not isinstance(value, bool)
+@dataclass(frozen=True)
+class _Dict:
+    """The shape of a dict from strings to values of one shape."""
+
+    shape: Any
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value has a shape, which is a type or a test, or consists of other shapes.
+
+    ``[a]`` is a list of any length, ``(a, b)`` a list of two values, and ``{"name": a}`` a dict with that field.
+    """
+    match shape:
+        case type():
+            return isinstance(value, shape)
+        case _Optional(each):
+            return value is None or _fits(value, each)
+        case _Dict(each):
+            return isinstance(value, dict) and all(isinstance(k, str) and _fits(v, each) for k, v in value.items())
+        case dict():
+            return isinstance(value, dict) and all(k in value and _fits(value[k], each) for k, each in shape.items())
+        case list():
+            return isinstance(value, (list, tuple)) and all(_fits(each, shape[0]) for each in value)
+        case tuple():
+            return is_list(value, len(shape)) and all(map(_fits, value, shape))
+    return bool(shape(value))
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_seed(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
 
 
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _optional(test: Test) -> Test:
-    return lambda value: value is None or test(value)
-
-
-def _list_of(test: Test) -> Test:
-    return lambda value: isinstance(value, (list, tuple)) and all(map(test, value))
-
-
-def _dict_of(test: Test) -> Test:
-    return lambda value: isinstance(value, dict) and all(_is_string(k) and test(v) for k, v in value.items())
-
-
-def _fields(tests: dict[str, Test]) -> Test:
-    return lambda value: isinstance(value, dict) and all(k in value and test(value[k]) for k, test in tests.items())
-
-
-def _is_position(value: Any) -> bool:
-    """Check ``[at, skip]``, where ``at`` is an operator's position."""
-    return is_list(value, 2) and _at(value[0], 0) and _is_number(value[1])
-
-
-def _at(value: Any, depth: int) -> bool:
+def _is_at(value: Any, depth: int = 0) -> bool:
+    """Check an operator's position: nested lists of counts and None."""
     if isinstance(value, (list, tuple)):
-        return depth < _MAX_DEPTH and all(_at(inner, depth + 1) for inner in value)
+        return depth < _MAX_DEPTH and all(_is_at(inner, depth + 1) for inner in value)
     return value is None or is_count(value)
 
 
-def _is_deal(value: Any) -> bool:
-    """Check ``[[taken, position below or None, number or None], skip]``."""
-    if not _is_position(value) or not is_list(value[0], 3):
-        return False
-    taken, below, number = value[0]
-    return _is_number(taken) and (below is None or _is_position(below)) and (number is None or _is_number(number))
+_POSITION = (_is_at, is_count)
+_DEAL = ((is_count, _Optional(_POSITION), _Optional(is_count)), is_count)  # [[taken, position below, its unit], skip]
+_WEIGHTS = ([_Optional(_is_real)], _Optional([_is_real]))  # as written, with None for a function; and set in the run
+_INTERVAL = (is_count, _Optional(is_count))  # [from, to] of an input's units; ``to`` is None if it has no end
 
 
 def _is_turn(value: Any) -> bool:
     """Check ``[world, chunk, units received by each rank]``."""
-    return (
-        is_list(value, 3)
-        and all(map(_is_number, value[:2]))
-        and min(value[:2]) > 0
-        and _list_of(_is_number)(value[2])
-        and len(value[2]) == value[0]
-    )
+    return _fits(value, (is_count, is_count, [is_count])) and min(value[:2]) > 0 and len(value[2]) == value[0]
 
 
-def _is_number_list(value: Any) -> bool:
-    return _list_of(lambda each: isinstance(each, (int, float)) and not isinstance(each, bool))(value)
-
-
-def _is_weights(value: Any) -> bool:
-    """Check ``[weights as written, weights set in the run]``; None means a function, or no change."""
-    if not is_list(value, 2) or not _list_of(_optional(lambda each: isinstance(each, (int, float))))(value[0]):
-        return False
-    return value[1] is None or _is_number_list(value[1])
-
-
-def _is_drawn(value: Any) -> bool:
-    """Check a dict from mixture number to a list of ``[unit from which weights apply, weights]``. The first may also
-    have the positions in the inputs at which the mixture begins, with None for exhausted inputs.
+def _are_turns(value: Any) -> bool:
+    """Check a list of ``[unit from which weights apply, weights]``, from the first unit on. The first may also have the
+    positions in the inputs at which the mixture begins, with None for exhausted inputs.
     """
-
-    def is_turns(turns: Any) -> bool:
-        first, *others = turns if _list_of(lambda _: True)(turns) and turns else [None]
-        begins = is_list(first, 3) and _list_of(_optional(_is_position))(first[2])
-        plain = [first[:2] if begins else first, *others]
-        if not all(is_list(each, 2) and _is_number(each[0]) and _is_number_list(each[1]) for each in plain):
-            return False
-        return bool(first[0] == 0)
-
-    return _dict_of(is_turns)(value)
+    first, *others = value if _fits(value, [list]) and value else [None]
+    begins = is_list(first, 3) and _fits(first[2], [_Optional(_POSITION)])
+    return _fits([first[:2] if begins else first, *others], [(is_count, [_is_real])]) and bool(first[0] == 0)
 
 
 def _is_lane(value: Any) -> bool:
     """Check a ``LaneState`` as a list."""
-    if not is_list(value, 9) and not (is_list(value, 10) and _is_drawn(value[9])):
+    drawn = is_list(value, 10) and _fits(value[9], _Dict(_are_turns))
+    if not drawn and not is_list(value, 9):
         return False
-    if not all(map(_is_number, [*value[:3], *value[4:6]])):
-        return False
-    number, of, _, stop, turn, turns, history, position, keeps = value[:9]
+    *numbers, history, position, keeps = value[:9]
     return (
-        number < of
-        and turn < turns
-        and _optional(_is_number)(stop)
-        and _list_of(_is_turn)(history)
-        and (position is None or position == END or _is_deal(position))
-        and (keeps == END if isinstance(keeps, str) else _optional(_is_number)(keeps))
-        and (keeps != END or position != END)
+        _fits(numbers, (is_count, is_count, is_count, _Optional(is_count), is_count, is_count))
+        and numbers[0] < numbers[1]
+        and numbers[4] < numbers[5]
+        and _fits(history, [_is_turn])
+        and (position == END or _fits(position, _Optional(_DEAL)))
+        and ((keeps == END and position != END) or _fits(keeps, _Optional(is_count)))
     )
 
 
 def _is_assignment(value: Any) -> bool:
     """Check ``[number of lanes, number of splits that each has started]``; see ``lanes.Past``."""
-    if not is_list(value, 2) or not _is_number(value[0]):
-        return False
-    return is_list(value[1], value[0]) and value[0] > 0 and all(k == DONE or _is_number(k) for k in value[1])
+    started = (is_count, [lambda splits: splits == DONE or is_count(splits)])
+    return _fits(value, started) and len(value[1]) == value[0] > 0
 
 
-def _is_interval(value: Any) -> bool:
-    """Check ``[from, to]``, an interval of an input's units; ``to`` is None if it has no end."""
-    return is_list(value, 2) and _is_number(value[0]) and (value[1] is None or _is_number(value[1]))
-
-
-_MIXED: dict[str, tuple[Test, Any]] = {
-    "since": (_is_number, 0),
-    "left": (_dict_of(_list_of(_list_of(_is_interval))), {}),
-    "drawn": (_is_drawn, {}),
-}
-_ENTRY = _fields({"history": _list_of(_is_turn), "deal": _optional(_is_deal), "lanes": _optional(_list_of(_is_lane))})
+_MIXED = {"since": (is_count, 0), "left": (_Dict([[_INTERVAL]]), {}), "drawn": (_Dict(_are_turns), {})}
+_ENTRY = {"history": [_is_turn], "deal": _Optional(_DEAL), "lanes": _Optional([_is_lane])}
 
 
 def _is_entry(value: Any) -> bool:
     """Check the entry of a data epoch in progress, and of the previous epoch in it, if any."""
     for _ in range(_MAX_DEPTH):
-        if not _ENTRY(value):
+        if not _fits(value, _ENTRY):
             return False
-        if not all(test(value.get(name, default)) for name, (test, default) in _MIXED.items()):
+        if not all(_fits(value.get(name, default), shape) for name, (shape, default) in _MIXED.items()):
             return False
         past = value.get("past", [])
-        if not _list_of(_is_assignment)(past) or any(lane[2] > len(past) for lane in value["lanes"] or ()):
+        if not _fits(past, [_is_assignment]) or any(lane[2] > len(past) for lane in value["lanes"] or ()):
             return False
         if value.get("before") is None:
             return True
-        if not (isinstance(value["before"], dict) and _is_number(value["before"].get("epoch"))):
+        if not _fits(value["before"], {"epoch": is_count, "entry": dict}):
             return False
-        value = value["before"].get("entry")
+        value = value["before"]["entry"]
     return False
 
 
-def _is_open(value: Any) -> bool:
+def _are_open(value: Any) -> bool:
     """Check a dict from data epoch numbers to their entries."""
-    return _dict_of(_is_entry)(value) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
+    return _fits(value, _Dict(_is_entry)) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
 
 
-def _is_place(value: Any) -> bool:
-    """Check ``[step, data epoch, its open entries]``, the position of another rank."""
-    return is_list(value, 3) and all(map(_is_number, value[:2])) and _is_open(value[2])
-
-
-def _is_marks(value: Any) -> bool:
+def _are_marks(value: Any) -> bool:
     """Check ``[stamps, content hashes]``, lists with one string for each run of files."""
-    return is_list(value, 2) and all(map(_list_of(_is_string), value)) and len(value[0]) == len(value[1])
+    return _fits(value, ([str], [str])) and len(value[0]) == len(value[1])
 
 
-_STATE: dict[str, Test] = {
-    "cedar": _is_number, "pipeline": _is_string, "sources": _list_of(_is_string), "code": _is_string, "seed": _is_seed,
-    "split_batches": _is_bool, "steps": _optional(_is_number), "epoch": _is_number, "step": _is_number,
-    "rank": _is_number, "world": _is_number, "data": _is_number, "open": _is_open, "seen": _is_number,
-    "check": _is_string, "skipped": _dict_of(_is_number),
-    "begun": _fields({"step": _is_number, "data": _is_number, "open": _is_open}),
+_STATE: dict[str, Any] = {
+    "cedar": is_count, "pipeline": str, "sources": [str], "code": str, "seed": _is_seed, "split_batches": bool,
+    "steps": _Optional(is_count), "epoch": is_count, "step": is_count, "rank": is_count, "world": is_count,
+    "data": is_count, "open": _are_open, "seen": is_count, "check": str, "skipped": _Dict(is_count),
+    "begun": {"step": is_count, "data": is_count, "open": _are_open},
 }  # fmt: skip
-
-
-_OPTIONAL: dict[str, tuple[Test, Any]] = {  # with default values
-    "files": (_list_of(_optional(_is_marks)), []), "counts": (_optional(_is_string), None),
-    "order": (lambda value: value == "any", "any"), "operators": (_list_of(_is_string), []),
-    "listings": (_list_of(_optional(_is_string)), []), "mix": (_dict_of(_is_weights), {}),
-    "ranks": (_dict_of(_is_place), {}),
-    "earlier": (_is_number, 0), "snapshots": (_list_of(_optional(_is_seed)), []),
+_IF_PRESENT: dict[str, Any] = {
+    "files": [_Optional(_are_marks)], "counts": _Optional(str), "order": lambda value: value == "any",
+    "operators": [str], "listings": [_Optional(str)], "mix": _Dict(_WEIGHTS), "earlier": is_count,
+    "ranks": _Dict((is_count, is_count, _are_open)),  # positions of other ranks: step, data epoch, its open entries
+    "snapshots": [_Optional(_is_seed)],
 }  # fmt: skip
 
 
@@ -204,14 +177,14 @@ def fault_of(state: dict[str, Any]) -> str | None:
         >>> fault_of({"cedar": "1"})
         "'cedar' is '1'"
     """
-    for name, test in _STATE.items():
+    for name, shape in _STATE.items():
         if name not in state:
             return f"{name!r} is missing"
-        if not test(state[name]):
+        if not _fits(state[name], shape):
             shown = repr(state[name])
             return f"{name!r} is {shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + '...'}"
-    for name, (test, default) in _OPTIONAL.items():
-        if not test(state.get(name, default)):
+    for name, shape in _IF_PRESENT.items():
+        if name in state and not _fits(state[name], shape):
             return f"{name!r} has an invalid value"
     if state.get("numeric") is not None:
         try:
@@ -221,3 +194,53 @@ def fault_of(state: dict[str, Any]) -> str | None:
     if state["rank"] >= state["world"]:
         return f"'rank' is {state['rank']} of {state['world']}"
     return None
+
+
+def packed(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state, in packed form if it is large.
+
+    Examples:
+        >>> from cedar.engine.delivery.state_fields import packed, unpacked
+        >>> state = {"cedar": 3, "open": {"0": [7, 8, 9] * 1000}, "begun": {}}
+        >>> list(packed(state)), unpacked(packed(state)) == state | {"cedar": 4}
+        (['cedar', 'packed'], True)
+        >>> packed({"cedar": 3, "open": {}, "begun": {}})
+        {'cedar': 3, 'open': {}, 'begun': {}}
+    """
+    if "packed" in state or not all(name in state for name in _PACKED_FIELDS) or len(json.dumps(state)) <= SMALL:
+        return state
+    names = [name for name in (*_PACKED_FIELDS, *_PACKED_IF_PRESENT) if name in state]
+    text = json.dumps({name: state[name] for name in names}, separators=(",", ":")).encode()
+    if len(text) > _MAX_BYTES:
+        return state
+    frame = pa.Codec("zstd", compression_level=_LEVEL).compress(text, asbytes=True)
+    rest = {name: value for name, value in state.items() if name not in names}
+    return rest | {"cedar": PACKED, "packed": [len(text), base64.b64encode(frame).decode()]}
+
+
+def unpacked(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state with the fields that ``packed`` contains. Its content is validated, since it is not trusted.
+
+    Raises:
+        ValueError: ``packed`` is invalid.
+    """
+    if "packed" not in state:
+        return state
+    value = state["packed"]
+    if not is_list(value, 2) or type(value[0]) is not int or not isinstance(value[1], str):
+        raise ValueError("'packed' is not [length, text]")
+    length, text = value
+    if not 0 < length <= _MAX_BYTES:
+        raise ValueError(f"'packed' has an invalid length of {length} bytes")
+    try:
+        frame = base64.b64decode(text, validate=True)
+        members = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
+    except (ValueError, OSError, RecursionError) as error:  # arrow raises OSError for invalid frames
+        raise ValueError("'packed' cannot be read") from error
+    if (
+        not isinstance(members, dict)
+        or {*members} - {*_PACKED_IF_PRESENT} != {*_PACKED_FIELDS}
+        or any(name in state for name in members)
+    ):
+        raise ValueError("'packed' has invalid content")
+    return {name: each for name, each in state.items() if name != "packed"} | members

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,7 @@ from cedar.core.columns import writeable
 from cedar.core.errors import CedarError
 from cedar.core.stream import Count
 from cedar.engine.account import DeliveryCounter
-from cedar.engine.delivery.device import Mover, make_mover
-from cedar.engine.delivery.formats import in_form
+from cedar.engine.delivery.formats import Mover, in_form, make_mover
 from cedar.engine.delivery.options import Options
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.runner import Runner
@@ -48,10 +47,10 @@ class Units:
             return None
         return float(units * (self.rows if self.batched else 1)) + self.account.budgets.seen
 
-    def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Iterator[Any]:
+    def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Generator[Any]:
         """Yield the units of an epoch of the data as the caller receives them, and record each in ``data`` first."""
         whole = self.batched or self.options.as_blocks
-        for piece in data.pieces():
+        for origin, piece in data.pieces():
             block = piece.rows.gather()
             if whole:
                 self.count(block, total)
@@ -62,7 +61,7 @@ class Units:
             for unit, value in units:
                 if value is not None:
                     self.leave()
-                data.delivered(piece, unit)
+                data.delivered(origin, piece, unit)
                 if value is not None:
                     yield value
 

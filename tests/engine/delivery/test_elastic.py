@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.engine.delivery.state_pack import unpacked
+from cedar.engine.delivery.state_fields import unpacked
 from tests.how_much import LONG
 from tests.toy_pipelines import Source
 from tests.toy_runs import run, saved

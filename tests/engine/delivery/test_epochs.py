@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cedar import PipelineError
+from cedar.engine.delivery.epochs import Position, is_unfinished
 from tests.engine.delivery.few_rows import rows, xs
 from tests.toy_runs import saved
 
@@ -70,3 +72,38 @@ def test_an_epoch_of_numpy_can_be_saved() -> None:
     loader = rows().shuffle(seed=1).batch(4).loader()
     loader.set_epoch(np.int64(3))  # type: ignore[arg-type]
     assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
+
+
+# ---- a position, and the one of the next epoch -----------------------------------------------------------------------
+
+
+AT_5: dict[str, Any] = {"history": [], "deal": [[5, None, None], 0], "lanes": None}
+
+
+def test_the_next_epoch_begins_with_its_own_data() -> None:
+    position = Position(3, 3, {"2": AT_5, "3": AT_5}, step=5, earlier_steps=7).next(steps=False)
+    assert (position.epoch, position.data, position.step, position.earlier_steps) == (4, 4, 0, 12)
+    assert position.open == {"3": AT_5}, "other ranks may still be in that epoch"
+    assert position.begun == {"step": 0, "data": 4, "open": {}}
+    assert not position.placed
+
+
+def test_with_steps_the_next_epoch_continues_in_the_data() -> None:
+    position = Position(3, 1, {"1": AT_5}, step=5).next(steps=True)
+    assert (position.epoch, position.data, position.step) == (4, 1, 0)
+    assert position.begun == {"step": 0, "data": 1, "open": {"1": AT_5}}
+    assert position.placed
+
+
+def test_entries_of_long_finished_epochs_are_dropped() -> None:
+    position = Position(9, 9, {str(epoch): AT_5 for epoch in range(9)})
+    ended: Any = SimpleNamespace(epoch=9, closed=lambda: AT_5)
+    position.close(ended)
+    assert list(position.open) == [str(epoch) for epoch in range(2, 10)]
+
+
+def test_batches_left_over_are_seen_in_an_entry() -> None:
+    assert not is_unfinished(AT_5)
+    assert is_unfinished(AT_5 | {"before": {"epoch": 2, "entry": AT_5}})
+    assert not Position(4, 4, {"3": AT_5}).has_leftovers
+    assert Position(4, 4, {"4": AT_5 | {"before": {"epoch": 3, "entry": AT_5}}}).has_leftovers
