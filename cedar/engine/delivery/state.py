@@ -203,11 +203,11 @@ class Identity:
             if [len(each) for each in marks] != [len(each) for each in then]:
                 raise ResumeError("the state is damaged: 'files'", site=site, fix="use an earlier checkpoint")
             if overwritten := changed_runs(len(files), then, marks):
-                run = run_of(files, overwritten[0])
-                more = f"one of the {len(run)} files from {run[0].url} to {run[-1].url}"
+                among = run_of(files, overwritten[0])
+                more = f"one of the {len(among)} files from {among[0].url} to {among[-1].url}"
                 raise ResumeError(
-                    f"{run[0].url if len(run) == 1 else more} is not what it was when the state was saved: it has the "
-                    "same size, but was written since",
+                    f"{among[0].url if len(among) == 1 else more} is not what it was when the state was saved: it has "
+                    "the same size, but was written since",
                     site=site,
                     done="nothing was loaded",
                     fix="restore the file, or begin a new epoch without the state",

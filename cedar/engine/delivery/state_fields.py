@@ -97,9 +97,11 @@ def _are_turns(value: Any) -> bool:
     """Check a list of ``[unit from which weights apply, weights]``, from the first unit on. The first may also have the
     positions in the inputs at which the mixture begins, with None for exhausted inputs.
     """
-    first, *others = value if _fits(value, [list]) and value else [None]
-    begins = is_list(first, 3) and _fits(first[2], [_Optional(_POSITION)])
-    return _fits([first[:2] if begins else first, *others], [(is_count, [_is_real])]) and bool(first[0] == 0)
+    if not value or not _fits(value, [lambda turn: is_list(turn, 2) or is_list(turn, 3)]):
+        return False
+    begins = value[0][2] if len(value[0]) == 3 else []
+    turns = [value[0][:2], *value[1:]]
+    return _fits(begins, [_Optional(_POSITION)]) and _fits(turns, [(is_count, [_is_real])]) and turns[0][0] == 0
 
 
 def _is_lane(value: Any) -> bool:

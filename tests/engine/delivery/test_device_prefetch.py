@@ -173,7 +173,7 @@ def test_close_from_another_thread_wakes_the_caller(toy: Toy) -> None:
     assert gone()
 
 
-# ---- copies to a device: what arrives, how far ahead, and what states say meanwhile ----------------------------------
+# ---- copies that arrive, and states meanwhile ------------------------------------------------------------------------
 
 
 # ---- what arrives ----------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_reading_with_steps_crosses_epochs_of_the_data() -> None:
         assert [plain(loader.read(i, r)) for r in range(2) for i in range(7)] == got[0] + got[1]
 
 
-# ---- batches that are read again by their step, until they are committed ---------------------------------------------
+# ---- batches read again by step --------------------------------------------------------------------------------------
 
 
 def test_what_is_committed_cannot_be_read() -> None:
@@ -88,7 +88,7 @@ def test_what_is_committed_cannot_be_read() -> None:
                 loader.read(step, rank)
 
 
-# ---- locate: every row of every batch is named as the file and row that it was read from -----------------------------
+# ---- locate and where ------------------------------------------------------------------------------------------------
 
 
 CALLS: list[int] = []

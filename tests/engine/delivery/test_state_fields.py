@@ -84,7 +84,7 @@ def test_a_rank_that_is_no_run_s_distance_ahead() -> None:
         resumed(pipeline, seal(changed))
 
 
-# ---- states that would be large are packed: the same states, a few kib, and refused by name whe ----------------------
+# ---- packed states ---------------------------------------------------------------------------------------------------
 
 
 JSON = st.recursive(
