@@ -27,13 +27,13 @@ class Mutant:
         return f"{self.module.rpartition('.')[2]}.{self.function}: {self.what}"
 
 
-_RESULTS = "cedar.optimizer.rules.dead_results"
+_RESULTS = "cedar.optimizer.rules.columns"
 _STEPS = "cedar.plan.steps"
 _REORDER, _CROSS, _SCANS, _COLUMNS, _SINGLE = (
     f"{_STEPS}.{name}" for name in ("reorder", "cross", "scans", "columns", "single")
 )
-_LIVE, _COMMUTE, _EDIT, _FIELDS = (f"{_STEPS}.{name}" for name in ("live", "commute", "edit", "fields"))
-_ORDERING = "cedar.optimizer.ordering"
+_FACTS, _STEP = (f"{_STEPS}.{name}" for name in ("facts", "step"))
+_ARRANGE = "cedar.optimizer.arrange"
 _SCANNING = "cedar.tasks.scanning"
 _SCAN, _LOWER, _TRUTH = "cedar.plan.scan", "cedar.plan.lower", "cedar.datasets.truth"
 _SHUFFLE, _BASE = "cedar.operators.shuffle", "cedar.operators.base"
@@ -46,21 +46,21 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "if (refused := may_swap(run[below], run[i], facts)) is not None:", "if False:"),
         ("an operator lost", _REORDER, "Reorder.apply", "for i in self.order:", "for i in self.order[:-1]:"),
         ("an order swapped", _REORDER, "Reorder.apply", "for i in self.order:", "for i in self.order[::-1]:"),
-        ("any order", _ORDERING, "find_precedence", "if refused is not None:", "if False:"),
-        ("a guard dropped: whole rows", _COMMUTE, "_walls",
+        ("any order", _ARRANGE, "find_precedence", "if refused is not None:", "if False:"),
+        ("a guard dropped: whole rows", _REORDER, "_walls",
          "for node, other in", "return None\n    for node, other in"),
-        ("a guard dropped: columns", _COMMUTE, "_columns", "first, second =", "return None\n    first, second ="),
-        ("reads do not count", _COMMUTE, "_columns",
+        ("a guard dropped: columns", _REORDER, "_columns", "first, second =", "return None\n    first, second ="),
+        ("reads do not count", _REORDER, "_columns",
          "((theirs.reads or frozenset()) | (theirs.writes or frozenset()))", "(theirs.writes or frozenset())"),
-        ("writes do not count", _COMMUTE, "_columns",
+        ("writes do not count", _REORDER, "_columns",
          "((theirs.reads or frozenset()) | (theirs.writes or frozenset()))", "(theirs.reads or frozenset())"),
-        ("a guard dropped: what is kept", _COMMUTE, "_survivors",
+        ("a guard dropped: what is kept", _REORDER, "_survivors",
          "for node, other in", "return None\n    for node, other in"),
-        ("a guard dropped: rows", _COMMUTE, "_rows", "first, second =", "return None\n    first, second ="),
-        ("a guard dropped: rows are skipped", _COMMUTE, "_skipped",
+        ("a guard dropped: rows", _REORDER, "_rows", "first, second =", "return None\n    first, second ="),
+        ("a guard dropped: rows are skipped", _REORDER, "_skipped",
          "for node, other in", "return None\n    for node, other in"),
-        ("a guard dropped: algebra", _COMMUTE, "_algebra", "first, second =", "return None\n    first, second ="),
-        ("nothing skips", _COMMUTE, "may_skip", "return node.operator.may_fail",
+        ("a guard dropped: algebra", _REORDER, "_algebra", "first, second =", "return None\n    first, second ="),
+        ("nothing skips", _REORDER, "may_skip", "return node.operator.may_fail",
          "return False and node.operator.may_fail"),
         # ---- stream operators
         ("a guard dropped: operators that count rows", _CROSS, "filter_stays",
@@ -117,16 +117,16 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a guard dropped: rows of the source are skipped", _SCANS, "PushColumns.check",
          "if facts.skips(graph) and rows_may_fail(operator.source):", "if False:"),
         # ---- columns
-        ("what is read counts as unread", _LIVE, "needs",
+        ("what is read counts as unread", _FACTS, "needs",
          "needed = (out - effects.writes) | effects.reads", "needed = out - effects.writes"),
-        ("what is written counts as there", _LIVE, "needs",
+        ("what is written counts as there", _FACTS, "needs",
          "needed = (out - effects.writes) | effects.reads", "needed = (out - effects.writes) | (effects.reads - out)"),
-        ("one of two readers counts", _LIVE, "union",
+        ("one of two readers counts", _FACTS, "union",
          "return None if first is None or second is None else first | second",
          "return None if first is None or second is None else first & second"),
-        ("renamed columns count as unread", _LIVE, "needs",
+        ("renamed columns count as unread", _FACTS, "needs",
          " | {old for old in new if new[old] in out}", ""),
-        ("whole rows count as unread", _LIVE, "needs",
+        ("whole rows count as unread", _FACTS, "needs",
          "if effects.reads is None or effects.writes is None or _keeps_for_others(operator):",
          "if effects.writes is None:"),
         ("a column too few", _COLUMNS, "Keep.apply",
@@ -137,11 +137,11 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "if not operator.never_fails(i, facts.schemas[id(graph.inputs[0])]):", "if False:"),
         ("another result", _COLUMNS, "DropResults.apply",
          "graph.operator.without(self.results)", "graph.operator.without(range(len(self.results)))"),
-        ("the order of columns", _EDIT, "restore_order",
+        ("the order of columns", _COLUMNS, "restore_order",
          "names = _wanted(facts.schemas[id(root)], written[id(facts.logical)])", "names = ()"),
-        ("the order that functions see", _EDIT, "_sees_order", "lost = facts", "return False\n    lost = facts"),
-        ("a drop lost", _EDIT, "fitted", "if operator is None:", "if True:"),
-        ("a field that is read", _FIELDS, "_union",
+        ("the order that functions see", _COLUMNS, "_sees_order", "lost = facts", "return False\n    lost = facts"),
+        ("a drop lost", _STEP, "fitted", "if operator is None:", "if True:"),
+        ("a field that is read", _SCANS, "_union",
          "return None if first is None or second is None else first | second",
          "return None if first is None or second is None else first or second"),
         # ---- the same twice

@@ -15,18 +15,16 @@ import pytest
 import cedar
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.plan_control import Plans
-from cedar.optimizer.arrange import Arranged, find_chains, steps_of
+from cedar.optimizer.arrange import Arranged, find_chains, find_precedence, steps_of
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.ordering import find_precedence
 from cedar.optimizer.planner import AutoPlanner
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
-from cedar.plan.data import Decision, Plan
+from cedar.plan.data import Decision, Difference, Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
-from cedar.plan.planner import Difference
-from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.reorder import may_swap
 from cedar.profile import Machine, OperatorProfile, Profile
 
 # ---- plans -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cedar.engine.streams.ready import ReadyStream
 from cedar.plan.physical import Physical, Stage
-from cedar.plan.steps.commute import batch_rows
+from cedar.plan.steps.reorder import batch_rows
 
 
 def any_order_stage(physical: Physical) -> int:

@@ -41,7 +41,7 @@ from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Physical, Stage
-from cedar.plan.steps.commute import batch_rows
+from cedar.plan.steps.reorder import batch_rows
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, SplitReader
 

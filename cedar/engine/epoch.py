@@ -41,7 +41,7 @@ from cedar.operators.base import Env, StreamOperator
 from cedar.operators.instances import Instances
 from cedar.plan.data import Plan
 from cedar.plan.graph import digest, topology
-from cedar.plan.steps.edit import as_tolerated, tolerated
+from cedar.plan.steps.step import as_tolerated, tolerated
 from cedar.tasks.chain import KernelStep
 
 _log = logging.getLogger("cedar")

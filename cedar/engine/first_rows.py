@@ -35,13 +35,12 @@ from cedar.operators.base import BlockKernel, Operator, Resizable, RowOperator, 
 from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import ByExpressions, Conditional, Select, SeparateResults
 from cedar.plan import graph
-from cedar.plan.data import Plan
+from cedar.plan.data import Difference, Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical, Work
-from cedar.plan.planner import Difference
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
-from cedar.plan.steps.edit import tolerated
+from cedar.plan.steps.step import tolerated
 from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
 from cedar.tasks.copying import own_columns

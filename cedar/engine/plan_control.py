@@ -40,9 +40,8 @@ from cedar.executors.recovery import Patience
 from cedar.operators import native as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
-from cedar.plan.data import Decision, Plan
+from cedar.plan.data import Decision, Difference, Plan, Planner
 from cedar.plan.graph import source_of
-from cedar.plan.planner import Difference, Planner
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
 

@@ -26,8 +26,7 @@ from cedar.pipeline.typed import ExecutorLike
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
-from cedar.plan.steps.facts import read_from
-from cedar.plan.steps.live import live_columns
+from cedar.plan.steps.facts import live_columns, read_from
 
 if TYPE_CHECKING:
     from cedar.lake.writing import Written

@@ -29,8 +29,8 @@ from cedar.lake.layouts import describe, merge_nullability, nullable_schema
 from cedar.lake.parts import FILE_BYTES, PartFiles
 from cedar.lake.sinks import group_rows
 from cedar.operators.batch import MakesBatches
+from cedar.pipeline.look import progress_line
 from cedar.pipeline.planning import PlanOptions, choose_plan, skipping_damaged
-from cedar.pipeline.watching import progress_line
 from cedar.plan import graph
 from cedar.plan.graph import Node
 

@@ -1,23 +1,22 @@
-"""Finds the row operators of a plan that the search may reorder, and builds the graph in the chosen order."""
+"""Finds the row operators of a plan that the search may reorder and the orders that are legal, and builds the graph."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TypeAlias
 
 from cedar.operators.base import RowOperator
-from cedar.optimizer.facts import Facts
+from cedar.optimizer.facts import Facts, Refusal
 from cedar.plan import graph
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.physical import Physical, Stage
-from cedar.plan.steps.commute import is_row_operator
-from cedar.plan.steps.edit import is_inserted
-from cedar.plan.steps.reorder import Reorder
+from cedar.plan.steps.reorder import Reorder, is_row_operator
 from cedar.plan.steps.single import Place
-from cedar.plan.steps.step import Step
+from cedar.plan.steps.step import Step, is_inserted
 from cedar.plan.steps.sweep import Pass, Sweep, one_step
 
 
@@ -101,6 +100,60 @@ def _chain(
         sum(1 << k for k, i in enumerate(inner) if i in tied),
         nodes[base].batched,
     )
+
+
+# ---- legal orders ----------------------------------------------------------------------------------------------------
+
+
+Swap: TypeAlias = Callable[[Node, Node, Facts], "Refusal | None"]
+
+
+@dataclass(frozen=True)
+class Precedence:
+    """Constraints on the order of a chain's operators.
+
+    Args:
+        before: for each operator, the bit mask of operators that must run before it, directly or indirectly.
+        refusals: (below, above) -> why these two operators may not be swapped.
+    """
+
+    before: tuple[int, ...]
+    refusals: dict[tuple[int, int], Refusal]
+
+    def ready(self, done: int) -> Iterator[int]:
+        """Yield the operators that may run next."""
+        for i, needed in enumerate(self.before):
+            if not done >> i & 1 and not needed & ~done:
+                yield i
+
+
+def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Precedence:
+    """Find the pairs of operators that must keep their order, directly or because of an operator between them."""
+    before: list[int] = []
+    refusals: dict[tuple[int, int], Refusal] = {}
+    for above, node in enumerate(chain.nodes):
+        needed = 0
+        for below in range(above - 1, -1, -1):
+            if needed >> below & 1:
+                continue
+            refused = may_swap(chain.nodes[below], node, facts)
+            if refused is not None:
+                refusals[below, above] = refused
+                needed |= 1 << below | before[below]
+        before.append(needed)
+    return Precedence(tuple(before), refusals)
+
+
+def count_sets(precedence: Precedence, limit: int) -> int:
+    """Count the sets of operators that a valid order can begin with; stop counting above ``limit``."""
+    layer, count = {0}, 1
+    while layer and count <= limit:
+        layer = {done | 1 << i for done in layer for i in precedence.ready(done)}
+        count += len(layer)
+    return count
+
+
+# ---- the graph -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

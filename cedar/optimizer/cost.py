@@ -14,19 +14,19 @@ from typing import TypeAlias
 
 from cedar.operators.base import Effects
 from cedar.optimizer.arrange import OperatorChain
-from cedar.optimizer.flow import DataFlow
-from cedar.optimizer.loads import Load
+from cedar.optimizer.flow import DataFlow, Load
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
 from cedar.plan.physical import TASK_SECONDS
 from cedar.plan.scan import Scan, chosen_fields
-from cedar.plan.steps.live import Names
+from cedar.plan.steps.facts import Names
 
 Use: TypeAlias = "tuple[float, float, float, float, float]"
 RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")
 NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
 REMOTE = "processes"  # the executor to and from which rows are copied
 INLINE = "inline"
+ROUNDING = 1e-9  # relative tolerance for sums of floats that were added in different orders
 _COORDINATOR = -1  # location: the rows are in the coordinator's memory
 
 
@@ -281,6 +281,46 @@ def _fraction_read(operator: object, load: Load) -> float:
         names |= each.effects.reads or frozenset(load.columns)
     whole = sum(load.columns.values())
     return sum(size for name, size in load.columns.items() if name in names) / whole if whole else 1.0
+
+
+# ---- paths -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A complete order of a chain, its executors (as indices into the allowed ones), and its use of resources."""
+
+    use: Use
+    order: tuple[int, ...]
+    places: tuple[int, ...]
+    start: int
+
+
+def as_written(cost: ChainCost, place: int) -> Path:
+    """Return the graph's own order, with all operators on one executor."""
+    first, _ = cost.starts()[0]
+    start = first if first < 0 else place
+    order, places = tuple(range(cost.size)), (place,) * cost.size
+    return Path(cost.evaluate(order, places, start), order, places, start)
+
+
+def keep_best(paths: Sequence[Path]) -> list[Path]:
+    """Keep paths that no other path beats in every resource, and the first of several equal paths."""
+    kept: list[Path] = []
+    for path in paths:
+        if not any(dominates(other.use, path.use) for other in kept):
+            kept = [other for other in kept if not dominates(path.use, other.use)]
+            kept.append(path)
+    return kept
+
+
+def dominates(a: Use, b: Use) -> bool:
+    """Return whether ``a`` uses no more of any resource than ``b``."""
+    more = 1.0 + ROUNDING
+    return (
+        a[2] <= b[2] * more and a[0] <= b[0] * more and a[1] <= b[1] * more and a[3] <= b[3] * more
+        and a[4] <= b[4] * more
+    )  # fmt: skip
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------

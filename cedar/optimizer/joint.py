@@ -5,14 +5,13 @@ The search finds every path of each chain that may be part of the best plan, the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cedar.optimizer.beam import beam_paths
-from cedar.optimizer.cost import NOTHING, ChainCost, Use, add, total
-from cedar.optimizer.exact import MAX_SETS, MAX_STATES, SearchBudget, exact_paths
-from cedar.optimizer.ordering import ROUNDING, Path, Precedence, as_written, count_sets, keep_best, settle
+from cedar.optimizer.arrange import Precedence, count_sets
+from cedar.optimizer.cost import NOTHING, ROUNDING, ChainCost, Path, Use, add, as_written, keep_best, total
+from cedar.optimizer.paths import MAX_SETS, MAX_STATES, SearchBudget, beam_paths, exact_paths
 from cedar.optimizer.predict import Model
 
 Method: TypeAlias = Literal["exact", "beam"]
@@ -157,3 +156,56 @@ def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, t
             if len(kept) > _MAX_COMBINATIONS:
                 break
     return kept
+
+
+# ---- settling --------------------------------------------------------------------------------------------------------
+
+
+def settle(path: Path, cost: ChainCost, others: Use, limit: float) -> Path:
+    """Undo moves that gain almost nothing, while the use of the most used resource stays within ``limit``.
+
+    As a result, repeated measurements choose the same plan, and a plan shows only moves that matter.
+    """
+    current, changed = path, True
+    while changed:
+        changed = False
+        for simpler in _simpler(current, cost):
+            use = cost.evaluate(*simpler)
+            if max(add(use, others)) <= limit:
+                order, places, start = simpler
+                current, changed = Path(use, order, places, start), True
+                break
+    return current
+
+
+Choice: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], int]"
+
+
+def _simpler(path: Path, cost: ChainCost) -> Iterator[Choice]:
+    """Yield paths one step closer to the order as written, or with fewer changes of executor."""
+    order, places, start = path.order, path.places, path.start
+    for k in range(len(order) - 1):
+        if order[k] > order[k + 1]:
+            swapped = (*order[:k], order[k + 1], order[k], *order[k + 2 :])
+            moved = (*places[:k], places[k + 1], places[k], *places[k + 2 :])
+            yield swapped, moved, start
+            if moved != places:
+                yield swapped, places, start
+    yield from _fewer_places(order, places, start, cost)
+
+
+def _fewer_places(order: tuple[int, ...], places: tuple[int, ...], start: int, cost: ChainCost) -> Iterator[Choice]:
+    """Yield paths in which consecutive operators on the same executor move to the default executor."""
+    if start >= 0 and start != 0 and not cost.remote[0]:
+        yield order, places, 0
+    k = 0
+    while k < len(places):
+        end = k
+        while end < len(places) and places[end] == places[k]:
+            end += 1
+        if places[k] != 0:
+            yield order, (*places[:k], *((0,) * (end - k)), *places[end:]), start
+            if end - k > 1:
+                yield order, (*places[:k], 0, *places[k + 1 :]), start
+                yield order, (*places[: end - 1], 0, *places[end:]), start
+        k = end

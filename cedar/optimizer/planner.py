@@ -17,13 +17,12 @@ from cedar.optimizer.rewrite import Rewritten, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import SearchResult, predict_lowered, search
 from cedar.plan import graph
-from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.data import Check, Decision, Plan, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, does
-from cedar.plan.planner import Check
 from cedar.plan.splits import Splits
-from cedar.plan.steps.commute import may_swap
 from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.reorder import may_swap
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from cedar.optimizer.cost import RESOURCES, Capacity, ChainCost, Use, add, total
-from cedar.optimizer.flow import DataFlow
-from cedar.optimizer.loads import Load
-from cedar.optimizer.ordering import Path
+from cedar.optimizer.cost import RESOURCES, Capacity, ChainCost, Path, Use, add, total
+from cedar.optimizer.flow import DataFlow, Load
 from cedar.plan.data import Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice

@@ -19,7 +19,7 @@ from cedar.pipeline.rows import RowMethods
 from cedar.pipeline.run import RunMethods
 from cedar.pipeline.tables import TableMethods
 from cedar.plan.graph import Node, batched, schemas, sources
-from cedar.plan.steps.live import leave_unread
+from cedar.plan.steps.facts import leave_unread
 
 
 class Columns(dict[str, Any]):

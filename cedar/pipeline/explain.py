@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 
 from cedar.cache.cached import Store
 from cedar.core.errors import CedarError
 from cedar.core.printable import printable
 from cedar.core.stream import Count
+from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.dedup import found_groups
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import deal_mode, over_ranks
+from cedar.engine.nodes import cost_note, deal_mode, over_ranks
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream, Share
+from cedar.engine.streams.derived import SharedStream
+from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
-from cedar.operators.base import Env
-from cedar.pipeline.explain_logical import logical_lines
-from cedar.pipeline.explain_physical import notes, physical_lines
-from cedar.pipeline.explain_text import with_heading
-from cedar.pipeline.explain_words import as_written
+from cedar.operators.base import Env, StreamOperator
+from cedar.pipeline.explain_logical import as_written, logical_lines
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node, walk
 from cedar.plan.lower import Choice, lower
+from cedar.plan.physical import Physical, Stage
+from cedar.plan.scan import Scan, chosen_fields
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
+from cedar.profile.text import WIDTH
 
 _MAX_RULES = 6  # maximum lines for decisions
 _MAX_CACHES = 2
@@ -166,3 +170,159 @@ def _describe_ranks(compiler: Compiler) -> str:
     few = compiler.by_key(2)
     whole = f"; all read {few} whole, a single split, and share its rows by their keys" if few else ""
     return f"row counts are unknown before a run: each rank reads splits of its own{whole}"
+
+
+_METHODS = {
+    "as written": "as written",
+    "rules": "by rules, before measuring",
+    "exact": "exact search",
+    "beam": "beam search",
+    "loaded": "loaded",
+}
+
+
+def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> list[str]:
+    """Return one numbered line per stage, in the order in which rows pass through the stages.
+
+    Args:
+        plan: the plan that runs.
+        compiler: the compiler of its physical plan, which has read the sources' metadata.
+        words: maps operator labels to labels as the user wrote them.
+    """
+    physical = compiler.physical
+    shown = [i for i, stage in enumerate(physical.stages) if stage.kind not in ("window", "deal")]
+    places = [_place(physical.stages[i], plan) for i in shown]
+    width = max(map(len, places), default=0)
+    lines = [f"PHYSICAL PLAN ({_title(plan)})"]
+    for number, (i, place) in enumerate(zip(shown, places, strict=True), 1):
+        stage = physical.stages[i]
+        kind = "task" if stage.kind == "group" else stage.kind
+        first = f"{number:>3}. {kind:<6}  " + (f"{place:<{width}}  " if width else "")
+        nodes = [*(segment.source for segment in stage.segments), *stage.operators]
+        lines += join_parts(
+            first, [_label_with_scan(physical, each, words) for each in nodes] or ["gather"], _detail(compiler, i)
+        )
+    return lines
+
+
+def notes(compiler: Compiler) -> list[str]:
+    """Return notes for the user about caches that reading stages fill, and about sources that cannot be split."""
+    physical = compiler.physical
+    reported = []
+    for stage in physical.stages:
+        for segment in stage.segments:
+            if segment.kept:
+                links = [i for i in segment.links[: segment.kept] if isinstance(i, int)]
+                works = [i for i in links if physical.nodes[i].storage is None]
+                last = physical.works[works[-1] if works else segment.source].label
+                splits = compiler.binding.splits(physical.nodes[segment.source])
+                state = compiler.keeper(segment).describe(splits)
+                cache = physical.nodes[segment.cache].operator.label()
+                reported.append(f"{cache} keeps what comes out of {last}, split by split; {state}")
+        if any(segment.streaming for segment in stage.segments):
+            reported.append(
+                "a source cannot be split (compressed, quoted CSV, tar or an iterator): it is read from its beginning "
+                "by one task at a time, and a resume reads it again up to its place"
+            )
+    return reported
+
+
+def _detail(compiler: Compiler, number: int) -> str:
+    """Describe how a stage divides its work into tasks."""
+    physical = compiler.physical
+    stage = physical.stages[number]
+    node = physical.nodes[stage.out]
+    if stage.kind == "stream":
+        assert isinstance(node.operator, StreamOperator)
+        return cost_note(node.operator, [compiler.streams[i] for i in stage.inputs])
+    if stage.kind == "group":
+        return f"groups of exactly {node.exact_rows} rows"
+    if stage.kind == "read":
+        stream = compiler.streams[number]
+        splits = stream.source if isinstance(stream, SharedStream) else stream
+        assert isinstance(splits, SplitStream)
+        permuted = ", permuted" if splits.permuted else ""
+        total = sum(len(segment.source.splits()) for segment in splits.segments)  # before filters exclude splits
+        chosen = f"{splits.splits} of {total}" if splits.splits < total else str(total)
+        return f"{chosen} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
+    below = physical.stages[stage.inputs[0]].out
+    return "a batch a task" if physical.works[below].batched else "small tasks, by measured time" if stage.small else ""
+
+
+def _title(plan: Plan) -> str:
+    workers = "" if plan.workers is None else f", {plan.workers} worker(s)"
+    return _METHODS[plan.method] + workers
+
+
+def _place(stage: Stage, plan: Plan) -> str:
+    """Return the executor of a stage; "" for streams, which run where the loader runs."""
+    return "" if stage.kind == "stream" else stage.place or plan.executor
+
+
+def _label_with_scan(physical: Physical, i: int, words: Mapping[str, str]) -> str:
+    """Return an operator's label; for a scan also the columns it reads and the filters it applies."""
+    label, scan = physical.works[i].label, physical.nodes[i].operator
+    label = words.get(label, label)
+    if not isinstance(scan, Scan):
+        return label
+    reported = []
+    if scan.columns is not None:
+        known = Read(scan.source).schema()
+        of = "" if known is None else f" of {len(known)}"
+        chosen = chosen_fields(scan.columns, known or ())
+        reported.append(f"{len(chosen)}{of} columns")
+        reported += [f"of {name} only {', '.join(paths)}" for name, paths in chosen.items() if paths]
+    if scan.where:
+        filters = [each.operator.label() for each in scan.where]
+        reported.append("where " + " and ".join(words.get(each, each)[len("filter(") : -1] for each in filters))
+    return f"{label} {{{'; '.join(reported)}}}" if reported else label
+
+
+_INDENT = 7  # characters: a heading of five letters and two spaces
+
+
+def with_heading(head: str, items: Iterable[str], room: int | None = None, more: str = "") -> list[str]:
+    """Wrap items into at most ``room`` lines after a heading. The last line may state how many items were omitted.
+
+    Examples:
+        >>> with_heading("NOTE", ["one", "two", "three"], room=2)
+        ['NOTE   one', '       ... 2 more']
+    """
+    width = WIDTH - max(_INDENT, len(head) + 2)
+    wrapped = [textwrap.wrap(item, width, break_on_hyphens=False) for item in dict.fromkeys(items)]
+    shown: list[str] = []
+    for number, lines in enumerate(wrapped):
+        left = len(wrapped) - number
+        if room is not None and shown and len(shown) + len(lines) + (left > 1) > room:
+            shown.append(f"... {left} more{more}")
+            break
+        shown += lines
+    return [f"{head if not i else '':<{_INDENT - 2}}  {line}" for i, line in enumerate(shown)]
+
+
+def join_parts(first: str, parts: Sequence[str], detail: str) -> list[str]:
+    """Return ``first`` and the parts joined by arrows, then a detail in brackets, on as many lines as needed.
+
+    Examples:
+        >>> join_parts("  1. read  ", ["a", "b"], "2 splits")
+        ['  1. read  a -> b   [2 splits]']
+    """
+    indent = " " * len(first)
+    lines = [first]
+    for i, part in enumerate(parts):
+        arrow = " -> " if i else ""
+        whole = textwrap.wrap(
+            part, WIDTH - len(indent) - len(arrow), subsequent_indent=" " * len(arrow), break_on_hyphens=False
+        )
+        if i and len(lines[-1]) + len(arrow) + len(part) > WIDTH:
+            lines.append(indent + arrow + whole[0])
+        else:
+            lines[-1] += arrow + whole[0]
+        lines += [indent + line for line in whole[1:]]
+    if detail and len(lines[-1]) + len(detail) + 5 <= WIDTH:
+        lines[-1] += f"   [{detail}]"
+    elif detail:
+        lines += textwrap.wrap(
+            f"[{detail}]", WIDTH, initial_indent=indent, subsequent_indent=indent + " ", break_on_hyphens=False
+        )
+    return lines

@@ -1,14 +1,15 @@
-"""Pipeline methods that show the plan, and statistics and samples of the rows."""
+"""Pipeline methods that show the plan, and statistics and samples of the rows; observers that show a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+import os
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.core.errors import PipelineError, user_site
-from cedar.core.extensions import extension
+from cedar.core.errors import PipelineError, Site, user_site
+from cedar.core.extensions import extension, installed
 from cedar.core.frames import first_rows
 from cedar.engine.delivery.loader import Loader
-from cedar.engine.delivery.options import Options
+from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.take import whole
 from cedar.pipeline.explain import explain
 from cedar.pipeline.planning import PlanOptions, choose_plan, initial_plan
@@ -114,3 +115,20 @@ class LookMethods:
         """
         blocks = cast("Pipeline", self)._blocks("describe")
         return extension("watch.describe").describe(blocks)  # type: ignore[no-any-return]
+
+
+def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> Any:
+    """Return the observers that arguments of ``Pipeline.loader`` or the environment request, or None.
+
+    Raises:
+        PipelineError: invalid arguments.
+    """
+    asked = progress or any(each is not None for each in (trace, serve, on_metrics))
+    if not asked and not (any(name.startswith("OTEL_") for name in os.environ) and installed("watch")):
+        return None
+    return extension("watch.observers").Observers(progress, trace, serve, on_metrics, site) or None
+
+
+def progress_line(title: str, plain: bool = False) -> Observer:
+    """Return a progress line for terminals and notebooks; with ``plain``, print it also if there is neither."""
+    return extension("watch.progress").Progress(title, plain=plain) if installed("watch") else Observer()

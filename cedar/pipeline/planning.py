@@ -28,12 +28,10 @@ from cedar.optimizer.facts import CacheCosts, Factors, Rule
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.pipeline.explain import explain
 from cedar.plan import graph
-from cedar.plan.data import Decision, Plan
-from cedar.plan.planner import Planner
+from cedar.plan.data import Decision, Plan, Planner
 from cedar.plan.splits import TolerantSplits
-from cedar.plan.steps.edit import tolerated
-from cedar.plan.steps.facts import facts_of
-from cedar.plan.steps.live import leave_unread
+from cedar.plan.steps.facts import facts_of, leave_unread
+from cedar.plan.steps.step import tolerated
 from cedar.plan.steps.sweep import replay
 from cedar.profile import Profile
 

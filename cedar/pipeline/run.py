@@ -17,11 +17,11 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
-from cedar.pipeline.explain_words import as_written
+from cedar.pipeline.explain_logical import as_written
+from cedar.pipeline.look import observers, progress_line
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, skipping_damaged
 from cedar.pipeline.typed import ExecutorLike, LoaderOptions
-from cedar.pipeline.watching import observers, progress_line
-from cedar.plan.steps.live import leave_unread
+from cedar.plan.steps.facts import leave_unread
 
 if TYPE_CHECKING:
     import pyarrow as pa

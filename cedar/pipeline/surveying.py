@@ -16,11 +16,11 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.base import Env
 from cedar.operators.expressions import Select
+from cedar.pipeline.look import progress_line
 from cedar.pipeline.planning import PlanOptions, choose_plan
-from cedar.pipeline.watching import progress_line
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.steps.live import leave_unread, live_columns
+from cedar.plan.steps.facts import leave_unread, live_columns
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline

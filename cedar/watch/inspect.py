@@ -19,7 +19,7 @@ from cedar.engine.metrics import Metrics
 from cedar.operators.base import Env, RowOperator, StreamOperator
 from cedar.operators.determinism import same_value
 from cedar.operators.instances import Instances
-from cedar.pipeline.explain_words import as_written
+from cedar.pipeline.explain_logical import as_written
 from cedar.plan.graph import Node
 from cedar.tasks.chain import KernelStep, Program, run_block
 from cedar.tasks.copying import own_copy

@@ -9,7 +9,7 @@ from cedar.core.printable import escape, one_line
 from cedar.engine.binding import Binding
 from cedar.engine.nodes import pictured
 from cedar.operators.base import Env
-from cedar.pipeline.explain_words import as_written
+from cedar.pipeline.explain_logical import as_written
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, labels, walk
 

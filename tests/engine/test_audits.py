@@ -136,7 +136,7 @@ def test_a_plan_that_is_given_is_checked_too(path: str) -> None:
 def test_the_planner_takes_no_plan_of_which_nothing_can_be_said(path: str) -> None:
     p = pipeline(path)
     made = AutoPlanner(p.node, lambda _: False, TolerantSplits(p.node))
-    plan = made.admit(made.begin(), lambda plan: cedar.plan.planner.Difference("whatever"))
+    plan = made.admit(made.begin(), lambda plan: cedar.plan.data.Difference("whatever"))
     assert plan.root is p.node
 
 

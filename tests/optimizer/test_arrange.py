@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import cedar
 from cedar import col
+from cedar.optimizer.arrange import count_sets, find_precedence
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.search import search
-from tests.optimizer.toy_profiles import facts_of, figures, names
-from tests.optimizer.toy_searches import BOTH, ROWS, clean, work
+from cedar.plan.steps.reorder import may_swap
+from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of, names
+from tests.optimizer.toy_searches import BOTH, ROWS, clean, late, work
 
 
 def test_inserted_selections_for_the_order_fall_away_but_for_the_last():
@@ -37,3 +39,22 @@ def test_stream_operators_and_shared_nodes_hold_still():
     concat = chosen.root.inputs[0].inputs[0].inputs[0].inputs[0]
     assert concat.operator.name == "concat"
     assert concat.inputs[0].inputs[0] is concat.inputs[1]
+
+
+def test_the_sets_of_free_operators_are_counted():
+    pipeline = cedar.from_items(ROWS)
+    for name in "abcd":
+        pipeline = pipeline.filter(late, name)
+    root = pipeline.node
+    facts = facts_of(root, {0: figures(1e-6)}, machine=MACHINE)
+    (cost,) = model_of(root, facts).costs
+    assert count_sets(find_precedence(cost.chain, facts, may_swap), 100) == 16
+    assert count_sets(find_precedence(cost.chain, facts, may_swap), 10) > 10
+
+
+def test_what_gains_nothing_stays():
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0).filter(col("b") > 0).node
+    found = {0: figures(1e-3), 1: figures(1e-6), 2: figures(1e-6, keep=0.9), 3: figures(1e-6, keep=0.5)}
+    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4)
+    assert names(chosen.root) == names(root)
+    assert chosen.decisions == ()

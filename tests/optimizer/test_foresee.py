@@ -13,19 +13,17 @@ from cedar.cache.cached import Store
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
-from cedar.optimizer.arrange import Arranged, steps_of
+from cedar.optimizer.arrange import Arranged, find_precedence, steps_of
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.cost import RESOURCES, total
-from cedar.optimizer.flow import find_flow
-from cedar.optimizer.loads import find_loads
-from cedar.optimizer.ordering import find_precedence
+from cedar.optimizer.flow import find_flow, find_loads
 from cedar.optimizer.predict import as_lowered
 from cedar.optimizer.search import predict_lowered, search
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
-from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.reorder import may_swap
 from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of
 from tests.optimizer.toy_searches import BOTH, late, pipelines, work
 from tests.toy_plans_random import profile

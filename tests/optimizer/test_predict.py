@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cedar.optimizer.ordering import as_written
+from cedar.optimizer.cost import as_written
 from cedar.optimizer.predict import predict
 from tests.optimizer.toy_costs import measured, two_maps
 from tests.optimizer.toy_profiles import facts_of, figures, model_of

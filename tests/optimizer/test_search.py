@@ -14,7 +14,7 @@ from cedar import col
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.search import search
 from cedar.plan import graph
-from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.reorder import may_swap
 from cedar.profile import Machine
 from tests.optimizer.toy_profiles import facts_of, figures, names
 from tests.optimizer.toy_searches import BOTH, ROWS, clean, gil_bound, late, pipelines, places, work
@@ -155,3 +155,21 @@ def test_noise_of_a_tenth_seldom_changes_the_plan(seed):
 
     plans = [measure() for _ in range(10)]
     assert max(plans.count(plan) for plan in plans) >= 9
+
+
+def test_a_filter_that_may_not_move_says_why():
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("a") > 0).node
+    found = {0: figures(1e-6), 1: figures(40e-6), 2: figures(0.2e-6, keep=0.1)}
+    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4)
+    (decision,) = chosen.decisions
+    assert not decision.applied
+    assert "before map(work)" in decision.what
+    assert "'a'" in decision.why
+
+
+def test_an_operator_that_no_row_reached_says_so():
+    root = cedar.from_items(ROWS).map(work, "a").filter(col("b") > 0).node
+    facts = facts_of(root, {0: figures(1e-6), 1: figures(1e-5)})
+    chosen = search(root, facts, Budget(), ("threads",), 4)
+    assert names(chosen.root) == names(root)
+    assert [(d.rule, d.applied) for d in chosen.decisions] == [("profile", False)]

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from cedar.optimizer.arrange import find_chains
 from cedar.optimizer.cost import Capacity, ChainCost
-from cedar.optimizer.flow import find_flow
-from cedar.optimizer.loads import find_loads
+from cedar.optimizer.flow import find_flow, find_loads
 from cedar.optimizer.predict import Model
 from cedar.plan import graph
 from cedar.plan.lower import Choice, lower

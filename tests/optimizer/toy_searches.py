@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import col
-from cedar.optimizer.ordering import find_precedence
+from cedar.optimizer.arrange import find_precedence
 from cedar.plan import graph
-from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.reorder import may_swap
 from tests.optimizer.toy_profiles import all_paths, figures
 
 ROWS = [{"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}]

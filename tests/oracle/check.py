@@ -32,12 +32,11 @@ from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env, RowOperator, StreamOperator
 from cedar.plan import graph
-from cedar.plan.data import Plan
+from cedar.plan.data import Difference, Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical
-from cedar.plan.planner import Difference
-from cedar.plan.steps.edit import tolerated
+from cedar.plan.steps.step import tolerated
 from cedar.tasks.copying import own_columns
 from tests.oracle.sample_rows import SampleRows, made_up
 from tests.oracle.stand_ins import NoStandIn, TwinGraphs

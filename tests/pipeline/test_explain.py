@@ -1,13 +1,21 @@
 """Plans as text."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import cedar
 from cedar import col
-from cedar.pipeline.explain import explain
+from cedar.operators.expressions import Select
+from cedar.pipeline.explain import explain, join_parts, with_heading
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.graph import Node
+from cedar.profile.text import WIDTH
 from cedar.watch import picture
 from tests.pipeline.toy_plans import common, placeless, plan, rows
 
@@ -163,3 +171,54 @@ def test_notebooks_see_the_plan(log):
     assert "\nCOST   map(decode)" in html
     assert "x =&gt; u" in html
     assert "exact search" in html
+
+
+def test_a_plan_warns_of_what_cannot_be_split():
+    assert "cannot be split" in cedar.from_iterable(lambda: iter([{"x": 1}])).explain()
+
+
+def test_a_plan_says_what_a_cache_keeps():
+    random = rows().map(lambda x, rng: x, "x", random=True, dtype=int)
+    assert "keeps what comes out" not in random.cache("memory").explain()
+    mapped = rows().map(lambda x: x, "x", dtype=int).map(lambda x, rng: x, "x", random=True, dtype=int)
+    assert "keeps what comes out of map(<lambda>)" in mapped.cache("memory").batch(2).explain()
+
+
+def test_a_selection_that_the_optimizer_put_in_is_shown(log):
+    pipeline, chosen = common(log)
+    batch, shuffle = chosen.root, chosen.root.inputs[0]
+    kept = Node(Select(("label", "x", "u")), shuffle.inputs)
+    root = replace(batch, inputs=(replace(shuffle, inputs=(kept,)),))
+    text = explain(pipeline.node, replace(chosen, root=root))
+    assert "map(decode) -> select(label, x, u)" in text
+    assert "select" not in text.partition("PHYSICAL")[0]
+
+
+WORDS = st.lists(st.sampled_from(["one", "two-and-a-half", "a" * 40, "x" * 80]), min_size=1, max_size=6).map(" ".join)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=8), st.sampled_from(["NOTE", "RULES", "PREDICTION"]))
+def test_all_words_come_once_behind_the_head(items: list[str], head: str):
+    lines = with_heading(head, items)
+    assert max(map(len, lines)) <= WIDTH
+    assert " ".join(lines).split() == [head, *" ".join(dict.fromkeys(items)).split()]
+    assert all(line.startswith(" " * 7) for line in lines[1:])
+
+
+@given(st.integers(1, 20), st.integers(1, 12))
+def test_what_does_not_fit_is_counted(count: int, room: int):
+    lines = with_heading("NOTE", [f"item {i}" for i in range(count)], room, more=": print(plan)")
+    shown = [line.removeprefix("NOTE").strip() for line in lines]
+    if count <= room:
+        assert shown == [f"item {i}" for i in range(count)]
+        return
+    whole = max(room - 1, 1)
+    assert shown == [f"item {i}" for i in range(whole)] + [f"... {count - whole} more: print(plan)"]
+
+
+@given(st.lists(WORDS, min_size=1, max_size=6), st.none() | WORDS)
+def test_a_chain_has_an_arrow_between_parts_and_its_remark_at_the_end(parts: list[str], detail: str | None):
+    lines = join_parts("  1. read  ", parts, detail or "")
+    assert max(map(len, lines)) <= WIDTH
+    told = f"1. read {' -> '.join(parts)} {f'[{detail}]' if detail else ''}"
+    assert " ".join(lines).split() == told.split()

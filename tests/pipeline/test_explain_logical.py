@@ -34,3 +34,16 @@ def test_figures_of_a_profile_without_a_plan(log):
     text = explain(pipeline.node, profile=chosen.profile)
     assert "us/row" in text
     assert "not measured yet" not in text
+
+
+def test_expressions_are_shown_as_they_were_written():
+    # fmt: off
+    written = rows().filter(
+        col("x") * 2  % 10 < 8,
+    ).with_columns(z=col("x") + 1).select("z", w=col("z") ** 2)
+    # fmt: on
+    logical = written.explain().partition("COST")[0]
+    assert 'filter(col("x") * 2 % 10 < 8)' in logical
+    twice = rows().filter(col("x") > 1).filter(col("x") > 2).explain()  # nothing knows which of them is which
+    assert '(col("x")) > (1)' in twice
+    assert '(col("x")) > (2)' in twice

@@ -8,6 +8,9 @@ import pytest
 
 import cedar
 from cedar import col
+from cedar.core import extensions
+from cedar.engine.delivery.options import Observer
+from cedar.pipeline.look import observers, progress_line
 from tests.watch.toy_tables import table
 
 
@@ -22,3 +25,23 @@ def test_head_is_a_frame_of_the_first_rows(tmp_path):
     assert p.head(0).height == 0
     with pytest.raises(cedar.PipelineError):
         p.head(-1)
+
+
+def test_a_run_that_nobody_watches_has_no_observers(monkeypatch):
+    monkeypatch.setattr(extensions, "_modules", {"watch": "no_such_module"})
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    assert observers(progress=False, trace=None, serve=None, on_metrics=None, site=None) is None
+    with pytest.raises(cedar.PipelineError, match="not installed"):
+        observers(progress=True, trace=None, serve=None, on_metrics=None, site=None)
+
+
+def test_a_collector_in_the_environment_watches_too(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    assert observers(progress=False, trace=None, serve=None, on_metrics=None, site=None)
+
+
+def test_without_the_extension_a_line_of_progress_shows_nothing(monkeypatch):
+    monkeypatch.setattr(extensions, "_modules", {"watch": "no_such_module"})
+    with progress_line("unique") as line:
+        assert type(line) is Observer

@@ -20,9 +20,8 @@ from cedar.engine.uncounted import counted_if_read
 from cedar.executors.choose import executor_after_fork
 from cedar.executors.recovery import Deaths, Patience
 from cedar.operators.base import BlockKernel
-from cedar.plan.data import Plan
+from cedar.plan.data import Plan, Planner
 from cedar.plan.graph import Node
-from cedar.plan.planner import Planner
 
 
 class Observer:

@@ -1,4 +1,4 @@
-"""The rewrite rules in the order in which they are tried. Each is a function of a node and the facts, in its own file.
+"""The rewrite rules in the order in which they are tried. Each is a function of a node and the facts.
 
 ``MOVES`` move operators and run before the search for an order. ``TRIMS`` change which columns are computed and kept,
 and run after the search because they depend on the order. Rules that need measurements do nothing without them.
@@ -8,19 +8,12 @@ and run after the search because they depend on the order. Rules that need measu
 """
 
 from cedar.optimizer.facts import Rule
-from cedar.optimizer.rules.cache_place import cache_place
-from cedar.optimizer.rules.common import common
-from cedar.optimizer.rules.dead_columns import dead_columns
-from cedar.optimizer.rules.dead_results import dead_results
-from cedar.optimizer.rules.dedup_place import dedup_place
-from cedar.optimizer.rules.group_expressions import group_expressions
-from cedar.optimizer.rules.inexact import inexact
+from cedar.optimizer.rules.caches import cache_place, layout_place
+from cedar.optimizer.rules.columns import dead_columns, dead_results, scan_columns
+from cedar.optimizer.rules.equal import common, dedup_place
+from cedar.optimizer.rules.filters import limit, push_filter, scan_filter
+from cedar.optimizer.rules.kernels import group_expressions, inexact
 from cedar.optimizer.rules.late import late
-from cedar.optimizer.rules.layout_place import layout_place
-from cedar.optimizer.rules.limit import limit
-from cedar.optimizer.rules.push_filter import push_filter
-from cedar.optimizer.rules.scan_columns import scan_columns
-from cedar.optimizer.rules.scan_filter import scan_filter
 
 __all__ = [
     "MOVES", "RULES", "TRIMS", "cache_place", "common", "dead_columns", "dead_results", "dedup_place",

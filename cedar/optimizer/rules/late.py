@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import batch_rows
 from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
+from cedar.plan.steps.reorder import batch_rows
 from cedar.plan.steps.step import shared
 
 _LARGER, _SMALLER = 1.1, 0.9  # measured growth in bytes per row; in between, a move does not pay off

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from cedar.operators.base import Schema
 from cedar.operators.expressions import SeparateResults
+from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
-from cedar.plan.steps.edit import only, rebuilt, restore_order, tidy
-from cedar.plan.steps.facts import Facts, Refusal
-from cedar.plan.steps.live import Names, alike, needs_each
-from cedar.plan.steps.step import Step
+from cedar.plan.steps.facts import Facts, Names, Refusal, alike, needs_each
+from cedar.plan.steps.step import Step, is_inserted, only, rebuilt, with_inputs
 
 
 @dataclass(frozen=True)
@@ -111,3 +110,55 @@ class KeepOrder(Step):
     def apply(self, graph: Node, facts: Facts) -> Node:
         tidied = tidy(graph, facts)
         return restore_order(tidied, facts.at(tidied))
+
+
+def tidy(root: Node, facts: Facts) -> Node:
+    """Remove the optimizer's selections that select all columns or are followed by another such selection."""
+    done: dict[int, Node] = {}
+    for current in graphs.walk(root):
+        node = with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
+        if is_inserted(node, facts):
+            below, schema = node.inputs[0], facts.schemas[id(current.inputs[0])]
+            if schema is not None and tuple(schema) == node.projection:
+                node = below
+            elif is_inserted(below, facts):
+                node = rebuilt(node, below.inputs, facts)
+        done[id(current)] = node
+    return done[id(root)]
+
+
+def restore_order(root: Node, facts: Facts) -> Node:
+    """Return the graph with columns in the order of the pipeline as written, wherever the order affects results.
+
+    The order affects the output, functions of whole rows, expressions that select by type, and caches.
+    ``facts`` must describe ``root``.
+    """
+    written = graphs.schemas(facts.logical)
+    done: dict[int, Node] = {}
+    for node in graphs.walk(root):
+        inputs = [done[id(child)] for child in node.inputs]
+        if facts.ordinal(node) is not None and len(node.logical.inputs) == len(inputs):
+            for i, child in enumerate(node.inputs):
+                if _sees_order(node, child, facts):
+                    names = _wanted(facts.schemas[id(child)], written[id(node.logical.inputs[i])])
+                    inputs[i] = only(inputs[i], names) if names else inputs[i]
+        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        done[id(node)] = node if same else rebuilt(node, tuple(inputs), facts)
+    names = _wanted(facts.schemas[id(root)], written[id(facts.logical)])
+    if not names:
+        return done[id(root)]
+    top = done[id(root)]
+    return only(top.inputs[0] if is_inserted(top, facts) else top, names)
+
+
+def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
+    """Return whether column order must be restored before a node: the order affects it, or its schema is unknown."""
+    lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
+    return lost or node.effects.reads is None or node.storage is not None
+
+
+def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:
+    """Return the names in the order as written if the rewritten order differs; otherwise ()."""
+    if rewritten is None or written is None or list(rewritten) == list(written) or set(rewritten) != set(written):
+        return ()
+    return tuple(written)

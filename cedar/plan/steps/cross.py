@@ -9,10 +9,9 @@ from cedar.operators.base import Operator, StreamOperator
 from cedar.operators.dedup import MakesGroups
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import batch_rows, is_row_operator, may_skip, pads
-from cedar.plan.steps.edit import is_inserted, rebuilt
 from cedar.plan.steps.facts import Facts, Refusal
-from cedar.plan.steps.step import Step, run_below, shared
+from cedar.plan.steps.reorder import batch_rows, is_row_operator, may_skip, pads
+from cedar.plan.steps.step import Step, is_inserted, rebuilt, run_below, shared
 
 Way: TypeAlias = Literal["down", "up"]
 

@@ -14,10 +14,9 @@ from cedar.operators.transform import Chainable, Link
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
 from cedar.plan.places import kind
-from cedar.plan.steps.commute import is_row_operator, may_skip
-from cedar.plan.steps.edit import rebuilt
 from cedar.plan.steps.facts import Facts, Refusal
-from cedar.plan.steps.step import Step, run_below, shared
+from cedar.plan.steps.reorder import is_row_operator, may_skip
+from cedar.plan.steps.step import Step, rebuilt, run_below, shared
 
 
 @dataclass(frozen=True)

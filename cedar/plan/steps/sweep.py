@@ -13,10 +13,8 @@ from cedar.core.errors import CedarError, PlanError
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import changes
-from cedar.plan.steps.edit import fitted
-from cedar.plan.steps.facts import Facts
-from cedar.plan.steps.live import all_of, spread, union
-from cedar.plan.steps.step import Step
+from cedar.plan.steps.facts import Facts, all_of, spread, union
+from cedar.plan.steps.step import Step, fitted
 
 _OPTIMIZE_AGAIN = "optimize this pipeline and save that plan"
 

@@ -10,9 +10,10 @@ import cedar
 from cedar import col
 from cedar.core.errors import PipelineError
 from cedar.optimizer.facts import Facts
+from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.steps.edit import only, rebuilt
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.facts import facts_of, live_columns
+from cedar.plan.steps.step import only, rebuilt
 from cedar.profile import Profile
 from tests.optimizer.plan_lines import measured, table
 
@@ -68,3 +69,61 @@ def test_sources_are_told_apart_by_what_they_read() -> None:
     both = cedar.zip(one, one.rename({"a": "b"})).node
     assert [len(nodes) for nodes in facts_at(both).readers.values()] == [1]
     assert len(facts_at(cedar.concat(one, table("a")).node).readers) == 2
+
+
+def live_f(x):
+    return x
+
+
+def at_source(p):
+    live = live_columns(p.node, graph.schemas(p.node))
+    return live[id(graph.sources(p.node)[0])]
+
+
+LIVE = [
+    (lambda p: p, "abc"),
+    (lambda p: p.select("a"), "a"),
+    (lambda p: p.select("a", x=col("b") + 1), "ab"),
+    (lambda p: p.select("a", x=col("b") + 1).select("a"), "ab"),
+    (lambda p: p.drop("c"), "ab"),
+    (lambda p: p.map(live_f, "a", into="b").select("b"), "a"),
+    (lambda p: p.map(live_f, "a", into="b").select("c"), "ac"),
+    (lambda p: p.flat_map(range, "a", into="b").select("b"), "a"),
+    (lambda p: p.filter(col("c") > 1).select("a"), "ac"),
+    (lambda p: p.filter(lambda row: True).select("a"), "abc"),
+    (lambda p: p.map(dict).select("a"), "abc"),
+    (lambda p: p.rename({"a": "b", "b": "a"}).select("b"), "a"),
+    (lambda p: p.rename({"a": "x"}).select("c"), "c"),
+    (lambda p: p.with_columns(cedar.col("^a|b$") + 1).select("a"), "abc"),
+    (lambda p: p.shuffle(by="c").select("a"), "ac"),
+    (lambda p: p.sample(col("b") + 1).select("a"), "ab"),
+    (lambda p: p.map(range, "b", into="l", dtype=list[int]).pack(4, "l"), "b"),
+    (lambda p: p.map(range, "b", into="l", dtype=list[int]).pack(4), "abc"),
+    (lambda p: p.batch(2, last="pad").select("a", "valid"), "a"),
+    (lambda p: p.map(range, "b", dtype=list[int]).bucket_by_length("b", [2], [2, 2]).select("a"), "ab"),
+    (lambda p: p.take(2).skip(1).repeat(2).select("a"), "a"),
+    (lambda p: p.cache("memory").select("a"), "abc"),
+    (lambda p: cedar.concat(p, p).select("a"), "a"),
+    (lambda p: cedar.mix([(p, 1), (p.select("c", "b", "a"), 1)]).select("a"), "abc"),
+    (lambda p: cedar.zip(p, p.rename({"a": "d", "b": "e", "c": "g"})).select("a", "e"), "ab"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "expected"), LIVE)
+def test_what_the_source_must_give(make, expected):
+    assert at_source(make(table("a", "b", "c"))) == frozenset(expected)
+
+
+def test_nothing_is_known_where_columns_have_no_names_yet():
+    class Source:
+        def splits(self):
+            return [0]
+
+        def read(self, split):
+            return [{"a": [1]}]
+
+    p = cedar.from_source(Source())
+    assert at_source(p) is None
+    assert at_source(p.map(live_f, "a")) is None
+    assert at_source(p.map(dict).select("a")) is None
+    assert at_source(p.map(live_f, "a").select("a")) == {"a"}

@@ -1,4 +1,4 @@
-"""push_filter: moves filters down, so that rows are dropped earlier."""
+"""push_filter, scan_filter and limit: rules that drop rows earlier."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from cedar.datasets.base import Read
 from cedar.operators.base import RowOperator
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import may_swap
-from cedar.plan.steps.cross import Cross
-from cedar.plan.steps.reorder import Reorder, falls_away
-from cedar.plan.steps.step import shared
+from cedar.plan.steps.cross import Cross, under_limit
+from cedar.plan.steps.reorder import Reorder, falls_away, is_row_operator, may_swap
+from cedar.plan.steps.scans import PushFilter
+from cedar.plan.steps.step import is_inserted, shared
 
 _GAIN = 0.95  # a function filter moves only if that cuts the chain's cost below this share; measurements are noisy
 
@@ -102,3 +102,38 @@ def _cost(order: list[Node], facts: Facts) -> float | None:
         total += rows * figures.cpu
         rows *= figures.keep
     return total
+
+
+def scan_filter(node: Node, facts: Facts) -> Outcome:
+    """Move expression filters into sources that can read the filters' columns before other columns."""
+    below = node.inputs[0] if node.inputs else None
+    if below is None or node.condition is None or not isinstance(below.operator, Read):
+        return None
+    if not below.operator.source.selects:
+        return None
+    return Change(PushFilter(), facts.label(node), f"into {facts.label(below)}")
+
+
+def limit(node: Node, facts: Facts) -> Outcome:
+    """Move ``take`` below operators that keep the number of rows."""
+    if node.row_use.rows != "first":
+        return None
+    passed: list[Node] = []
+    current, refused = node.inputs[0], None
+    while is_row_operator(current) and current.storage is None:
+        refused = shared(current, facts) or under_limit(current, facts)
+        if refused is not None:
+            break
+        passed.append(current)
+        current = current.inputs[0]
+    if refused is None and current.row_use.rows == "first":
+        refused = f"{facts.label(current)} counts rows, too, and states hold how far each of the two is"
+    while passed and is_inserted(passed[-1], facts):
+        passed.pop()  # an inserted selection computes nothing, so passing it gains nothing
+    if not passed:
+        return None if refused is None else Refusal(refused)
+    return Change(Cross("up", len(passed)), facts.label(node), _format_passed(passed, facts))
+
+
+def _format_passed(passed: list[Node], facts: Facts) -> str:
+    return f"below {', '.join(facts.label(n) for n in passed if not is_inserted(n, facts))}"

@@ -1,4 +1,4 @@
-"""live_fields: of a struct column, the fields that are read further up."""
+"""The fields of struct columns that a source has to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import cedar
 from cedar import col
 from cedar.plan import graph
 from cedar.plan.steps.facts import facts_of
-from cedar.plan.steps.fields import fields_read, live_fields
+from cedar.plan.steps.scans import fields_read, live_fields
 
 B = col("a").struct.field("b")
 E = col("a").struct.field("d").struct.field("e")

@@ -1,12 +1,12 @@
-"""group_expressions: moves an expression next to another one below it, so that both run as one query."""
+"""group_expressions and inexact: rules about operators that run together as one query or one kernel."""
 
 from __future__ import annotations
 
 from cedar.operators.expressions import ByExpressions
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
-from cedar.plan.steps.commute import is_row_operator, may_swap
-from cedar.plan.steps.reorder import Reorder, falls_away
+from cedar.plan.steps.reorder import Reorder, falls_away, is_row_operator, may_swap
+from cedar.plan.steps.single import Loosen, joins
 
 _WORTH = 0.05  # minimum fraction of a block's time to save; a changed order needs audits, which cost about 3%
 _LARGER = 1.1  # growth in bytes per row above which an expression does not move down
@@ -64,3 +64,22 @@ def _block(node: Node, facts: Facts) -> float:
     """Return the operator's seconds per block."""
     figures = facts.figures(node)
     return figures.wall * figures.rows / figures.calls if figures is not None and figures.calls else 0.0
+
+
+def inexact(node: Node, facts: Facts) -> Outcome:
+    """Allow approximation in the lowest transform of the chain that ends in ``node``, if those above it permit it."""
+    if facts.exact:
+        return None
+    above: list[Node] = []
+    current = node
+    while (link := current.link) is not None:
+        how = link.transform.tolerance([each.transform for n in above if (each := n.link) is not None])
+        if how and link.exact:
+            return Change(Loosen(len(above)), facts.label(current), how)
+        above.insert(0, current)
+        (below,) = current.inputs
+        lower = below.link
+        if lower is None or len(facts.consumers[id(below)]) > 1 or not joins(lower, link):
+            return None
+        current = below
+    return None

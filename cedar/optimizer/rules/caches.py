@@ -1,4 +1,4 @@
-"""cache_place: moves ``cache("auto")`` to where it saves the most time in later epochs."""
+"""cache_place and layout_place: rules that choose where rows are stored for later epochs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.cache import Cache as CacheOperator
 from cedar.optimizer.facts import CacheCosts, Change, Facts, Outcome, Refusal
-from cedar.optimizer.flow import find_flow
-from cedar.optimizer.loads import find_loads
+from cedar.optimizer.flow import find_flow, find_loads
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
-from cedar.plan.steps.commute import is_row_operator
+from cedar.plan.steps.reorder import is_row_operator
 from cedar.plan.steps.single import Cache, chain_below, kept_above
 
 _AUTO = "auto"
@@ -150,3 +150,24 @@ def _format_saving(place: _CachePoint, rows: int) -> str:
 def _format_loss(place: _CachePoint, keeping: CacheCosts) -> str:
     loading = place.bytes * keeping.seconds_per_byte(_AUTO)
     return f"reading a row back takes {loading * 1e6:.3g} us, computing it {place.saved * 1e6:.3g} us"
+
+
+def layout_place(node: Node, facts: Facts) -> Outcome:
+    """Store each split's rows after all operators whose results are the same in every epoch, for ``Budget(layout=)``.
+
+    The position does not depend on measurements, so that later runs find the files that this run wrote.
+    """
+    if facts.keeping is None or facts.keeping.layout is None or not (is_row_operator(node) or not node.inputs):
+        return None
+    chain = chain_below(node, facts)
+    if chain is None or any(n.storage is not None for n in chain) or kept_above(node, facts):
+        return None
+    source, *work = chain
+    if not isinstance(source.operator, Read) or not isinstance(source.operator.source, FileSource):
+        return None
+    cache = CacheOperator(facts.keeping.layout, layout=True)
+    if facts.streams(source):
+        return Refusal(f"of {facts.label(source)}, it cannot be split", cache.label())
+    fixed = next((i for i, n in enumerate(work) if n.effects.random), len(work))
+    step = Cache(fixed, facts.keeping.layout, layout=True)
+    return Change(step, cache.label(), f"above {facts.label(chain[fixed])}")
