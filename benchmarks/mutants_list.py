@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("renamed columns count as unread", _FACTS, "needs",
          " | {old for old in new if new[old] in out}", ""),
         ("whole rows count as unread", _FACTS, "needs",
-         "if effects.reads is None or effects.writes is None or _keeps_for_others(operator):",
+         "if effects.reads is None or effects.writes is None or others_read:",
          "if effects.writes is None:"),
         ("a column too few", _COLUMNS, "Keep.apply",
          "only(child, names) if names else child", "only(child, names[:-1]) if names else child"),

@@ -17,7 +17,7 @@ from cedar.plan.physical import Physical, Stage
 from cedar.plan.steps.reorder import Reorder, is_row_operator
 from cedar.plan.steps.single import Place
 from cedar.plan.steps.step import Step, is_inserted
-from cedar.plan.steps.sweep import Pass, Sweep, one_step
+from cedar.plan.steps.sweep import Sweep, one_step, run_pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +203,7 @@ def steps_of(root: Node, facts: Facts, arranged: Sequence[Arranged]) -> tuple[No
         return step if why is None else None
 
     if orders:
-        made = Pass(facts, ask, downward=False)
-        facts = facts.at(made.run())
-        sweeps.append(made.sweep)
+        made, sweep = run_pass(facts, ask)
+        facts = facts.at(made)
+        sweeps.append(sweep)
     return facts.root, tuple(sweeps), refused

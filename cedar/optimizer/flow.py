@@ -1,4 +1,4 @@
-"""Data flow: each operator's measured costs, how many rows pass each edge of a graph, and the sizes of their columns."""
+"""Data flow: each operator's measured costs, and how many rows and bytes pass each edge of a graph."""
 
 from __future__ import annotations
 

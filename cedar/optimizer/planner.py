@@ -235,16 +235,9 @@ class AutoPlanner:
 
     def _facts(self, root: Node, profile: Profile | None) -> Facts:
         return facts_of(
-            self.root,
-            root,
-            self.skips,
-            profile,
-            exact=self.exact,
-            refused=self.refused,
-            streams=lambda node: self.splits(node).streams,
-            keeping=self.keeping,
-            factors=self.factors,
-        )
+            self.root, root, self.skips, profile, exact=self.exact, refused=self.refused,
+            streams=lambda node: self.splits(node).streams, keeping=self.keeping, factors=self.factors,
+        )  # fmt: skip
 
 
 def _applied(plan: Plan) -> list[str]:

@@ -85,7 +85,12 @@ def test_all_changes_of_a_rule_are_made_in_one_pass(monkeypatch):
     from cedar.optimizer import rewrite
 
     passes: list[str] = []
-    run = rewrite.RulePass.run
-    monkeypatch.setattr(rewrite.RulePass, "run", lambda self: (passes.append(self._rule.__name__), run(self))[1])
+    run = rewrite.Rewriting.run_pass
+
+    def counted(self, rule, most):
+        passes.append(rule.__name__)
+        return run(self, rule, most)
+
+    monkeypatch.setattr(rewrite.Rewriting, "run_pass", counted)
     rewritten(unread(100), *RULES)
     assert passes.count("dead_results") <= 4

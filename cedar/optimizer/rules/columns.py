@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.operators.base import RowOperator
-from cedar.operators.transform import Chain
 from cedar.operators.expressions import SeparateResults
+from cedar.operators.transform import Chain
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.plan.graph import Node
 from cedar.plan.scan import chosen_fields

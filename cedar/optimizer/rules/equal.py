@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from cedar.datasets.base import Read
+from cedar.operators.base import Mergeable
 from cedar.operators.dedup import MakesGroups
 from cedar.operators.dedup_estimate import PAYS
-from cedar.operators.base import Mergeable
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
 from cedar.plan.graph import Node
 from cedar.plan.steps.cross import Group, features, passes_groups

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.base import Operator, Schema
+from cedar.operators.base import Schema
 from cedar.operators.cache import StoresRows
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -72,7 +72,8 @@ def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names
 def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Names:
     """Return the columns that ``node`` needs from one of its inputs."""
     operator, effects, schema = node.operator, node.effects, schemas[id(child)]
-    if effects.reads is None or effects.writes is None or _keeps_for_others(operator):
+    others_read = isinstance(operator, StoresRows) and operator.storage != "auto" and not operator.layout
+    if effects.reads is None or effects.writes is None or others_read:  # other pipelines may read the cache, too
         return all_of(schema)
     if effects.survivors is not None:
         return effects.reads
@@ -83,11 +84,6 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
         return frozenset(n for n in names if n in out) | {old for old in new if new[old] in out}
     needed = (out - effects.writes) | effects.reads
     return needed if schema is None else needed & frozenset(schema)
-
-
-def _keeps_for_others(operator: Operator) -> bool:
-    """Return whether a cache stores rows for other pipelines too, so that it must keep all columns."""
-    return isinstance(operator, StoresRows) and operator.storage != "auto" and not operator.layout
 
 
 def alike(node: Node) -> bool:
@@ -133,6 +129,15 @@ class CacheCosts:
     layout: str | None = None
 
 
+def _reads_from_the_beginning(node: Node) -> bool:
+    """Return whether a source has splits that can only be read from their start."""
+    assert isinstance(node.operator, Read)
+    try:
+        return SplitTable.of(node.operator.source.splits()).streams
+    except Exception:  # noqa: BLE001 - the run lists them again and reports the error
+        return True
+
+
 @dataclass(frozen=True)
 class Facts:
     """Facts about the graph during one pass over it. Dicts have the nodes' ``id()`` as keys.
@@ -149,7 +154,7 @@ class Facts:
         schemas: schemas of the nodes of this graph and of earlier versions.
         consumers: for each node, the nodes that read from it.
         live: for each node, the columns that it must deliver; None, or a missing entry, means all.
-        streams: returns whether a source has splits that can only be read from their start.
+        streams: returns whether a source has splits that can only be read from their start; by default from its splits.
         keeping: the costs of storing rows; None if rows may not be stored.
         factors: returns how often rows repeat in each column of a ``dedup()``, from a sample of its source.
     """
@@ -162,7 +167,7 @@ class Facts:
     profile: Profile | None = None
     exact: bool = True
     refused: frozenset[str] = field(default_factory=frozenset)
-    streams: Callable[[Node], bool] = lambda _: True
+    streams: Callable[[Node], bool] = _reads_from_the_beginning
     keeping: CacheCosts | None = None
     factors: Factors | None = None
     schemas: dict[int, Schema] = field(default_factory=dict)
@@ -255,48 +260,8 @@ def read_from(node: Node) -> Hashable:
 
 
 def facts_of(
-    logical: Node,
-    root: Node,
-    skips: Callable[[Node], bool],
-    profile: Profile | None = None,
-    *,
-    exact: bool = True,
-    refused: frozenset[str] = frozenset(),
-    streams: Callable[[Node], bool] | None = None,
-    keeping: CacheCosts | None = None,
-    factors: Factors | None = None,
+    logical: Node, root: Node, skips: Callable[[Node], bool], profile: Profile | None = None, **limits: Any
 ) -> Facts:
-    """Return the facts of a graph before rewriting.
-
-    Args:
-        logical: the pipeline as written.
-        root: the graph.
-        skips: returns whether a node has a policy for rows that fail.
-        profile: measurements.
-        exact: False allows rewrites within an operator's tolerance.
-        refused: names of rules that are not tried.
-        streams: returns whether a source can only be read from its start; by default, this function lists the splits.
-        keeping: the costs of storing rows between epochs; None if rows may not be stored.
-        factors: returns how often rows repeat in the columns of a ``dedup()``; None means that this is unknown.
-    """
-    return Facts(
-        logical=logical,
-        ordinals={id(node): i for i, node in enumerate(graph.walk(logical))},
-        labels=graph.labels(logical),
-        skips=skips,
-        profile=profile,
-        exact=exact,
-        refused=refused,
-        root=root,
-        streams=streams or _reads_from_the_beginning,
-        keeping=keeping,
-        factors=factors,
-    ).at(root)
-
-
-def _reads_from_the_beginning(node: Node) -> bool:
-    assert isinstance(node.operator, Read)
-    try:
-        return SplitTable.of(node.operator.source.splits()).streams
-    except Exception:  # noqa: BLE001 - the run lists them again and reports the error
-        return True
+    """Return the facts of a graph before rewriting; ``limits`` are the values of other fields of ``Facts``."""
+    ordinals = {id(node): i for i, node in enumerate(graph.walk(logical))}
+    return Facts(logical, ordinals, graph.labels(logical), skips, root, profile, **limits).at(root)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cedar.operators.base import Algebra, Effects, RowOperator
 from cedar.operators.batch import MakesBatches
-from cedar.operators.expressions import ColumnEdit
 from cedar.operators.dedup import MakesGroups
+from cedar.operators.expressions import ColumnEdit
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
 from cedar.plan.steps.step import Step, is_inserted, rebuilt, shared

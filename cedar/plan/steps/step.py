@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from cedar.operators.base import Operator
-from cedar.operators.expressions import ColumnEdit
-from cedar.operators.expressions import Select
+from cedar.operators.expressions import ColumnEdit, Select
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal

@@ -44,79 +44,73 @@ Ask: TypeAlias = Callable[[int, Node, Facts], "Step | None"]
 """The step to take at a node, already checked, if there is one; it is given the node's number and the facts."""
 
 
-class Pass:
-    """Asks a rule for a step at every node of a graph, and applies the steps.
+def run_pass(facts: Facts, ask: Ask, downward: bool = False) -> tuple[Node, Sweep]:
+    """Ask for a step at every node of a graph and apply the steps. Return the new graph and the applied steps.
 
     Args:
         facts: facts of the graph.
         ask: returns the step to apply at a node, or None.
         downward: True visits outputs before inputs, so that steps see which columns the changed later nodes need.
+
+    Raises:
+        CedarError: the steps lead to an invalid graph.
     """
+    facts = facts.moving()
+    taken: list[Taken] = []
 
-    def __init__(self, facts: Facts, ask: Ask, downward: bool) -> None:
-        self.facts = facts.moving()
-        self._ask, self._downwards = ask, downward
-        self._root = facts.root
-        self.taken: list[Taken] = []
-
-    @property
-    def sweep(self) -> Sweep:
-        """The steps that were applied."""
-        return Sweep(tuple(sorted(self.taken, key=lambda each: each.at)), self._downwards)
-
-    def run(self) -> Node:
-        """Return the graph after the pass.
-
-        Raises:
-            CedarError: the steps lead to an invalid graph.
-        """
-        nodes = list(graph.walk(self._root))
-        return (self._downward if self._downwards else self._upward)(nodes)
-
-    def _upward(self, nodes: list[Node]) -> Node:
-        """Visit each node after its inputs have been rebuilt."""
-        done: dict[int, Node] = {}
-        for number, node in enumerate(nodes):
-            current = node
-            if self.taken:
-                current = fitted(node, tuple(done.get(id(child), child) for child in node.inputs), self.facts)
-                self.facts.replace_node(current, node)
-            changed = self._asked(number, current)
-            if changed is not node:
-                self.facts.replace_node(changed, current)
-                done[id(node)] = changed
-        return done.get(id(nodes[-1]), nodes[-1])
-
-    def _downward(self, nodes: list[Node]) -> Node:
-        live, schemas = self.facts.live, self.facts.schemas
-        live.clear()
-        live[id(self._root)] = all_of(schemas[id(self._root)])
-        old = {id(node) for node in nodes}
-        tops: dict[int, Node] = {}
-        for number in reversed(range(len(nodes))):
-            node = nodes[number]
-            top = tops[id(node)] = self._asked(number, node)
-            if top is not node:
-                live[id(top)] = union(live[id(top)], live[id(node)]) if id(top) in live else live[id(node)]
-            for each in [node] if top is node else [*graph.walk(top, old)][::-1]:
-                spread(each, live, schemas)
-        if not self.taken:
-            return self._root
-        done: dict[int, Node] = {}
-        for node in nodes:
-            for each in [node] if tops[id(node)] is node else graph.walk(tops[id(node)], old):
-                done[id(each)] = fitted(each, tuple(done[id(child)] for child in each.inputs), self.facts)
-            done[id(node)] = done[id(tops[id(node)])]
-        return done[id(nodes[-1])]
-
-    def _asked(self, number: int, node: Node) -> Node:
-        step = self._ask(number, node, self.facts)
+    def asked(number: int, node: Node) -> Node:
+        step = ask(number, node, facts)
         if step is None:
             return node
-        self.taken.append(Taken(number, step))
-        changed = step.apply(node, self.facts)
-        self.facts.learn(changed)
+        taken.append(Taken(number, step))
+        changed = step.apply(node, facts)
+        facts.learn(changed)
         return changed
+
+    visit = _visit_outputs_first if downward else _visit_inputs_first
+    root = visit(graph.walk(facts.root), facts, asked)
+    return root, Sweep(tuple(taken[::-1] if downward else taken), downward)
+
+
+def _visit_inputs_first(nodes: list[Node], facts: Facts, asked: Callable[[int, Node], Node]) -> Node:
+    done: dict[int, Node] = {}
+    for number, node in enumerate(nodes):
+        current = node
+        if done:
+            current = fitted(node, tuple([done.get(id(child), child) for child in node.inputs]), facts)
+            facts.replace_node(current, node)
+        changed = asked(number, current)
+        if changed is not node:
+            facts.replace_node(changed, current)
+            done[id(node)] = changed
+    return done.get(id(nodes[-1]), nodes[-1])
+
+
+def _visit_outputs_first(nodes: list[Node], facts: Facts, asked: Callable[[int, Node], Node]) -> Node:
+    live, schemas, root = facts.live, facts.schemas, nodes[-1]
+    live.clear()
+    live[id(root)] = all_of(schemas[id(root)])
+    old = {id(node) for node in nodes}
+    tops: dict[int, Node] = {}
+    unchanged = True
+    for number in reversed(range(len(nodes))):
+        node = nodes[number]
+        top = tops[id(node)] = asked(number, node)
+        if top is node:
+            spread(node, live, schemas)
+            continue
+        unchanged = False
+        live[id(top)] = union(live[id(top)], live[id(node)]) if id(top) in live else live[id(node)]
+        for each in reversed(graph.walk(top, old)):
+            spread(each, live, schemas)
+    if unchanged:
+        return root
+    done: dict[int, Node] = {}
+    for node in nodes:
+        for each in [node] if tops[id(node)] is node else graph.walk(tops[id(node)], old):
+            done[id(each)] = fitted(each, tuple(done[id(child)] for child in each.inputs), facts)
+        done[id(node)] = done[id(tops[id(node)])]
+    return done[id(root)]
 
 
 def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
@@ -143,7 +137,7 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
             return step
 
         try:
-            facts = facts.at(Pass(facts, ask, sweep.downward).run())
+            facts = facts.at(run_pass(facts, ask, sweep.downward)[0])
         except PlanError:
             raise
         except CedarError as error:
@@ -158,9 +152,10 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
 
 def one_step(facts: Facts, step: Step) -> tuple[Node, Sweep]:
     """Return the graph after a step at its last node, and the sweep that records the step."""
-    last = len(graph.walk(facts.root)) - 1
-    made = Pass(facts, lambda number, *_: step if number == last else None, False)
-    return made.run(), made.sweep
+    number, facts = len(graph.walk(facts.root)) - 1, facts.moving()
+    root = step.apply(facts.root, facts)
+    facts.learn(root)
+    return root, Sweep((Taken(number, step),))
 
 
 def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:

@@ -15,10 +15,12 @@ from tests.optimizer.plan_lines import after, decided, line, measured, rewritten
 from tests.toy_sessions import sessions
 
 
+@per_value
 def f(x):
     return x
 
 
+@per_value
 def drawn(x, rng):
     return x
 
@@ -129,13 +131,11 @@ GROUP = [["a", "b"]]
 OFTEN = {"a": 9.0, "b": 9.0}
 
 
-@per_value
 @length_changing
 def g(x):
     return x
 
 
-@per_value
 def h(x):
     return x
 

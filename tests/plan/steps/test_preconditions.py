@@ -36,7 +36,6 @@ from cedar.plan.steps import (
     Share,
     Step,
     columns,
-    commute,
     cross,
     reorder,
     scans,
@@ -331,7 +330,7 @@ def outcomes() -> list[str | None]:
     return found
 
 
-MODULES = [columns, commute, cross, reorder, scans, single]
+MODULES = [columns, cross, reorder, scans, single]
 
 
 @pytest.mark.heavy

@@ -25,7 +25,7 @@ from cedar.plan.steps import (
 )  # fmt: skip
 from cedar.plan.steps.columns import unread
 from cedar.plan.steps.scans import columns_needed
-from cedar.plan.steps.sweep import Pass, Sweep, one_step
+from cedar.plan.steps.sweep import Sweep, one_step, run_pass
 
 
 def drawn(node: Node, facts: Facts, draw: random.Random) -> Step:
@@ -50,9 +50,8 @@ def take(facts: Facts, number: int, step: Step) -> tuple[Facts, Sweep] | None:
     def ask(at: int, node: Node, known: Facts) -> Step | None:
         return step if at == number and step.check(node, known) is None else None
 
-    made = Pass(facts, ask, step.downward)
-    root = made.run()
-    return (facts.at(root), made.sweep) if made.taken else None
+    root, sweep = run_pass(facts, ask, step.downward)
+    return (facts.at(root), sweep) if sweep.steps else None
 
 
 def some_steps(facts: Facts, draw: random.Random, tries: int = 100) -> tuple[Plan, list[str]]:
