@@ -222,12 +222,13 @@ def _array_bytes(array: pa.Array) -> int:
     bits = _bits(kind)
     if bits is not None:
         return mask + rows * bits // 8
-    if pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+    lists = isinstance(kind, pa.LargeListType)
+    if lists or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         if not rows:
             return 0
         ends = np.frombuffer(buffers_held[1], dtype=np.int64, count=array.offset + rows + 1)
         first, last = int(ends[array.offset]), int(ends[array.offset + rows])
-        inside = _array_bytes(array.values.slice(first, last - first)) if pa.types.is_large_list(kind) else last - first
+        inside = _array_bytes(array.values.slice(first, last - first)) if lists else last - first
         return mask + 8 * rows + inside
     if pa.types.is_fixed_size_list(kind):
         return mask + _array_bytes(array.values.slice(array.offset * kind.list_size, rows * kind.list_size))

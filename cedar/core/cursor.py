@@ -34,8 +34,13 @@ def mix64(value: int) -> int:
 def hash_ints(*values: int) -> int:
     """Return a 64-bit hash of a tuple of integers; the same in every process and on every machine."""
     state = len(values)
-    for value in values:
-        state = mix64(state ^ mix64(value & _MASK))
+    for value in values:  # ``mix64(state ^ mix64(value))``, without calls
+        for word in (0, state):
+            value = ((word ^ value) + _GOLDEN) & _MASK
+            value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+            value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+            value ^= value >> 31
+        state = value
     return state
 
 

@@ -110,7 +110,7 @@ class Binding:
 
     def label(self, node: Node) -> str:
         """Return the name by which messages refer to a node."""
-        return self.labels.get(id(node.logical)) or one_line(node.operator.label())
+        return self.labels.get(id(node.origin or node)) or one_line(node.operator.label())
 
     def ordinal(self, node: Node) -> int:
         """Return a node's index in the pipeline as written; -1 for nodes that the optimizer inserted."""

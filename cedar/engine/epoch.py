@@ -155,10 +155,10 @@ class Job:
         share = Share(
             rank=turn if alone else self.rank.rank,
             world=turns if alone else self.rank.world,
-            chunk=min_run_units(self.binding),
+            chunk=min_run_units(self.binding) if self.rank.world > 1 else EVERYTHING,
             last="keep" if alone and last_mode(self.binding.root) is None else last,
             history=tuple(history if lane is None else lane.history),
-            may_end_apart=alone or (self._local and last is None),
+            may_end_apart=alone or (last is None and self.rank.world > 1 and self._local),
             turns=(self.balanced and not alone) or lane is not None,
         )
         return self._compiler(runner, epoch, lane, dry, written, share, mixed), share

@@ -140,7 +140,8 @@ def walk(node: Node, known: Container[int] = ()) -> list[Node]:
         elif id(current) not in seen and id(current) not in known:
             seen.add(id(current))
             stack.append((current, True))
-            stack += [(child, False) for child in reversed(current.inputs)]
+            for child in reversed(current.inputs):
+                stack.append((child, False))  # noqa: PERF401 - a comprehension is a call for each node
     return ordered
 
 

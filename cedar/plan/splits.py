@@ -68,7 +68,7 @@ class Splits:
 
     def __call__(self, source: Node) -> SplitTable:
         """Return the splits of a source."""
-        return self._of(source.logical).splits
+        return self._of(source.origin or source).splits
 
     def put(self, source: Node, splits: SplitTable) -> None:
         """Set the splits of a source that the run reads."""

@@ -169,7 +169,7 @@ def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf
 
 
 def _length(intervals: list[Interval]) -> int | float:
-    return sum(high - low for low, high in intervals)
+    return sum([high - low for low, high in intervals])
 
 
 def _subtract(left: list[Interval], consumed: list[tuple[int, int]]) -> list[Interval]:
@@ -201,7 +201,7 @@ class Numbers:
 
     def __init__(self, intervals: list[Interval]) -> None:
         self._intervals = intervals
-        sizes = (int(high - low) for low, high in intervals[:-1])
+        sizes = [int(high - low) for low, high in intervals[:-1]]
         self._before = list(accumulate(sizes, initial=0))[: len(intervals)]  # empty if no units remain
         self.total: int | float = _length(intervals)
 

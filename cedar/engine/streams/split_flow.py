@@ -154,10 +154,13 @@ class _SplitTask:
                 return
         self.exhausted = True
         result = self._runner.result(self._future, "reading a split")
-        count = sum(block.slots for block in result.blocks)
         rows, segment = self._split.rows or result.timing.rows_read + result.timing.rows_kept, self._segment
         rows = max(rows - self._rows_early, 0)
-        given = [b for b in result.blocks if b.slots]
+        given, count = [], 0
+        for block in result.blocks:
+            if slots := block.slots:
+                given.append(block)
+                count += slots
         self._tasks.done(result.timing, segment.operator, rows, segment.program, given, self._left_early)
         self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
         if self._expected_rows is not None and self._expected_rows != count:

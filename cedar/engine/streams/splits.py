@@ -83,7 +83,8 @@ class SplitSegment:
 
     def hashes(self, seed: int) -> Hashes:
         """Return a hash of each split's file id and start, which identify the split."""
-        file, start = (self.splits.column(name).astype(np.int64, copy=False) for name in ("file", "start"))
+        file = self.splits.column("file").astype(np.int64, copy=False)
+        start = self.splits.column("start").astype(np.int64, copy=False)
         return np.asarray(hash_array(hash_array(seed, file_ids(self.source, file)), start), dtype=np.uint64)
 
     @cached_property
@@ -139,13 +140,16 @@ class SplitStream(Stream):
         self._window = window
         self.permuted = permute is not None
         self._permute = permute
-        self._firsts = np.cumsum([0, *(len(segment.splits) for segment in segments)])
-        self.splits = int(self._firsts[-1])
         self._all_rows = keeps_rows
-        self.streaming = any(segment.splits.streams for segment in segments)
-        self._counted = all(segment.splits.counted for segment in segments)
-        counted = keeps_rows and lane is None and self._counted
-        self.count = sum(segment.known_rows for segment in segments) if counted else None
+        self.streaming, self._counted = False, True
+        firsts, rows = [0], 0  # number of the first split of each segment, and rows of all
+        for segment in segments:
+            firsts.append(firsts[-1] + len(segment.splits))
+            self.streaming = self.streaming or segment.splits.streams
+            self._counted = self._counted and segment.splits.counted
+            rows += segment.known_rows
+        self._firsts, self.splits = np.array(firsts), firsts[-1]
+        self.count = rows if keeps_rows and lane is None and self._counted else None
         self.layout = lru_cache(maxsize=4)(self._layout)
 
     @cached_property
@@ -183,11 +187,6 @@ class SplitStream(Stream):
         which = int(np.searchsorted(self._firsts, number, side="right")) - 1
         return self.segments[which], self.segments[which].splits[number - int(self._firsts[which])]
 
-    def _concatenated(self, of: Callable[[SplitSegment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return an array with a value for each split of all segments."""
-        values = [of(segment) for segment in self.segments]
-        return values[0] if len(values) == 1 else np.concatenate(values)
-
     def row_bytes(self, segment: SplitSegment) -> float:
         """Return the estimated decoded size of a source's row in bytes."""
         given = row_bytes_of(segment.source)
@@ -199,18 +198,20 @@ class SplitStream(Stream):
     @cached_property
     def _bytes(self) -> Floats:
         """Decoded bytes of each split, estimated where they are unknown."""
-        return self._concatenated(self._segment_bytes)
+        values = []
+        for segment in self.segments:
+            size, rows = segment.splits.bytes, segment.splits.rows
+            values.append(np.where(size >= 0, size.astype(np.float64), np.maximum(rows, 0) * self.row_bytes(segment)))
+        return _joined(values)
 
-    def _segment_bytes(self, segment: SplitSegment) -> Floats:
-        splits = segment.splits
-        size, rows = splits.bytes.astype(np.float64), splits.rows
-        return np.where(splits.bytes >= 0, size, np.maximum(rows, 0) * self.row_bytes(segment))
-
-    def _segment_rows(self, segment: SplitSegment) -> Floats:
-        """Return the rows of each split, estimated where they are unknown."""
-        splits = segment.splits
-        rows, size = splits.rows.astype(np.float64), splits.bytes
-        return np.where(splits.rows >= 0, rows, np.maximum(size, 0) / self.row_bytes(segment))
+    @cached_property
+    def _rows(self) -> Floats:
+        """Rows of each split, estimated where they are unknown."""
+        values = []
+        for segment in self.segments:
+            size, rows = segment.splits.bytes, segment.splits.rows
+            values.append(np.where(rows >= 0, rows.astype(np.float64), np.maximum(size, 0) / self.row_bytes(segment)))
+        return _joined(values)
 
     @cached_property
     def _weights(self) -> Floats:
@@ -226,21 +227,24 @@ class SplitStream(Stream):
         """Return the splits of all lanes in the order of a pass."""
         if self._permute is None or not self.splits:
             return np.arange(self.splits, dtype=np.int64)
-        seeds = {id(each): hash_ints(self._permute, lap, i) for i, each in enumerate(self.segments)}
-        hashes = self._concatenated(lambda segment: segment.hashes(seeds[id(segment)]))
-        return np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
+        hashes = [segment.hashes(hash_ints(self._permute, lap, i)) for i, segment in enumerate(self.segments)]
+        return np.argsort(_joined(hashes), kind="stable").astype(np.int64, copy=False)
 
     def _layout(self, lap: int) -> Layout:
         order = self._order(lap)
         if self.lane is not None:
             order = order[self.lane.splits(self._weights[order], lap, self._by_key)]
-        sizes, limit = self._sizes_and_limit()
-        streaming = self._concatenated(lambda segment: segment.splits.streaming) if self.streaming else None
-        ends = _window_ends(sizes[order], None if streaming is None else streaming[order], limit)
+        if self._window.rows is not None:
+            sizes, limit = self._rows, float(self._window.rows)
+        else:
+            rows = sum([segment.splits.known_rows for segment in self.segments]) if self._counted else None
+            sizes, limit = self._bytes, self._window.limit(float(self._bytes.sum()), rows)
+        streaming = _joined([segment.splits.streaming for segment in self.segments])[order] if self.streaming else None
+        ends = _window_ends(sizes[order], streaming, limit)
         before = None
         if self.count is not None:
             before = np.zeros(len(order) + 1, dtype=np.int64)
-            np.cumsum(self._concatenated(lambda segment: segment.rows)[order], out=before[1:])
+            np.cumsum(_joined([segment.rows for segment in self.segments])[order], out=before[1:])
         starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
         return Layout(order, ends, before, starts)
 
@@ -250,13 +254,6 @@ class SplitStream(Stream):
             return None
         window = int(np.searchsorted(layout.starts, place, side="right"))
         return int(layout.starts[window]) if window < len(layout.starts) else len(layout.order)
-
-    def _sizes_and_limit(self) -> tuple[Floats, float]:
-        if self._window.rows is not None:
-            return self._concatenated(self._segment_rows), float(self._window.rows)
-        sizes = self._bytes
-        rows = sum(segment.splits.known_rows for segment in self.segments) if self._counted else None
-        return sizes, self._window.limit(float(sizes.sum()), rows)
 
     def window_rows(self, segment: SplitSegment) -> int:
         """Return the rows of a window inside a streaming split."""
@@ -294,6 +291,11 @@ class SplitStream(Stream):
                     why = "is gone" if split.part == UNCOUNTED else "is back since the state was saved"
                     raise ResumeError(f"{segment.source.url(split.file)} {why}; its rows may have been delivered")
         return SplitFlow(self, int(at[0]), int(at[1]), lap)
+
+
+def _joined(values: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return an array with the values of all segments."""
+    return values[0] if len(values) == 1 else np.concatenate(values)
 
 
 def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: float) -> npt.NDArray[np.bool_]:
