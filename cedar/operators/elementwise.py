@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -348,13 +349,11 @@ class _Judging:
         kind, body = kind_of(node)
         if kind == "Column" and body in self.schema:
             return [self.schema[body]]
-        for parts in ([node], node_per_column(node)):  # a selector's results may share a name, so try single columns
-            try:
-                return [
-                    kind for part in parts for kind in self.frame.select(expression(part)).collect_schema().dtypes()
-                ]
-            except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-                continue
+        with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            return self.frame.select(expression(node)).collect_schema().dtypes()
+        with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):  # results that share a name
+            schemas = [self.frame.select(expression(part)).collect_schema() for part in node_per_column(node)]
+            return [dtype for schema in schemas for dtype in schema.dtypes()]
         return []
 
     def _refuse(self, reason: str | None) -> None:

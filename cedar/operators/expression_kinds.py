@@ -2,14 +2,13 @@
 
 An entry's ``on`` lists the types on which a row's value depends only on that row. Its ``never`` lists those of them on
 which no row can make the node fail. Kinds that are not in the table are refused. The tests run every entry on every
-type: in blocks of one, two and many rows, in slices, next to nulls and in two processes. The table in docs/row_wise.md
-is generated from this one.
+type: in blocks of one, two and many rows, in slices, next to nulls and in two processes. docs/site/row_wise.py
+generates the table of docs/row_wise.md from this one.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -435,37 +434,3 @@ def groups_of(dtype: PolarsDataType) -> Groups:
             return frozenset({group})
     name = "float" if dtype.is_float() else str(dtype.base_type()).lower()
     return frozenset({{"boolean": "bool"}.get(name, name)})
-
-
-def markdown() -> str:
-    """Return the table of docs/row_wise.md."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for kind in KINDS:
-        rows.setdefault((_named(kind.on), _named(kind.never) or "-"), []).append(kind.forms[0])
-    lines = ["| expression | row-wise on | never fails on |", "|---|---|---|"]
-    for (on, never), forms in rows.items():
-        lines.append(
-            f"| {', '.join('`' + form.replace('|', chr(92) + '|') + '`' for form in forms)} | {on} | {never} |"
-        )
-    inside = ", ".join(f"`{form}`" for forms in INSIDE.values() for form in forms.split(" ; "))
-    heading = (
-        "Inside `list.eval` and `list.agg`, where `e` stands for the items of one row's list, these are row-wise too"
-    )
-    return "\n".join([*lines, "", f"{heading}: {inside}."])
-
-
-def _named(groups: Iterable[str]) -> str:
-    """Describe a set of types in words."""
-    left, words = set(groups), []
-    for word, some in (
-        ("all", ANY), ("all but categories", VALUES), ("all that is not nested", SCALAR), ("numbers", NUMBER),
-        ("integers", INT), ("times", TIMES), ("nested", NESTED),
-    ):  # fmt: skip
-        if some <= left:
-            words.append(word)
-            left -= some
-    return ", ".join([*words, *sorted(left)])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())
