@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Index
-from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
+from cedar.core.errors import PipelineError, Site, require_columns, user_site
 from cedar.core.groups.column import plain
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Env, Ordering, RowUse, Schema, StreamContext, StreamOperator
-from cedar.operators.bucket import arrow_lengths, has_length
+from cedar.operators.bucket import has_length, value_lengths
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.calls import Call
 from cedar.operators.expression_nodes import format_expr
@@ -286,22 +286,14 @@ def row_costs(rows: Rows, by: Any, site: Site | None) -> Weights:
 def _live_costs(block: Block, by: Any, site: Site | None) -> Weights:
     if callable(by) and not hasattr(by, "meta"):
         return _costs_by_call(block, by, site)
-    column = plain(block.columns[by]) if isinstance(by, str) else None
-    if column is None:
+    column = plain(block.columns[by]) if isinstance(by, str) else np.empty(0)
+    if not (has_length(column.type) if isinstance(column, pa.Array) else column.ndim > 1 or column.dtype == object):
         return live_weights(block, by, site, WHAT)
-    arrow = isinstance(column, pa.Array)
-    if not (has_length(column.type) if arrow else column.ndim > 1 or column.dtype == object):
-        return live_weights(block, by, site, WHAT)
-    bad = np.asarray(column.is_null()) if arrow else np.array([not hasattr(value, "__len__") for value in column])
-    if bad.any():
-        raise RowError(
-            f"balance: a value of column {by!r} is missing or has no length",
-            site=site,
-            row=block.live_keys().ref(int(np.argmax(bad))),
-            fix="fill or filter missing values above balance()",
-        )
-    sizes = arrow_lengths(column) if arrow else [v.size if isinstance(v, np.ndarray) else len(v) for v in column]
-    return np.asarray(sizes, dtype=np.float64)
+
+    def size(value: Any) -> int:
+        return value.size if isinstance(value, np.ndarray) else len(value)
+
+    return value_lengths(block, by, column, "balance", site, size).astype(np.float64)
 
 
 def _costs_by_call(block: Block, fn: Callable[..., Any], site: Site | None) -> Weights:

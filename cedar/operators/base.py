@@ -18,7 +18,7 @@ from cedar.core.block import Block
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import ColumnType
 from cedar.core.cursor import hash_ints, no_keys
-from cedar.core.errors import Site
+from cedar.core.errors import PipelineError, Site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.skip import Skip
@@ -211,6 +211,11 @@ class Bound:
         None,
     )
     further: Callable[[], Iterator[Block]] = lambda: iter(())
+
+    def refuse_batches(self) -> None:
+        """Raise PipelineError if the input is batched."""
+        if self.batched:
+            raise PipelineError(f"{self.label}: its input gives batches", site=self.site, fix="call it before batch()")
 
 
 class Operator(ABC):

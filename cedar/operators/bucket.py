@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -138,50 +138,55 @@ def _check_type(name: str, kind: ColumnType, site: Site | None) -> None:
         )
 
 
-def is_list_type(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def row_lengths(rows: Rows, name: str, site: Site | None) -> Index:
     """Return the length of each row's value, int64; -1 for a skipped row."""
     block = rows.gather()
     column = plain(block.columns[name])
     _check_type(name, block.types[name], site)
     lengths = np.full(block.slots, -1, dtype=np.int64)
-    lengths[block.live_slots()] = _lengths(block, name, column, site)
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        lengths[block.live_slots()] = column.shape[1]
+    else:
+        lengths[block.live_slots()] = value_lengths(block, name, column, "bucket_by_length", site)
     return lengths
 
 
-def _lengths(block: Block, name: str, column: Column, site: Site | None) -> npt.NDArray[Any]:
-    if isinstance(column, np.ndarray) and column.dtype != object:
-        return np.full(len(column), column.shape[1], dtype=np.int64)
-    if isinstance(column, np.ndarray):
-        missing = np.array([not hasattr(value, "__len__") for value in column], dtype=bool)
-    else:
+def value_lengths(
+    block: Block, name: str, column: Column, label: str, site: Site | None, size: Callable[[Any], int] = len
+) -> npt.NDArray[Any]:
+    """Return the length of each list, string (in characters), bytes value or object of a block's column.
+
+    Args:
+        column: the column ``name``, without groups.
+        label: the name of the operator, for messages.
+        size: measures an object.
+
+    Raises:
+        RowError: a value is missing or has no length.
+    """
+    if isinstance(column, pa.Array):
         missing = np.asarray(column.is_null())
+    else:
+        missing = np.array([not hasattr(value, "__len__") for value in column], dtype=bool)
     if missing.any():
         raise RowError(
-            f"bucket_by_length: a value of column {name!r} is missing or has no length",
+            f"{label}: a value of column {name!r} is missing or has no length",
             site=site,
             row=block.live_keys().ref(int(np.argmax(missing))),
-            fix="fill or filter missing values above bucket_by_length()",
+            fix=f"fill or filter missing values above {label}()",
         )
-    if isinstance(column, np.ndarray):
-        return np.array([len(value) for value in column], dtype=np.int64)
-    return arrow_lengths(column)
-
-
-def arrow_lengths(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the length of each list, string (in characters) or bytes value of a column without nulls."""
-    if is_list_type(column.type):
-        return np.asarray(pc.list_value_length(column))
-    measure = pc.utf8_length if pa.types.is_large_string(column.type) else pc.binary_length
+    if not isinstance(column, pa.Array):
+        return np.array([size(value) for value in column], dtype=np.int64)
+    if pa.types.is_large_string(column.type):
+        return np.asarray(pc.utf8_length(column))
+    measure = pc.binary_length if pa.types.is_large_binary(column.type) else pc.list_value_length
     return np.asarray(measure(column))
 
 
 def has_length(kind: pa.DataType) -> bool:
     """Return whether the values of an Arrow type have a length."""
-    return bool(is_list_type(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+    lists = pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(lists or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 class BucketStream(Stream):

@@ -124,10 +124,26 @@ class _ItemsOperator(_StepOperator, ByExpressions, SeparateResults):
     """An operator that computes several columns."""
 
     items: tuple[Item, ...]
+    keeps_others: ClassVar[bool]  # whether other columns remain
 
     @_cached
     def label(self) -> str:
-        return f"{self.name}({_item_names(self.items)})"
+        shown = []
+        for name, item in zip(self.results[:6], self.items, strict=False):
+            shown.append(format_expr(item[1], 30) if name is None and not isinstance(item, str) else str(name))
+        more = [f"... {len(self.items) - 6} more"] if len(self.items) > 6 else []
+        return f"{self.name}({', '.join(shown + more)})"
+
+    @_cached
+    def effects(self) -> Effects:
+        plain = frozenset(item for item in self.items if isinstance(item, str))
+        reads = [columns_of(expr) for expr in self.code()]
+        written = [result_name(item) for item in self.items if not isinstance(item, str)]
+        return Effects(
+            reads=plain.union(*(some for some in reads if some is not None)) if None not in reads else None,
+            writes=frozenset(name for name in written if name is not None) if None not in written else None,
+            survivors=None if self.keeps_others else plain,
+        )
 
     def code(self) -> tuple[Any, ...]:
         return tuple(item[1] for item in self.items if not isinstance(item, str))
@@ -162,14 +178,11 @@ class WithColumns(_ItemsOperator):
     items: tuple[Named, ...]
     on_error: Skip | None = None
     name: ClassVar[str] = "with_columns"
+    keeps_others = True
 
     def __post_init__(self) -> None:
         for _, expr in self.items:
             require_elementwise(expr, self.name)
-
-    @_cached
-    def effects(self) -> Effects:
-        return Effects(_reads(self.items), _writes(self.items))
 
     def step(self, blame: ErrorContext) -> Step:
         return AddColumns(self.items, blame)
@@ -241,6 +254,7 @@ class Select(_ItemsOperator):
     items: tuple[Item, ...]
     on_error: Skip | None = None
     name: ClassVar[str] = "select"
+    keeps_others = False
 
     def __post_init__(self) -> None:
         for item in self.items:
@@ -250,11 +264,6 @@ class Select(_ItemsOperator):
         for name in names:
             if name is not None and names.count(name) > 1:
                 raise PipelineError(f"select: column {name!r} is given twice", site=user_site())
-
-    @_cached
-    def effects(self) -> Effects:
-        plain = frozenset(item for item in self.items if isinstance(item, str))
-        return Effects(_reads(self.items), _writes([i for i in self.items if not isinstance(i, str)]), survivors=plain)
 
     def step(self, blame: ErrorContext) -> Step:
         return KeepColumns(self.items, blame)
@@ -363,21 +372,6 @@ def require_elementwise(expr: Any, label: str) -> None:
     raise PipelineError(f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix)
 
 
-def _reads(items: Iterable[Item]) -> frozenset[str] | None:
-    reads: set[str] = set()
-    for item in items:
-        some = frozenset({item}) if isinstance(item, str) else columns_of(item[1])
-        if some is None:
-            return None
-        reads |= some
-    return frozenset(reads)
-
-
-def _writes(items: Iterable[Named]) -> frozenset[str] | None:
-    names = [result_name(item) for item in items]
-    return None if None in names else frozenset(name for name in names if name is not None)
-
-
 def result_name(item: Item) -> str | None:
     """Return the name of an item's only result; None if there may be several."""
     if isinstance(item, str):
@@ -387,12 +381,6 @@ def result_name(item: Item) -> str | None:
         return name
     several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
     return None if several else expr.meta.output_name()
-
-
-def _item_names(items: Sequence[Item]) -> str:
-    named = [(result_name(item), item) for item in items[:6]]
-    names = [format_expr(item[1], 30) if name is None else name for name, item in named]  # type: ignore[arg-type]
-    return ", ".join(names) + (f", ... {len(items) - 6} more" if len(items) > 6 else "")
 
 
 class ColumnEdit(ABC):

@@ -141,10 +141,7 @@ class Join(RowOperator, Surveyed):
             ) from error
 
     def bind(self, bound: Bound) -> Kernel:
-        if bound.batched:
-            raise PipelineError(
-                f"{bound.label}: its input gives batches", site=bound.site, fix="call it before batch()"
-            )
+        bound.refuse_batches()
         if bound.types is None:
             self.schema(bound.sample().known_types)
         return JoinRows(replace(self, survey=self.survey.under(bound.on_error)))

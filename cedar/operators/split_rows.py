@@ -175,10 +175,7 @@ class SplitPart(RowOperator, UsesRowKeys, Mergeable, Surveyed):
         return found
 
     def bind(self, bound: Bound) -> Kernel:
-        if bound.batched:
-            raise PipelineError(
-                f"{bound.label}: its input gives batches", site=bound.site, fix="call it before batch()"
-            )
+        bound.refuse_batches()
         return SplitRows(self._under(bound.on_error))
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
-from cedar.core.errors import PipelineError, require_columns
+from cedar.core.errors import require_columns
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.split_rows import UsesRowKeys, sort_by_first_bits
 from cedar.operators.surveys import StoredTable, Survey, Surveyed
@@ -79,10 +79,7 @@ class Unique(RowOperator, UsesRowKeys, Mergeable, Surveyed):
         return {"subset": None if self.subset is None else list(self.subset), "keep": self.keep}
 
     def bind(self, bound: Bound) -> Kernel:
-        if bound.batched:
-            raise PipelineError(
-                f"{bound.label}: its input gives batches", site=bound.site, fix="call it before batch()"
-            )
+        bound.refuse_batches()
         return UniqueRows(self.survey.under(bound.on_error))
 
 
