@@ -137,7 +137,6 @@ class Map(FunctionOperator, Chainable):
 
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):
-            blame = ErrorContext.at(bound)
             if self.fn.mixes_rows and not bound.batched:
                 raise PipelineError(
                     f"{bound.label} mixes the rows of a batch, but its input is not batched",
@@ -147,7 +146,8 @@ class Map(FunctionOperator, Chainable):
             like = None
             if (bound.types or {}).get(self.columns[0], UNKNOWN) in (UNKNOWN, OBJECT):
                 like = self.fn.like(lambda: bound.sample().columns[self.columns[0]])
-            return TransformRows(self.fn, self.columns, self.written, blame, bound.draw, self.exact, like)
+            link = Link(self.fn, self.columns, self.written, self.exact, like)
+            return TransformRows(link, ErrorContext.at(bound), bound.draw)
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         if bound.batched:

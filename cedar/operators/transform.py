@@ -236,46 +236,39 @@ def check_transform(
 
 @dataclass(frozen=True)
 class TransformRows(BlockKernel):
-    """The kernel of one transform; ``draw`` is the operator's own seed, for a random transform.
+    """The kernel of one transform; ``draw`` is the operator's own seed, for a random transform."""
 
-    ``Link`` describes ``exact`` and ``like``.
-    """
-
-    transform: Transform
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    link: Link
     blame: ErrorContext
     draw: int = 0
-    exact: bool = True
-    like: ColumnType | None = None
 
     @property
     def row_wise(self) -> bool:
-        return not self.transform.mixes_rows
+        return not self.link.transform.mixes_rows
+
+    @property
+    def pooled(self) -> bool:
+        return self.link.transform.pooled
 
     def __call__(self, block: Block, env: Env) -> Block:
-        if self.transform.chain is not None:
+        transform = self.link.transform
+        if transform.chain is not None:
             return ChainRows((self,))(block, env)
-        arrays = [plain(pick(block, name, self.blame)) for name in self.reads]
+        arrays = [plain(pick(block, name, self.blame)) for name in self.link.reads]
         draws = self.draws(block, env)
         try:
-            self.transform.result(*(type_of(array) for array in arrays))
-            made = self.transform.columns(*arrays) if draws is None else self.transform.columns(*arrays, draws=draws)
+            transform.result(*(type_of(array) for array in arrays))
+            made = transform.columns(*arrays) if draws is None else transform.columns(*arrays, draws=draws)
         except BadValues as bad:
-            return self(
-                _drop_failed(block, env, [self], {row: ChainFault(0, why, bad.fix) for row, why in bad.rows.items()}),
-                env,
-            )
+            faults = {row: ChainFault(0, why, bad.fix) for row, why in bad.rows.items()}
+            return self(_drop_failed(block, env, [self], faults), env)
         except PipelineError as error:
-            if (unknown := _result_without_rows(block, [self])) is not None:
-                return unknown
-            error.site = error.site or self.blame.site
-            raise
-        return block.with_columns(dict(zip(self.writes, as_tuple(made), strict=True)))
+            return _result_without_rows(block, [self], error)
+        return block.with_columns(dict(zip(self.link.writes, as_tuple(made), strict=True)))
 
     def draws(self, block: Block, env: Env) -> Draws | None:
         """Return the draws of a block's live rows; None if the transform is not random."""
-        if not self.transform.random:
+        if not self.link.transform.random:
             return None
         if not block.aligned:
             raise PipelineError(
@@ -289,15 +282,7 @@ class TransformRows(BlockKernel):
         draws = self.draws(block, env)
         if draws is None:
             return []
-        return self.transform.describe(draws, *(plain(pick(block, name, self.blame)) for name in self.reads))
-
-    @property
-    def pooled(self) -> bool:
-        return self.transform.pooled
-
-    @property
-    def link(self) -> Link:
-        return Link(self.transform, self.reads, self.writes, self.exact, self.like)
+        return self.link.transform.describe(draws, *(plain(pick(block, n, self.blame)) for n in self.link.reads))
 
     def fuse(self, above: BlockKernel) -> ChainRows | None:
         return ChainRows((self,)).fuse(above)
@@ -312,42 +297,40 @@ class ChainRows(BlockKernel):
     samples_parts: ClassVar[bool] = True
 
     def __call__(self, block: Block, env: Env) -> Block:
-        chain = self.parts[0].transform.chain
+        chain, links = self.parts[0].link.transform.chain, [part.link for part in self.parts]
         assert chain is not None
         made: set[str] = set()
         columns: dict[str, Column] = {}
         for part in self.parts:
-            columns |= {name: plain(pick(block, name, part.blame)) for name in part.reads if name not in made}
-            made |= set(part.writes)
+            columns |= {name: plain(pick(block, name, part.blame)) for name in part.link.reads if name not in made}
+            made |= set(part.link.writes)
         try:
-            done, faults = chain.run([p.link for p in self.parts], columns, [p.draws(block, env) for p in self.parts])
+            done, faults = chain.run(links, columns, [part.draws(block, env) for part in self.parts])
         except PipelineError as error:
-            if (unknown := _result_without_rows(block, self.parts)) is not None:
-                return unknown
-            error.site = error.site or self.parts[0].blame.site
-            raise
+            return _result_without_rows(block, self.parts, error)
         after = block.with_columns(done)
         return _drop_failed(after, env, self.parts, faults) if faults else after
 
     @property
     def inexact(self) -> bool:
-        return not all(part.exact for part in self.parts)
+        return not all(part.link.exact for part in self.parts)
 
     def fuse(self, above: BlockKernel) -> ChainRows | None:
         """Return the chain extended by the next kernel; None if it cannot join the chain."""
-        chain = self.parts[0].transform.chain
-        if chain is None or not isinstance(above, TransformRows) or above.transform.chain is not chain:
+        chain = self.parts[0].link.transform.chain
+        if chain is None or not isinstance(above, TransformRows) or above.link.transform.chain is not chain:
             return None
         joins = chain.joins([part.link for part in self.parts], above.link)
         return ChainRows((*self.parts, above)) if joins else None
 
 
-def _result_without_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
-    """Return the result for a block without rows and with unknown types; None for any other block."""
-    known = block.known_types
-    if all(known.get(name) is not UNKNOWN for part in parts for name in part.reads):
-        return None
-    return block.with_columns({name: blank(UNKNOWN, 0) for part in parts for name in part.writes})
+def _result_without_rows(block: Block, parts: Sequence[TransformRows], error: PipelineError) -> Block:
+    """Return the result for a block without rows, whose types are unknown; raise the error for any other block."""
+    known, links = block.known_types, [part.link for part in parts]
+    if any(known.get(name) is UNKNOWN for link in links for name in link.reads):
+        return block.with_columns({name: blank(UNKNOWN, 0) for link in links for name in link.writes})
+    error.site = error.site or parts[0].blame.site
+    raise error
 
 
 def _drop_failed(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, ChainFault]) -> Block:
