@@ -318,8 +318,13 @@ class Schedule:
             self._ended = True
             self._known.append(rounds._replace(start=_END))
             return
+
+        def can_serve(number: int) -> bool:
+            taken = self._draw.taken(rounds.start, number, rounds.gone)
+            return all(a <= b for a, b in zip(taken, left, strict=True))
+
         low, high = 0, 1  # a number of rounds that the inputs can fill, and one that they cannot
-        while self._can_serve(high, rounds, left):
+        while can_serve(high):
             low, high = high, 2 * high
             if high > _MAX_ROUNDS:
                 self._ended = True  # with these weights, no input ends
@@ -327,7 +332,7 @@ class Schedule:
                 return
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._can_serve(middle, rounds, left) else (low, middle)
+            low, high = (middle, high) if can_serve(middle) else (low, middle)
         rest = np.array(left, dtype=np.float64) - self._draw.taken(rounds.start, low, rounds.gone)
         served, short = first_short(self._draw.picks(rounds.start, low, rounds.gone), rest)
         units = low * ROUND + served
@@ -336,9 +341,6 @@ class Schedule:
         if self._stop == "first":
             gone = rounds.gone
         self._known.append(Rounds(rounds.start + units, self._taken_after(rounds, units), gone))
-
-    def _can_serve(self, number: int, rounds: Rounds, left: Sequence[float]) -> bool:
-        return all(a <= b for a, b in zip(self._draw.taken(rounds.start, number, rounds.gone), left, strict=True))
 
 
 class MixStream(Stream):

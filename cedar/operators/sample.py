@@ -221,14 +221,6 @@ class DrawSurvey:
             self._use(*known)
         return self.ready
 
-    def _save(self) -> None:
-        def write(sink: Any) -> dict[str, Any]:
-            sink.write(self.draws.astype("<i8").tobytes())
-            return {"rows": self._rows, "noted": self._noted}
-
-        if self._name is not None:
-            save(user_place(), self._name, write)
-
     def _use(self, draws: Index, noted: list[Position]) -> None:
         self.draws, self._noted, self.ends = draws, noted, np.cumsum(draws)
         self.ready = True
@@ -243,22 +235,20 @@ class DrawSurvey:
             while (pulled := self._ahead.pull(wait)) is not None:
                 if not isinstance(pulled, tuple):
                     return False
-                self._note(*pulled)
+                piece, weighed = pulled
+                if not isinstance(weighed, float):
+                    self._arrivals.append(weighed)
+                    weighed = float(np.isfinite(weighed).sum())  # the number of rows that can be drawn
+                if len(self._sums) % _POSITION_INTERVAL == 0:
+                    self._noted.append(piece.position())
+                self._sums.append(weighed)
+                self._rows += piece.units
         except BaseException:
             self.close()  # otherwise, the next flow of this lap would continue after the failed run of rows
             raise
         if self._flow is not None:
             self._flow.close()
         return True
-
-    def _note(self, piece: Piece, weighed: float | npt.NDArray[np.float64]) -> None:
-        if not isinstance(weighed, float):
-            self._arrivals.append(weighed)
-            weighed = float(np.isfinite(weighed).sum())  # the number of rows that can be drawn
-        if len(self._sums) % _POSITION_INTERVAL == 0:
-            self._noted.append(piece.position())
-        self._sums.append(weighed)
-        self._rows += piece.units
 
     def close(self) -> None:
         """Discard an incomplete first pass, so that ``step`` starts again from the beginning."""
@@ -307,8 +297,13 @@ class DrawSurvey:
             draws = without_replacement(n, sums.astype(np.int64), self.seed(-1))
         self._arrivals = []
         self._use(draws, self._noted if self._stream.source.count is None else [])
-        if self._flow is not None:  # it read rows
-            self._save()
+        if self._flow is not None and self._name is not None:  # it read rows
+
+            def write(sink: Any) -> dict[str, Any]:
+                sink.write(self.draws.astype("<i8").tobytes())
+                return {"rows": self._rows, "noted": self._noted}
+
+            save(user_place(), self._name, write)
 
     def seed(self, run: int) -> int:
         """Return the seed for drawing rows of a run; run -1 means the seed for drawing the numbers of rows per run."""

@@ -180,22 +180,18 @@ class _ShuffleFlow(Flow):
                 break
             if self._at is None:
                 self._at, self._keeps = piece.position(), piece.keeps
-            if piece.units:
-                self._add(piece)
+            if piece.units and piece.batch:
+                self._batches.append(piece)
+            elif piece.units:
+                self._group.append(piece.rows)
+                self._group_bytes += piece.rows.nbytes
+                if self._group_bytes >= _GROUP_BYTES:
+                    self._join()
             if piece.ends_window:
                 break
         self._join()
         self._closed = True
         return True
-
-    def _add(self, piece: Piece) -> None:
-        if piece.batch:
-            self._batches.append(piece)
-            return
-        self._group.append(piece.rows)
-        self._group_bytes += piece.rows.nbytes
-        if self._group_bytes >= _GROUP_BYTES:
-            self._join()
 
     def _join(self) -> None:
         if self._group:
@@ -241,7 +237,11 @@ def _gather(holder: list[Rows]) -> Block:
 
 def _plan(operator: Shuffle, seed: int, holder: list[Block]) -> Rows:
     blocks = _join_blocks(holder)
-    order = _order(operator, seed, blocks)
+    if operator.by is None:
+        order = np.argsort(concat_keys([b.keys for b in blocks]).hash(seed), kind="stable").astype(np.int64)
+    else:
+        values = [value for block in blocks for value in _group_values(block, operator.by)]
+        order = group_order(values, seed, operator.interleave)
     if len(blocks) == 1:
         return Rows((blocks[0],), order)
     ends = np.cumsum([b.slots for b in blocks])
@@ -282,14 +282,6 @@ def _joined(parts: list[Block]) -> Block:
     done = {name: concat([columns.pop(name) for columns in by_part]) for name in alone}
     done |= concat_each(by_part)  # columns of the same deduplicated group stay in one group
     return whole.only_columns({name: done[name] for name in names})
-
-
-def _order(operator: Shuffle, seed: int, blocks: list[Block]) -> Index:
-    if operator.by is None:
-        keys = concat_keys([b.keys for b in blocks])
-        return np.argsort(keys.hash(seed), kind="stable").astype(np.int64)
-    values = [value for block in blocks for value in _group_values(block, operator.by)]
-    return group_order(values, seed, operator.interleave)
 
 
 def _group_values(block: Block, by: str) -> list[Any]:
