@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from cedar.datasets.files_io import File
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.listing import File
 from cedar.store.arrow import table_body, table_of
 from cedar.store.entry import Damaged, Entry
 from cedar.store.keep import load, save, store_next_to, user_place

@@ -13,14 +13,21 @@ from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column, TensorType
 from cedar.core.errors import SourceError
 from cedar.core.limits import MemoryReservation
-from cedar.datasets.base import Chunk, Split, numbered_rows, selected
-from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_local, open_stored
-from cedar.datasets.filesource import FileSource
-from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
-from cedar.datasets.once import once
+from cedar.datasets.base import Chunk, Split, numbered_rows, once, selected
+from cedar.datasets.files_io import (
+    File,
+    check_unchanged,
+    compression_of,
+    concurrently,
+    open_file,
+    open_local,
+    open_stored,
+    reading,
+)
+from cedar.datasets.filesource import FileSource, Paths, as_paths
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.table import from_arrow, from_polars
-from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
+from cedar.datasets.to_arrow import same_tensors, tensor_types, with_tensors
 
 __all__ = ["ArrowSource", "from_arrow", "from_polars", "read_arrow"]
 

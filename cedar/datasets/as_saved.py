@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from cedar.core.errors import CedarError, SourceError
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, row_bytes_of
+from cedar.datasets.files_io import File
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.listing import File, Listing
+from cedar.datasets.listing import Listing
 from cedar.datasets.split_table import SplitTable
 
 _MAX_SPLITS = 512  # a state records the listing only of sources with at most this many files and splits

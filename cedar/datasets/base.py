@@ -10,12 +10,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 import numpy as np
 
 from cedar.core.columns import Column, Index
 from cedar.core.errors import CedarError, RowError, SourceError, missing_column
+from cedar.core.forks import Lock
 from cedar.operators.base import Effects, Operator, Schema
 
 if TYPE_CHECKING:
@@ -23,11 +36,11 @@ if TYPE_CHECKING:
 
     from cedar.datasets.split_table import Numbers, SplitTable
 
+_T = TypeVar("_T")
 LOST = -1  # ``Split.part`` of the only split of a lost (unreadable) file
 GONE = -2  # ``Split.part`` for splits of a file that was removed during the epoch and whose row count is known
 UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if the row count is unknown or positions do not count rows
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) skips files that cannot be read"
-
 T = TypeVar("T")
 Selects: TypeAlias = Literal["", "columns", "fields"]
 
@@ -313,3 +326,17 @@ def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str)
         if name not in types:
             raise missing_column(name, list(types), source)
     return {name: types[name] for name in (types if columns is None else columns)}
+
+
+class once(cached_property[_T]):  # noqa: N801 - used as a decorator, next to cached_property
+    """``functools.cached_property`` with a lock per instance; pickling an instance includes its cached values."""
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> _T: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | _T:
+        if instance is None:
+            return self
+        with instance.__dict__.setdefault("_once", Lock()):
+            return super().__get__(instance, owner)

@@ -16,15 +16,13 @@ from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Index
 from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
-from cedar.datasets.base import Chunk, Split, selected
+from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.csv_rows import read_header, row_blocks
 from cedar.datasets.exact import Inexact, check_text, integer_type, rounded_rows
-from cedar.datasets.files_io import actual_format, open_file, open_native
-from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
-from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently, reading
-from cedar.datasets.once import once
+from cedar.datasets.files_io import File, actual_format, concurrently, open_file, open_native, reading
+from cedar.datasets.filesource import FileSource, Paths, as_flag, as_paths
 from cedar.datasets.split_table import SplitTable
+from cedar.datasets.text import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
 
 _BLOCK = 4 << 20  # bytes parsed at a time; types are inferred from the first block
 _ROW = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)

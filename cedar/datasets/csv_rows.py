@@ -12,8 +12,7 @@ import numpy as np
 
 from cedar.core.errors import SourceError
 from cedar.core.limits import too_much
-from cedar.datasets.files_io import Bytes, actual_format, check_unchanged
-from cedar.datasets.listing import File
+from cedar.datasets.files_io import Bytes, File, actual_format, check_unchanged
 
 _QUOTE = ord('"')
 

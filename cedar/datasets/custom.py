@@ -17,8 +17,7 @@ from cedar.core.errors import CedarError, PipelineError, SourceError, raised, us
 from cedar.core.redact import redact, redact_url, redacted
 from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch, build_column
-from cedar.datasets.base import BaseSource, Chunk, Selects, Split
-from cedar.datasets.once import once
+from cedar.datasets.base import BaseSource, Chunk, Selects, Split, once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
 from cedar.datasets.split_table import Places, SplitTable
 from cedar.operators.base import Schema

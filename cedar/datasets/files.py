@@ -14,10 +14,9 @@ from cedar.core.arrow import from_strings
 from cedar.core.columns import Column, ColumnType, Index
 from cedar.core.errors import missing_column
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import open_stored, read_range, read_whole
-from cedar.datasets.filesource import FileSource
+from cedar.datasets.files_io import File, open_stored, read_range, read_whole, reading
+from cedar.datasets.filesource import FileSource, Paths, as_paths
 from cedar.datasets.hive import satisfied
-from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.split_table import Numbers, SplitTable
 
 if TYPE_CHECKING:

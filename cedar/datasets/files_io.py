@@ -1,46 +1,130 @@
-"""Read files completely, by byte range, or with decompression."""
+"""Read files that a listing contains, completely, by byte range or with decompression, and detect that they changed.
+
+A file of unchanged name and size is compared by modification time, tag, and samples of the contents.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.errors import SourceError
-from cedar.core.limits import LimitedDecompression
-from cedar.core.remote import is_asynchronous
-from cedar.datasets.listing import File, concurrently, reading
-from cedar.datasets.stamps import (
-    BUCKETS,
-    Stamp,
-    digest_runs,
-    pieces,
-    portable_stamp,
-    run_of,
-    sampled_files,
-    stamp_of_info,
-    stamp_of_stat,
-    stamps_differ,
-)  # fmt: skip
+from cedar.core.errors import CedarError, SourceError
+from cedar.core.faults import status_of
+from cedar.core.limits import DEFAULT, LimitedDecompression, Limits
+from cedar.core.redact import redact, redacted
+from cedar.core.remote import Remote, is_asynchronous
+from cedar.datasets.base import SKIPPABLE, skippable
 
+Stamp: TypeAlias = "tuple[int, int, int] | tuple[str, str] | None"
+_STAMP_KEYS = ("ETag", "etag", "version_id", "generation", "md5", "crc32c", "LastModified", "last_modified", "mtime",
+            "modified", "updated", "created")  # fmt: skip
+
+_PIECE = 16 << 10  # bytes per sample, three samples per file; a file of up to four times this is read whole
+BUCKETS = 16  # number of groups of consecutive files ("runs") for which a state has hashes
+_SAMPLED_FILES = 4  # files per run whose contents are sampled
+THREADS = 16
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 Bytes = npt.NDArray[np.uint8]
-
 _checked_stamps: set[tuple[Any, str, Stamp]] = set()
 _MAX_CHECKED_STAMPS = 1 << 16
 _COMPRESSED_READ_BYTES = 1 << 16  # compressed bytes read at a time
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
-
 _FORMATS = {  # first bytes of a file -> its encoding, or the suffix of its compression format
     rb"\xff\xfe\0\0|\0\0\xfe\xff": "UTF-32", rb"\xff\xfe|\xfe\xff|([^\0]\0){2}|(\0[^\0]){2}": "UTF-16",
     rb"\x1f\x8b": ".gz", rb"BZh[1-9]1AY&SY": ".bz2", rb"\xfd7zXZ\0": ".xz", rb"\x28\xb5\x2f\xfd": ".zst",
 }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class File:
+    """A file of a listing.
+
+    Args:
+        path: the path to open, in the form that the file's filesystem expects.
+        name: the path relative to the listed directory, or to the part of the glob before the first wildcard.
+        size: bytes, None if the storage does not report it.
+        remote: the remote storage; None for local files.
+        limits: limits on memory and sizes when reading the file.
+        stamp: a value that changes with the file: the modification time in ns, inode and device of a local file; the
+            tag or time that other storage reports; None if the storage reports neither.
+    """
+
+    path: str
+    name: str
+    size: int | None
+    remote: Remote | None = None
+    limits: Limits = DEFAULT
+    stamp: Stamp = None
+
+    @property
+    def url(self) -> str:
+        """Return the file's name for messages: an absolute path, or a URL without credentials."""
+        return self.path if self.remote is None else self.remote.url(self.path)
+
+    @property
+    def identity_parts(self) -> list[Any]:
+        """Return the file's location, size and time of last modification."""
+        store = self.remote.store if self.remote is not None else ""
+        return [self.url, self.size, portable_stamp(self.stamp), *([store] if store else [])]
+
+    def __repr__(self) -> str:
+        return f"File({self.url!r}, {self.size} bytes)"
+
+
+@contextmanager
+def reading(url: str, part: str = "") -> Iterator[None]:
+    """Convert any error while reading ``url`` into a SourceError with the URL and ``part``, the part being read."""
+    where = f"{url}, {part}" if part else url
+    try:
+        yield
+    except CedarError as error:
+        skippable(error)
+        raise
+    except FileNotFoundError as error:
+        cause = redacted(error)
+        raise SourceError(
+            f"{where}: the file no longer exists; it did when the files were listed",
+            fix=f"restore it, or build the pipeline again to list the files again{SKIPPABLE}",
+        ) from cause
+    except PermissionError as error:
+        cause = redacted(error)
+        fix = f"check the file's owner and mode{SKIPPABLE}"
+        raise SourceError(f"{where}: no permission to read it", fix=fix) from cause
+    except Exception as error:  # noqa: BLE001 - decoders and filesystems raise anything
+        cause = redacted(error)
+        text = redact(" ".join(str(error).split()))[:300] or type(error).__name__
+        fix = "check that the file is complete, or leave it out of the paths"
+        if status_of(error) in {401, 403}:
+            fix = "check the credentials and their permissions"
+        raise SourceError(f"{where}: cannot be read: {text}", fix=f"{fix}{SKIPPABLE}") from cause
+
+
+def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = THREADS) -> list[_R]:
+    """Run ``work`` on each item in up to ``threads`` threads and return the results in order."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items)), thread_name_prefix="cedar-list") as pool:
+        futures = [pool.submit(copy_context().run, work, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:  # after an error, cancel the remaining calls
+            for future in futures:
+                future.cancel()
 
 
 def compression_of(file: File) -> str | None:
@@ -245,3 +329,88 @@ def _contents(file: File) -> str | None:
     except Exception:  # noqa: BLE001 - a removed file or failing storage must not prevent saving a state
         return None
     return state.hexdigest()
+
+
+def stamp_of_stat(stat: os.stat_result) -> Stamp:
+    """Return a local file's modification time in ns, inode and device."""
+    return stat.st_mtime_ns, stat.st_ino, stat.st_dev
+
+
+def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
+    """Return the name and value of the most specific tag or time that fsspec reports for a file; None without any.
+
+    Args:
+        info: the result of fsspec's ``info``, or an entry of ``ls``.
+        name: the tag or time to return, for comparison with an earlier stamp; "" chooses the most specific one.
+    """
+    for each in (name,) if name else _STAMP_KEYS:
+        value = info.get(each)
+        if value is not None:
+            return each, str(value.timestamp() if isinstance(value, datetime) else value).strip('"')
+    return None
+
+
+def portable_stamp(stamp: Stamp) -> Any:
+    """Return a stamp without the device number, which differs between machines."""
+    return None if stamp is None else list(stamp[:2])
+
+
+def stamps_differ(listed: Stamp, now: Stamp) -> bool:
+    """Return whether a file's stamps show that the file changed after it was listed.
+
+    Inodes are compared only on the same device, since another machine may have a copy of the file.
+    """
+    if listed is None or now is None:
+        return False
+    if len(listed) == len(now) == 3:
+        return listed[0] != now[0] or (listed[2] == now[2] and listed[1] != now[1])
+    return listed != now
+
+
+def pieces(size: int) -> list[tuple[int, int]]:
+    """Return the byte ranges to sample: all of a small file, or the beginning, middle and end of a larger file."""
+    if size <= 4 * _PIECE:
+        return [(0, size)] if size else []
+    starts = (0, (size - _PIECE) // 2, size - _PIECE)
+    return [(start, start + _PIECE) for start in starts]
+
+
+def sampled_files(run: Sequence[Any]) -> Sequence[Any]:
+    """Return the files of a run whose contents are sampled."""
+    return run[:: -(-len(run) // _SAMPLED_FILES)]
+
+
+def digest_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = False) -> list[str]:
+    """Return a hash of 8 hex digits per run of files, over ``each(file)`` of all or ``some`` (sampled) files.
+
+    A run's hash is "" if ``each`` returns None for one of its files.
+    """
+    digests = []
+    for number in range(min(BUCKETS, len(files))):
+        run = run_of(files, number)
+        reported = [each(file) for file in (sampled_files(run) if some else run)]
+        text = json.dumps([len(run), *reported])
+        digests.append("" if any(one is None for one in reported) else hashlib.sha256(text.encode()).hexdigest()[:8])
+    return digests
+
+
+def run_of(files: Sequence[Any], number: int) -> Sequence[Any]:
+    """Return the files of run ``number``."""
+    count = min(BUCKETS, len(files))
+    return files[len(files) * number // count : len(files) * (number + 1) // count]
+
+
+def changed_runs(files: int, before: tuple[list[str], list[str]], now: tuple[list[str], list[str]]) -> list[int]:
+    """Return the indices of the runs whose files changed.
+
+    Runs with equal stamps have not changed. Runs with other stamps but equal contents may be copies, and count as
+    unchanged; but if some files are not sampled, only if the stamps of all runs differ, as after copying a dataset.
+
+    Args:
+        files: number of files.
+        before: earlier stamps and contents, as returned by ``digest_runs``.
+        now: current stamps and contents.
+    """
+    differing = [i for i, (a, b) in enumerate(zip(before[0], now[0], strict=True)) if a != b or not a]
+    all_sampled = files <= BUCKETS * _SAMPLED_FILES or len(differing) == len(now[0])
+    return [i for i in differing if not (all_sampled and before[1][i] and before[1][i] == now[1][i])]

@@ -1,26 +1,33 @@
-"""The base class of all sources that read files."""
+"""The base class of all sources that read files, and checks of the arguments that their readers share."""
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Index
-from cedar.core.errors import CedarError, RowError, SourceError
+from cedar.core.dtypes import type_from_dtype
+from cedar.core.errors import CedarError, PipelineError, RowError, SourceError, user_site
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.request_owner import Use
 from cedar.core.requests import RequestStats
-from cedar.datasets.base import LOST, BaseSource, Chunk, Selects, Split
-from cedar.datasets.files_io import marks_of
-from cedar.datasets.listing import Listing, concurrently, list_files
-from cedar.datasets.once import once
+from cedar.datasets.base import LOST, BaseSource, Chunk, Selects, Split, once
+from cedar.datasets.files_io import (
+    concurrently,
+    marks_of,
+)
+from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.split_table import SplitTable
+from cedar.datasets.walking import expand_braces
 
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _S = TypeVar("_S", bound="FileSource")
 
 
@@ -164,3 +171,69 @@ class FileSource(BaseSource):
 
     def __repr__(self) -> str:
         return self.describe()
+
+
+def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
+    """Return ``paths`` as a tuple of strings, with ``{a,b}`` and ``{000..127}`` expanded.
+
+    Raises:
+        PipelineError: ``paths`` is empty, or contains something other than strings and paths.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    if not isinstance(given, Sequence) or not all(isinstance(p, (str, os.PathLike)) for p in given):
+        raise PipelineError(
+            f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}",
+            site=user_site(),
+        )
+    strings = tuple(chain.from_iterable(expand_braces(os.fspath(p)) for p in given))
+    if not strings or not all(strings):
+        raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
+    return strings
+
+
+def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:
+    """Return column names as a tuple; a single string is one name.
+
+    Raises:
+        PipelineError: a name is not a string, or appears twice.
+    """
+    given = [names] if isinstance(names, str) else names
+    if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
+        raise PipelineError(f"{reader}: {option}={names!r} is not a list of different names", site=user_site())
+    return None if given is None else tuple(given)
+
+
+def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataType], ...]:
+    """Return names and canonical types from a dict or an Arrow schema.
+
+    Raises:
+        PipelineError: ``types`` is not a dict or an Arrow schema, or contains a type that files cannot store.
+    """
+    given = dict(zip(types.names, types.types, strict=True)) if isinstance(types, pa.Schema) else types or {}
+    problem = "" if isinstance(given, Mapping) else f"takes a dict of names and types, not {type(types).__name__}"
+    kinds = {} if problem else {name: type_from_dtype(kind) for name, kind in given.items()}
+    for name, kind in kinds.items():
+        problem = problem if isinstance(kind, pa.DataType) else f"a column of a file cannot be {kind}: {name!r}"
+    if problem:
+        raise PipelineError(f"{reader}: {option}= {problem}", site=user_site())
+    return tuple(kinds.items())
+
+
+def as_flag(value: Any, option: str, reader: str) -> bool:
+    """Return ``value`` as a bool. Truthy values of other types are rejected, since their meaning is ambiguous.
+
+    Raises:
+        PipelineError: ``value`` is neither True nor False.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise PipelineError(
+            f"{reader}({option}={value!r}): True or False is expected, not {type(value).__name__}", site=user_site()
+        )
+    return bool(value)
+
+
+def _kind_of(paths: Any) -> str:
+    if isinstance(paths, (list, tuple)):
+        odd = next(p for p in paths if not isinstance(p, (str, os.PathLike)))
+        return f"a list with {type(odd).__name__} in it"
+    return type(paths).__name__

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Index
-from cedar.datasets.files_io import check_unchanged, open_stored
-from cedar.datasets.listing import File, concurrently, reading
+from cedar.datasets.files_io import File, check_unchanged, concurrently, open_stored, reading
 from cedar.datasets.parquet_footer import BadFooter, metadata_of, read_tail
 from cedar.datasets.parquet_schema import decoded_bytes
-from cedar.datasets.tensors import declared_tensors
+from cedar.datasets.to_arrow import declared_tensors
 
 _CODEC = "zstd"
 _LENGTH = struct.Struct("<Q")

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from cedar.core.columns import Column
 from cedar.core.errors import SourceError
-from cedar.datasets.listing import File, Listing
+from cedar.datasets.files_io import File
+from cedar.datasets.listing import Listing
 
 if TYPE_CHECKING:
     import polars as pl

@@ -20,15 +20,13 @@ from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.limits import how_to_raise
 from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch
-from cedar.datasets.base import Chunk, Split, selected
+from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.exact import check_value, rounded_rows
-from cedar.datasets.files_io import actual_format
-from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
-from cedar.datasets.listing import File, Paths, as_names, as_paths, reading
-from cedar.datasets.once import once
+from cedar.datasets.files_io import File, actual_format, reading
+from cedar.datasets.filesource import FileSource, Paths, as_names, as_paths
 from cedar.datasets.rows import SAMPLE
 from cedar.datasets.split_table import SplitTable
+from cedar.datasets.text import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
 
 _FAILURES = (pa.ArrowException, ValueError, RecursionError)  # errors that parsers raise for invalid lines
 _DECODER = json.JSONDecoder(parse_int=float, strict=False)  # finds where values end; accepts any values

@@ -2,6 +2,8 @@
 
 A path is a local path or any fsspec URL, and may be a glob with ``*``, ``?``, ``[...]`` and ``**``. Globs do not match
 names that begin with a dot. Row keys contain a hash of each file's path relative to the root of the listing.
+
+Files of Delta Lake, Iceberg and Hudi tables are refused: only a table's log shows which of them are current.
 """
 
 from __future__ import annotations
@@ -11,75 +13,34 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_names
-from cedar.core.dtypes import type_from_dtype
-from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.errors import CedarError, SourceError
 from cedar.core.faults import install, status_of
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.core.remote import Remote, is_remote, kind_of, local_path
 from cedar.core.requests import RequestPatience, RequestStats
 from cedar.datasets import walking
-from cedar.datasets.base import SKIPPABLE, skippable
-from cedar.datasets.once import once
-from cedar.datasets.stamps import Stamp, portable_stamp, stamp_of_info, stamp_of_stat
-from cedar.datasets.table_formats import folders_of, refuse_table
-from cedar.datasets.walking import expand_braces, folders_below, local_glob
+from cedar.datasets.base import once
+from cedar.datasets.files_io import THREADS, File, concurrently, stamp_of_info, stamp_of_stat
+from cedar.datasets.walking import folders_below, local_glob
 
-Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+_LOGS = {  # folder with the table's log -> the kind of table, and how to read it
+    "_delta_log": ("a Delta Lake table", "cedar.read_delta(uri)"),
+    "metadata": ("an Iceberg table", "cedar.read_iceberg(catalog.load_table(name))"),
+    ".hoodie": ("a Hudi table", "write its current rows to Parquet files with Spark first, and read those"),
+}
 _MAGIC = re.compile(r"[*?\[]")
-_THREADS = 16
 _PATHS_PER_THREAD = 32  # maximum local paths per work item; listing a file takes about 20 us
-_T = TypeVar("_T")
-_R = TypeVar("_R")
-
-
-@dataclass(frozen=True, repr=False)
-class File:
-    """A file of a listing.
-
-    Args:
-        path: the path to open, in the form that the file's filesystem expects.
-        name: the path relative to the listed directory, or to the part of the glob before the first wildcard.
-        size: bytes, None if the storage does not report it.
-        remote: the remote storage; None for local files.
-        limits: limits on memory and sizes when reading the file.
-        stamp: a value that changes with the file: the modification time in ns, inode and device of a local file; the
-            tag or time that other storage reports; None if the storage reports neither.
-    """
-
-    path: str
-    name: str
-    size: int | None
-    remote: Remote | None = None
-    limits: Limits = DEFAULT
-    stamp: Stamp = None
-
-    @property
-    def url(self) -> str:
-        """Return the file's name for messages: an absolute path, or a URL without credentials."""
-        return self.path if self.remote is None else self.remote.url(self.path)
-
-    @property
-    def identity_parts(self) -> list[Any]:
-        """Return the file's location, size and time of last modification."""
-        store = self.remote.store if self.remote is not None else ""
-        return [self.url, self.size, portable_stamp(self.stamp), *([store] if store else [])]
-
-    def __repr__(self) -> str:
-        return f"File({self.url!r}, {self.size} bytes)"
 
 
 @dataclass(frozen=True)
@@ -162,72 +123,6 @@ def _root(file: File) -> str:
     return path[: -len(file.name)] if path.endswith(file.name) else f"{path.rpartition('/')[0]}/"
 
 
-def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
-    """Return ``paths`` as a tuple of strings, with ``{a,b}`` and ``{000..127}`` expanded.
-
-    Raises:
-        PipelineError: ``paths`` is empty, or contains something other than strings and paths.
-    """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    if not isinstance(given, Sequence) or not all(isinstance(p, (str, os.PathLike)) for p in given):
-        raise PipelineError(
-            f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}",
-            site=user_site(),
-        )
-    strings = tuple(chain.from_iterable(expand_braces(os.fspath(p)) for p in given))
-    if not strings or not all(strings):
-        raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
-    return strings
-
-
-def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:
-    """Return column names as a tuple; a single string is one name.
-
-    Raises:
-        PipelineError: a name is not a string, or appears twice.
-    """
-    given = [names] if isinstance(names, str) else names
-    if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
-        raise PipelineError(f"{reader}: {option}={names!r} is not a list of different names", site=user_site())
-    return None if given is None else tuple(given)
-
-
-def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return names and canonical types from a dict or an Arrow schema.
-
-    Raises:
-        PipelineError: ``types`` is not a dict or an Arrow schema, or contains a type that files cannot store.
-    """
-    given = dict(zip(types.names, types.types, strict=True)) if isinstance(types, pa.Schema) else types or {}
-    problem = "" if isinstance(given, Mapping) else f"takes a dict of names and types, not {type(types).__name__}"
-    kinds = {} if problem else {name: type_from_dtype(kind) for name, kind in given.items()}
-    for name, kind in kinds.items():
-        problem = problem if isinstance(kind, pa.DataType) else f"a column of a file cannot be {kind}: {name!r}"
-    if problem:
-        raise PipelineError(f"{reader}: {option}= {problem}", site=user_site())
-    return tuple(kinds.items())
-
-
-def as_flag(value: Any, option: str, reader: str) -> bool:
-    """Return ``value`` as a bool. Truthy values of other types are rejected, since their meaning is ambiguous.
-
-    Raises:
-        PipelineError: ``value`` is neither True nor False.
-    """
-    if not isinstance(value, (bool, np.bool_)):
-        raise PipelineError(
-            f"{reader}({option}={value!r}): True or False is expected, not {type(value).__name__}", site=user_site()
-        )
-    return bool(value)
-
-
-def _kind_of(paths: Any) -> str:
-    if isinstance(paths, (list, tuple)):
-        odd = next(p for p in paths if not isinstance(p, (str, os.PathLike)))
-        return f"a list with {type(odd).__name__} in it"
-    return type(paths).__name__
-
-
 def list_files(
     paths: Sequence[str], suffixes: tuple[str, ...] | None = None, options: StorageOptions | None = None
 ) -> Listing:
@@ -266,54 +161,13 @@ def list_files(
 def _groups(paths: Sequence[str]) -> list[list[str]]:
     """Group paths into work items for threads; local paths are cheap to list, so several of them form one item."""
     groups: list[list[str]] = []
-    most = max(1, min(_PATHS_PER_THREAD, len(paths) // _THREADS))  # few paths may be folders, which are slow to list
+    most = max(1, min(_PATHS_PER_THREAD, len(paths) // THREADS))  # few paths may be folders, which are slow to list
     for path in paths:
         if groups and len(groups[-1]) < most and not is_remote(path) and not is_remote(groups[-1][0]):
             groups[-1].append(path)
         else:
             groups.append([path])
     return groups
-
-
-def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = _THREADS) -> list[_R]:
-    """Run ``work`` on each item in up to ``threads`` threads and return the results in order."""
-    if len(items) < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items)), thread_name_prefix="cedar-list") as pool:
-        futures = [pool.submit(copy_context().run, work, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        finally:  # after an error, cancel the remaining calls
-            for future in futures:
-                future.cancel()
-
-
-@contextmanager
-def reading(url: str, part: str = "") -> Iterator[None]:
-    """Convert any error while reading ``url`` into a SourceError with the URL and ``part``, the part being read."""
-    where = f"{url}, {part}" if part else url
-    try:
-        yield
-    except CedarError as error:
-        skippable(error)
-        raise
-    except FileNotFoundError as error:
-        cause = redacted(error)
-        raise SourceError(
-            f"{where}: the file no longer exists; it did when the files were listed",
-            fix=f"restore it, or build the pipeline again to list the files again{SKIPPABLE}",
-        ) from cause
-    except PermissionError as error:
-        cause = redacted(error)
-        fix = f"check the file's owner and mode{SKIPPABLE}"
-        raise SourceError(f"{where}: no permission to read it", fix=fix) from cause
-    except Exception as error:  # noqa: BLE001 - decoders and filesystems raise anything
-        cause = redacted(error)
-        text = redact(" ".join(str(error).split()))[:300] or type(error).__name__
-        fix = "check that the file is complete, or leave it out of the paths"
-        if status_of(error) in {401, 403}:
-            fix = "check the credentials and their permissions"
-        raise SourceError(f"{where}: cannot be read: {text}", fix=f"{fix}{SKIPPABLE}") from cause
 
 
 def _list(
@@ -512,3 +366,37 @@ def _directories_error(path: str, count: int) -> SourceError:
         f"{redact_url(path)!r} matches {count} director{'y' if count == 1 else 'ies'} and no file",
         fix=f"list the files in them, such as {redact_url(path).rstrip('/') + '/*'!r}",
     )
+
+
+def folders_of(files: Iterable[File]) -> dict[str, Remote | None]:
+    """Return all folders above files, except HTTP, which has no folders; each may be a table."""
+    folders: dict[str, Remote | None] = {}
+    for folder, remote in {file.path.rpartition("/")[0]: file.remote for file in files}.items():
+        above = os.path.realpath(folder) if remote is None else folder
+        while above.strip("/") and above not in folders and not above.startswith("http"):
+            folders[above] = remote
+            above = above.rpartition("/")[0]
+    return {folder: remote for folder, remote in folders.items() if "=" not in folder.rpartition("/")[2]}
+
+
+def refuse_table(folder: str, remote: Remote | None) -> None:
+    """Raise SourceError if a folder above listed files is a table."""
+    for name, (kind, fix) in _LOGS.items():
+        if _is_log(remote, f"{folder}/{name}"):
+            raise SourceError(
+                f"{folder if remote is None else remote.url(folder)} is {kind}: "
+                f"read without {name}, its files give rows that were deleted or replaced",
+                fix=f"read the table: {fix}; or list each file, to read exactly these files",
+            )
+
+
+def _is_log(remote: Remote | None, log: str) -> bool:
+    try:
+        if remote is not None and remote.call(log, lambda: kind_of(remote.fs, log)) != "directory":
+            return False
+        names: Any = os.listdir(log) if remote is None else walking.find(remote, log, 1)
+    except CedarError:
+        raise
+    except Exception:  # noqa: BLE001 - the folder does not exist or cannot be listed
+        return False
+    return not log.endswith("/metadata") or any(n.endswith((".metadata.json", ".metadata.json.gz")) for n in names)

@@ -20,20 +20,29 @@ from cedar.core.columns import Column, Index, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
 from cedar.core.groups.column import take_each
 from cedar.core.limits import MemoryReservation
-from cedar.datasets.base import Chunk, Selects, Split, numbered_rows
-from cedar.datasets.files_io import check_unchanged, open_stored
-from cedar.datasets.filesource import FileSource
+from cedar.datasets.base import Chunk, Selects, Split, numbered_rows, once
+from cedar.datasets.files_io import File, check_unchanged, open_stored, reading
+from cedar.datasets.filesource import FileSource, Paths, as_flag, as_names, as_paths, as_types
 from cedar.datasets.footers import Footers, ReadFooters
 from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
-from cedar.datasets.listing import File, Listing, Paths, as_flag, as_names, as_paths, as_types, list_files, reading
+from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
-from cedar.datasets.once import once
 from cedar.datasets.parquet_lists.reader import ListLeaf, are_read, list_leaves, read_lists
-from cedar.datasets.parquet_schema import Types, check_microseconds, check_same, decoded_bytes, is_int96, types_of
-from cedar.datasets.parquet_stats import Leaves, excludes, hive_bounds, leaf_bounds, leaves_of
+from cedar.datasets.parquet_schema import (
+    Leaves,
+    Types,
+    check_microseconds,
+    check_same,
+    decoded_bytes,
+    hive_bounds,
+    is_int96,
+    leaf_bounds,
+    leaves_of,
+    types_of,
+)
 from cedar.datasets.split_table import Numbers, SplitTable
-from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
-from cedar.datasets.truth import Bounds, Path
+from cedar.datasets.to_arrow import same_tensors, tensor_types, with_tensors
+from cedar.datasets.truth import Bounds, Path, excludes
 
 if TYPE_CHECKING:
     import polars as pl

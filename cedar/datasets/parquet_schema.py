@@ -1,18 +1,38 @@
-"""Names and types of Parquet columns from footers: select leaf columns, and check that files agree."""
+"""What Parquet footers say of columns: names, types and bounds; select leaf columns, and check that files agree."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from cedar.core.arrow import numbers
-from cedar.core.boundary import canonical_types
+from cedar.core.arrow import from_numbers, from_strings, numbers
+from cedar.core.boundary import canonical_type, canonical_types
 from cedar.core.errors import SourceError, missing_column
-from cedar.datasets.listing import File, reading
+from cedar.datasets.files_io import File, reading
+from cedar.datasets.hive import HiveColumn
+from cedar.datasets.truth import (
+    Bounds,
+    Path,
+)
+
+# ---- bounds from footers ---------------------------------------------------------------------------------------------
+
+
+# Writers may truncate a long maximum without rounding it up. All strings that start with the stored maximum therefore
+# count as within the bounds.
+_MAX_SUFFIX = "\U0010ffff" * 8
+
+_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+
+Leaves = dict[Path, tuple[int, pa.DataType]]
 
 Types = dict[str, pa.DataType]
 
@@ -177,3 +197,88 @@ def _differ(file: File, other: File, how: str) -> SourceError:
         fix="set the type of the column in schema={...}: files that lack it give nulls; or select the columns that all "
         "share: columns=[...]",
     )
+
+
+def leaves_of(footer: Any) -> Leaves:
+    """Return the index and canonical type of each leaf that has one value per row, by the leaf's path."""
+    numbers = count()
+    return {
+        path: (leaf, kind) for field in footer.schema.to_arrow_schema() for path, leaf, kind in _walk(field, numbers)
+    }
+
+
+def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.DataType]]:
+    kind = field.type
+    if isinstance(kind, pa.Bool8Type):  # the statistics of Bool8 columns are integers
+        next(numbers)
+        return
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pt.is_struct(kind):
+        for child in kind:
+            for path, leaf, type_ in _walk(child, numbers):
+                yield (field.name, *path), leaf, type_
+    elif pt.is_nested(kind):
+        for child in (kind.field(i) for i in range(kind.num_fields)):
+            for _ in _walk(child, numbers):
+                pass  # skip leaves inside lists, which have several values per row
+    else:
+        yield (field.name,), next(numbers), canonical_type(kind)
+
+
+def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
+    """Return the bounds of a leaf in a row group; nulls and ends are None if statistics are missing or unreadable.
+
+    Args:
+        leaf: the leaf's column chunk metadata.
+        kind: the canonical type of its values.
+        rows: the row group's number of rows.
+    """
+    try:
+        stats = leaf.statistics
+        if stats is None:
+            return Bounds(rows)
+        nulls = int(stats.null_count) if stats.has_null_count else None
+        if nulls != rows and leaf.physical_type == "BYTE_ARRAY" and "." in leaf.path_in_schema:
+            nulls = None  # Arrow's null counts of dictionary strings in a struct omit rows with a null struct
+        ends = _ends(stats, kind) if stats.has_min_max else None
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, NotImplementedError):
+        return Bounds(rows)
+    return Bounds(rows, nulls, ends)
+
+
+def hive_bounds(column: HiveColumn, file: int, rows: int) -> Bounds:
+    """Return the bounds of a partition column in a file, where it has a single value."""
+    value = column.values[file]
+    if value is None:
+        return Bounds(rows, rows)
+    return Bounds(rows, 0, pa.array([value, value], column.kind))
+
+
+def _bounds_array(low: Any, high: Any, kind: pa.DataType) -> pa.Array:
+    return from_numbers(np.array([low, high], np.dtype(kind.to_pandas_dtype())), kind)
+
+
+def _ends(stats: Any, kind: pa.DataType) -> pa.Array | None:
+    if pt.is_integer(kind):
+        return _bounds_array(stats.min, stats.max, kind)
+    if pt.is_boolean(kind) or pt.is_decimal(kind):
+        return pa.array([stats.min, stats.max], kind)
+    if pt.is_float32(kind) or pt.is_float64(kind):
+        known = not math.isnan(stats.min) and not math.isnan(stats.max)
+        return _bounds_array(stats.min, stats.max, kind) if known else None
+    if pt.is_large_string(kind) or pt.is_large_binary(kind):
+        return _string_ends(stats, kind)
+    if pt.is_date32(kind) and stats.logical_type.type == "DATE":
+        return _bounds_array(stats.min_raw, stats.max_raw, pa.int32()).cast(kind)
+    if pt.is_timestamp(kind) and stats.logical_type.type == "TIMESTAMP":
+        unit = _UNITS[json.loads(stats.logical_type.to_json())["timeUnit"]]
+        return _bounds_array(stats.min_raw, stats.max_raw, pa.int64()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
+    return None
+
+
+def _string_ends(stats: Any, kind: pa.DataType) -> pa.Array:
+    low, high = (v.encode() if isinstance(v, str) else v for v in (stats.min, stats.max))
+    if pt.is_large_binary(kind):
+        return from_strings([low, high + b"\xff" * len(_MAX_SUFFIX)], kind)
+    return from_strings([low.decode(), high.decode() + _MAX_SUFFIX], kind)

@@ -13,8 +13,9 @@ import pyarrow as pa
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.libraries import library
 from cedar.core.redact import redact_url
-from cedar.datasets.listing import Listing, as_names, as_types, list_files
-from cedar.datasets.once import once
+from cedar.datasets.base import once
+from cedar.datasets.filesource import as_names, as_types
+from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.parquet import ParquetSource
 
 _OBJECT_STORE = {  # fsspec's name of an S3 option -> the name in object_store, the name in pyiceberg

@@ -15,13 +15,11 @@ import pyarrow as pa
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import MemoryReservation
-from cedar.datasets.base import Chunk, Split, selected
-from cedar.datasets.files_io import check_unchanged, open_file
-from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import whole_files
-from cedar.datasets.listing import File, Paths, as_paths, reading
-from cedar.datasets.once import once
+from cedar.datasets.base import Chunk, Split, once, selected
+from cedar.datasets.files_io import File, check_unchanged, open_file, reading
+from cedar.datasets.filesource import FileSource, Paths, as_paths
 from cedar.datasets.split_table import SplitTable
+from cedar.datasets.text import whole_files
 
 _NAMES = {  # groups: key (path up to the first or last dot of the name), extension
     "first": re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL),

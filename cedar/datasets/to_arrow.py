@@ -1,19 +1,28 @@
-"""Convert blocks to Arrow tables."""
+"""Convert blocks to Arrow tables, and store arrays in files, with the shape and dtype of a row in field metadata.
+
+Arrow files store arrays as nested fixed-size lists. Parquet files store each row's bytes, since nested lists take
+thirty times as long to read. Vectors have no such metadata, so that expressions can read them as fixed-size lists.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from cedar.core.block import Block
-from cedar.core.columns import Column, ColumnType, TensorType, blank
+from cedar.core.columns import Column, ColumnType, TensorType, blank, type_of
+from cedar.core.convert import to_numpy
 from cedar.core.cursor import no_keys
-from cedar.core.errors import PipelineError
+from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.core.groups.column import GroupColumn, plain
-from cedar.datasets.tensors import field_of
+
+_MARK = b"cedar.array"  # key in a field's metadata
 
 
 def arrow_column(name: str, column: Column) -> pa.Array:
@@ -89,3 +98,110 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
         kinds = {n: k if isinstance(k, known) else pa.null() for n, k in (schema or {}).items()}
         return pa.Table.from_batches([arrow_batch(Block({n: blank(k, 0) for n, k in kinds.items()}, no_keys()))])
     return pa.Table.from_batches([b for b in batches if b.num_rows] or batches[:1])
+
+
+def field_of(name: str, array: pa.Array, column: Column) -> pa.Field:
+    """Return the Arrow field for a column that is written as ``array``."""
+    kind = type_of(column)
+    if not isinstance(kind, TensorType) or len(kind.shape) < 2 or 0 in kind.shape:
+        return pa.field(name, array.type)
+    return pa.field(name, array.type, metadata={_MARK: json.dumps({"shape": kind.shape, "dtype": kind.dtype})})
+
+
+def with_bytes(table: pa.Table) -> pa.Table:
+    """Return a table in which arrays are stored as bytes instead of nested lists."""
+    fields, columns = list(table.schema), list(table.columns)
+    for place, field in enumerate(fields):
+        kind = _declared_tensor(field)
+        if kind is None or not pt.is_fixed_size_list(field.type):
+            continue
+        stored = pa.binary(_width(kind))
+        fields[place] = field.with_type(stored)
+        columns[place] = pa.chunked_array([_bytes_of(chunk, stored) for chunk in columns[place].chunks], stored)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _bytes_of(lists: pa.Array, stored: pa.DataType) -> pa.Array:
+    values = np.ascontiguousarray(to_numpy(lists, ""))
+    return pa.Array.from_buffers(stored, len(lists), [None, pa.py_buffer(values.reshape(-1).view(np.uint8))])
+
+
+def tensor_types(fields: Iterable[pa.Field], types: Mapping[str, pa.DataType]) -> dict[str, TensorType]:
+    """Return the tensor types of the columns that field metadata declares to be arrays.
+
+    Args:
+        fields: the fields of a file.
+        types: the canonical types of the columns to read; other columns are ignored.
+    """
+    return {
+        name: kind for name, kind in declared_tensors(fields).items() if name in types and _can_store(types[name], kind)
+    }
+
+
+def declared_tensors(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
+    """Return the tensor types that field metadata declares, by column."""
+    return {field.name: kind for field in fields if (kind := _declared_tensor(field)) is not None}
+
+
+def _declared_tensor(field: pa.Field) -> TensorType | None:
+    """Return the tensor type that a field's metadata declares; None if it is missing or invalid."""
+    try:
+        reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
+        shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])
+        valid = all(isinstance(size, int) and size > 0 for size in shape) and dtype.kind in "biufmM"
+        return TensorType(shape, str(dtype)) if valid else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _width(kind: TensorType) -> int:
+    """Return the number of bytes of a row."""
+    return math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
+
+
+def _can_store(stored: pa.DataType, kind: TensorType) -> bool:
+    """Return whether a column of Arrow type ``stored`` can contain arrays of ``kind``."""
+    if pt.is_fixed_size_binary(stored):
+        return bool(stored.byte_width == _width(kind))
+    shape = []
+    while pt.is_fixed_size_list(stored):
+        shape.append(stored.list_size)
+        stored = stored.value_type
+    return tuple(shape) == kind.shape and str(to_numpy(pa.nulls(0, stored), "").dtype) == kind.dtype
+
+
+def same_tensors(files: Iterable[Mapping[str, TensorType]]) -> dict[str, TensorType]:
+    """Return the columns that have the same tensor type in all files, and these types."""
+    first, *others = files
+    return {name: kind for name, kind in first.items() if all(other.get(name) == kind for other in others)}
+
+
+def with_tensors(columns: Mapping[str, Column], tensors: Mapping[str, TensorType], where: str) -> dict[str, Column]:
+    """Convert the columns in ``tensors`` to arrays.
+
+    Raises:
+        SourceError: a column has nulls, which arrays cannot represent; the error names the file ``where``.
+    """
+    result = dict(columns)
+    try:
+        for name in tensors.keys() & columns.keys():
+            result[name] = _arrays(columns[name], name, tensors[name])
+    except RowError as error:
+        raise SourceError(
+            f"{where}: {error.args[0]}, though its field says that it holds arrays",
+            fix="write the column again, with an array in each row, or select the other columns",
+        ) from error
+    return result
+
+
+def _arrays(column: Column, name: str, kind: TensorType) -> Column:
+    if not pt.is_fixed_size_binary(column.type):
+        return to_numpy(column, name)
+    if column.null_count:
+        raise RowError(f"column {name!r} has {column.null_count:,} null(s)")
+    dtype, each = np.dtype(kind.dtype), math.prod(kind.shape)
+    start = column.offset * _width(kind)
+    values = np.frombuffer(
+        column.buffers()[1] or b"", dtype if dtype.kind != "b" else np.uint8, len(column) * each, start
+    )
+    return (values if dtype.kind != "b" else values != 0).reshape(len(column), *kind.shape)

@@ -21,7 +21,7 @@ from cedar.core.columns import Column, cut, type_of
 from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Piece
 from cedar.datasets.base import BaseSource, Chunk, Read, Selects, Split
-from cedar.datasets.iterable import IterableSource
+from cedar.datasets.items import IterableSource
 from cedar.engine.binding import SAMPLE_ROWS, Binding
 from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, min_run_units

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from cedar.core.errors import PipelineError
 from cedar.core.libraries import library, plain_errors
 from cedar.core.redact import StorageOptions
-from cedar.datasets.parquet_join import MAGIC, MAX_ROW_GROUPS, RowGroups
+from cedar.datasets.parquet_footer import MAGIC, MAX_ROW_GROUPS, RowGroups
 from cedar.datasets.sums import RunningChecksums
 from cedar.lake import lance_table
 from cedar.lake.layouts import AIMS, SMALL, Layout, Layouts, nullable_schema

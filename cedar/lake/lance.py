@@ -16,11 +16,10 @@ from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Limits, MemoryReservation
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
-from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, selected
-from cedar.datasets.listing import reading
-from cedar.datasets.once import once
+from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, once, selected
+from cedar.datasets.files_io import reading
 from cedar.datasets.parquet_schema import Types
-from cedar.datasets.tensors import tensor_types, with_tensors
+from cedar.datasets.to_arrow import tensor_types, with_tensors
 from cedar.lake.sinks import group_rows
 
 

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from cedar.cache.cost import SECONDS_PER_BYTE
 from cedar.core.printable import one_line
-from cedar.datasets.tensors import with_bytes
+from cedar.datasets.to_arrow import with_bytes
 
 Layout: TypeAlias = "dict[str, list[str]]"  # column name -> [encoding, compression]
 

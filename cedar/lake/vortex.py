@@ -21,11 +21,10 @@ from cedar.core.columns import Column
 from cedar.core.errors import SourceError
 from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import MemoryReservation
-from cedar.datasets.base import Chunk, Split, numbered_rows, selected
-from cedar.datasets.files_io import check_unchanged
-from cedar.datasets.filesource import FileSource
-from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, concurrently, list_files, reading
-from cedar.datasets.once import once
+from cedar.datasets.base import Chunk, Split, numbered_rows, once, selected
+from cedar.datasets.files_io import File, check_unchanged, concurrently, reading
+from cedar.datasets.filesource import FileSource, Paths, as_flag, as_paths
+from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.sums import SUFFIX, Sums, block_range
 from cedar.operators.expression_nodes import columns_of

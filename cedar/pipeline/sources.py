@@ -268,9 +268,9 @@ def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping
         >>> cedar.from_iterable(lambda: iter([{"x": 1}, {"x": 2}])).count()
         2
     """
-    from cedar.datasets import iterable
+    from cedar.datasets import items
 
-    return start(lambda: iterable.from_iterable(make_iterator, dtypes=dtypes))
+    return start(lambda: items.from_iterable(make_iterator, dtypes=dtypes))
 
 
 def from_arrow(table: Any) -> Pipeline:
@@ -338,12 +338,12 @@ def from_huggingface(dataset: Any) -> Pipeline:
         ...
         cedar.PipelineError: ...
     """
-    from cedar.datasets import huggingface
+    from cedar.datasets import table
 
-    source = huggingface.from_huggingface(dataset)
+    source = table.from_huggingface(dataset)
     pipeline = start(lambda: source)
-    for name, kind in huggingface.columns_without_bytes(dataset, source).items():
-        pipeline = pipeline.map(huggingface.with_bytes, name, dtype=kind)
+    for name, kind in table.columns_without_bytes(dataset, source).items():
+        pipeline = pipeline.map(table.with_bytes, name, dtype=kind)
     return pipeline
 
 

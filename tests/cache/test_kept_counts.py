@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from cedar.cache.kept_counts import CountKey, file_mark, load_counts, place_of, save_counts
-from cedar.datasets.listing import File
+from cedar.datasets.files_io import File
 from cedar.store.arrow import table_body
 from cedar.store.folder import Folder
 

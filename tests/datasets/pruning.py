@@ -8,7 +8,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.datasets.parquet_stats import excludes, leaf_bounds, leaves_of
+from cedar.datasets.parquet_schema import leaf_bounds, leaves_of
+from cedar.datasets.truth import excludes
 
 NAN = float("nan")
 BIG = 1 << 53

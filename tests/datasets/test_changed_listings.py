@@ -16,7 +16,8 @@ import pytest
 
 import cedar
 from cedar.core.errors import SourceError
-from cedar.datasets.listing import File, Listing, list_files
+from cedar.datasets.files_io import File
+from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.parquet import read_parquet
 
 ROWS = 40  # of a file, in row groups of 10

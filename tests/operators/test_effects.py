@@ -10,7 +10,7 @@ import pytest
 import cedar.operators
 from cedar import Skip, col
 from cedar.datasets.base import Read
-from cedar.datasets.iterable import IterableSource
+from cedar.datasets.items import IterableSource
 from cedar.operators.balance import Balance
 from cedar.operators.base import Effects, Operator
 from cedar.operators.batch import Batch

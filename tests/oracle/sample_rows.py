@@ -21,8 +21,7 @@ from cedar.core.columns import OBJECT, UNKNOWN, Column, Index, TensorType, cut, 
 from cedar.core.cursor import hash_array
 from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split
-from cedar.datasets.parquet_stats import excludes
-from cedar.datasets.truth import Bounds, Path
+from cedar.datasets.truth import Bounds, Path, excludes
 from cedar.operators.base import Schema
 from cedar.operators.expression_nodes import columns_of, literals
 from cedar.plan.scan import chosen_fields, narrowed, narrowed_type

@@ -13,7 +13,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.datasets.iterable import IterableSource
+from cedar.datasets.items import IterableSource
 from cedar.engine.binding import Binding
 from cedar.operators import recsys
 from cedar.operators.algebra import length_changing, per_value

@@ -18,10 +18,9 @@ from cedar.core.errors import ResumeError, Site
 from cedar.core.stream import is_count
 from cedar.datasets.as_saved import listing_text
 from cedar.datasets.base import Read
-from cedar.datasets.files_io import marks_of
+from cedar.datasets.files_io import BUCKETS, changed_runs, marks_of, run_of
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.snapshots import SnapshotSource
-from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state_fields import PACKED, fault_of, packed, unpacked
