@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     sys.path[:0] = [] if __package__ else [str(Path(__file__).resolve().parents[1])]
     from benchmarks import harness
     from benchmarks.controller_simulation import regret, traces
-    from cedar.control.settings import ControllerSettings
+    from cedar.control.controller import ControllerSettings
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=int, default=2000, help="how many runs are simulated (%(default)s)")

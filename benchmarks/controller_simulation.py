@@ -13,9 +13,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from cedar.control.controller import Candidate, Look, Observation, Prepare, State, Switch, step
-from cedar.control.settings import ControllerSettings
-from cedar.profile.queueing import cores_kept
+from cedar.control.controller import Candidate, ControllerSettings, Look, Observation, Prepare, State, Switch, step
+from cedar.profile.figures import cores_kept
 
 WRITTEN, THREADS, ALONE, PROCESSES, CLUSTER = "as written", "threads", "one thread", "processes", "cluster"
 _GROWTH = 0.005  # of the rows so far make one piece at least: a run of hours is replayed in a thousand steps

@@ -17,7 +17,7 @@ from benchmarks.scale_clock import Barrier, Board, Clock, Store
 from benchmarks.scale_service import Lines, Service
 from cedar.cluster.service.meeting import ServiceBoard, ServiceKeyValues
 from cedar.engine import agree, rendezvous
-from cedar.engine.key_values import KeyValueStore, TorchKeyValues
+from cedar.engine.rendezvous import KeyValueStore, TorchKeyValues
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from cedar.control.settings import ControllerSettings
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """Determines when the controller searches for plans, tries them and accepts them.
+
+    Args:
+        regret: share of the time so far, 0 to 1, that searches and trials of worse plans may cost. A run without a
+            better plan then loses at most 3%, which cannot be distinguished from noise.
+        least_gain: minimum seconds that a plan is expected to save; users do not notice less.
+        candidates: number of plans from one search that are tried: one for each kind of executor.
+        tasks: minimum number of tasks per worker, after its first, for a measurement of speed; one worker counts as
+            two. One task more or less then changes the result only a little.
+        steady: how many times as many tasks a measurement has whose result is not clear. Noise alone would otherwise
+            seem to change the run's speed, or to make a plan better.
+        growth: minimum length of a trial as a share of the time so far, 0 to 1. Longer trials in long runs can
+            distinguish plans that differ by little.
+        poll: seconds between two observations; it does not affect decisions.
+        better: share of the time per row, 0 to 1, that a plan must save; smaller gains are within the regret.
+        clear: a plan that takes at most this share of another's time per row, 0 to 1, is clearly faster, since noise
+            cannot cause such a difference. It is tried before the running plan was measured for a whole trial.
+        changed: factor by which the speed must rise or fall before the results of other plans count as outdated.
+        memory: weight of a fresh trial's result relative to the cost model's estimate. It is halved when the run has
+            taken twice as long, since other programs may have used the machine during the trial.
+        max_loss: maximum loss of a trial, in trial lengths, and the largest slowdown recorded for a failed plan. Trials
+            start cold, and a much slower plan need not be measured longer.
+    """
+
+    regret: float = 0.03
+    least_gain: float = 0.25
+    candidates: int = 3
+    tasks: int = 3
+    steady: int = 2
+    growth: float = 0.01
+    poll: float = 0.025
+    better: float = 0.03
+    clear: float = 0.5
+    changed: float = 1.5
+    memory: float = 8.0
+    max_loss: float = 3.0
 
 
 @dataclass(frozen=True)
@@ -249,8 +287,9 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
 
 
 def _measure(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """Update the pace of the current plan."""
-    mark = None if _is_starting(state, seen) else state.mark
+    """Update the pace of the current plan, except while processes start, because they use the run's cores."""
+    under_way = state.prepared.keys() - seen.ready - seen.refused
+    mark = None if any(seen.now < state.prepared[key] for key in under_way) else state.mark
     if mark is None or mark.plan != seen.plan or mark.since != seen.since:
         return replace(state, mark=seen)
     urgent = state.pace is None or not state.pace.tasks or state.slot is not None  # decisions wait for it
@@ -267,12 +306,6 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
         return state
     # Costs may have changed in the middle of the measurement, so no trial is compared with it.
     return replace(state, pace=replace(pace, tasks=0), judged=pace.row, changed=True)
-
-
-def _is_starting(state: State, seen: Observation) -> bool:
-    """Whether processes are starting. They use the run's cores, so the run's speed does not characterize its plan."""
-    under_way = state.prepared.keys() - seen.ready - seen.refused
-    return any(seen.now < state.prepared[key] for key in under_way)
 
 
 def _scale_results(state: State, pace: Pace) -> State:
@@ -318,9 +351,15 @@ def _expected_gain(candidate: Candidate, pace: Pace, seen: Observation) -> float
 
 
 def _add_proposals(state: State, seen: Observation, settings: ControllerSettings) -> State:
-    """Replace the proposed plans by those of the latest search, except plans that were tried."""
-    candidates = [_correct(c, state, seen) for c in seen.candidates or ()]
-    candidates = sorted(candidates, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
+    """Replace the proposed plans by those of the latest search, except plans that were tried.
+
+    Estimates are corrected by the running plan's error, or by its square root if a plan uses other executors.
+    """
+    found = seen.candidates or ()
+    expected = next((c.seconds for c in found if c.key == state.stays), 0.0)
+    error = (state.pace or Pace.of(seen)).row / expected if expected else 1.0
+    corrected = [replace(c, seconds=c.seconds * (error if c.alike else math.sqrt(error))) for c in found]
+    candidates = sorted(corrected, key=lambda c: (c.key != state.stays, c.seconds))[: settings.candidates + 1]
     known = {**state.known, **{c.key: c for c in candidates}}
     known = {key: c for key, c in known.items() if key in state.tried or c in candidates}
     cost = seen.looked - state.looked
@@ -328,15 +367,6 @@ def _add_proposals(state: State, seen: Observation, settings: ControllerSettings
         state, phase="runs", known=known, looked=seen.looked, cost=cost, looks=state.looks + 1, asked=seen.now,
         changed=False, spent=state.spent + (cost if state.looks else 0.0),
     )  # fmt: skip
-
-
-def _correct(candidate: Candidate, state: State, seen: Observation) -> Candidate:
-    """Correct an estimate by the running plan's error, or by its square root if the plan uses other executors."""
-    expected = next((c.seconds for c in seen.candidates or () if c.key == state.stays), 0.0)
-    if not expected:
-        return candidate
-    error = (state.pace or Pace.of(seen)).row / expected
-    return replace(candidate, seconds=candidate.seconds * (error if candidate.alike else math.sqrt(error)))
 
 
 def _may_search(state: State, seen: Observation, settings: ControllerSettings) -> bool:
@@ -436,7 +466,8 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
         or _is_clear(before, Pace(showed), settings)
         or _has_enough_tasks(start, seen, settings, settings.steady)
     )
-    lost = _starved(state.pace, seen) > seen.opening + _may_lose(state, seen, settings)
+    starved = seen.starved - seen.finished * max(before - state.pace.trainer, 0.0)  # more than under the previous plan
+    lost = starved > seen.opening + _may_lose(state, seen, settings)
     if not (whole or lost):
         return state, ()
     later = state.known[state.trial].later and not lost
@@ -447,11 +478,6 @@ def _continue_trial(state: State, seen: Observation, settings: ControllerSetting
     why = "its tasks finished no row" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
     back = Switch(state.stays, f"{why}: back to the plan before")
     return replace(state, phase="returns", tried=tried, mark=seen), (back,)
-
-
-def _starved(before: Pace, seen: Observation) -> float:
-    """Return the seconds that the trainer waited under this plan, minus the wait expected under the previous plan."""
-    return seen.starved - seen.finished * max(before.row - before.trainer, 0.0)
 
 
 def _may_lose(state: State, seen: Observation, settings: ControllerSettings) -> float:

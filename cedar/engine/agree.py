@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from cedar.core.errors import Site, WorkerError
 from cedar.core.extensions import extension
 from cedar.core.packages import loaded
-from cedar.engine.key_values import FolderKeyValues, KeyValueStore, TorchKeyValues
-from cedar.engine.rendezvous import PATIENCE, Polling, Rendezvous, talk
+from cedar.engine.rendezvous import PATIENCE, FolderKeyValues, KeyValueStore, Polling, Rendezvous, TorchKeyValues, talk
 from cedar.executors.choose import names_cluster
 
 T = TypeVar("T")

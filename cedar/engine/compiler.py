@@ -21,10 +21,9 @@ from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError
 from cedar.core.stream import Stream
 from cedar.datasets.base import Read, rows_may_fail
-from cedar.engine.any_order import any_order_stage
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
-from cedar.engine.nodes import over_ranks, rows_per_unit
+from cedar.engine.nodes import any_order_stage, over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
 from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING, Interval, steps_from

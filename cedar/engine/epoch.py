@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,15 +16,14 @@ from cedar.cache.cached import Store
 from cedar.core.errors import ResumeError, Site
 from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
-from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
+from cedar.core.stream import Count, Fenced, Flow, Piece, Position, Stream
 from cedar.engine.agree import Agreement, board, next_run
-from cedar.engine.any_order import describe_order
+from cedar.engine.audit import audited
 from cedar.engine.binding import Binding
-from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, Mixing, min_run_units
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_per_unit
-from cedar.engine.overlap import describe, describe_by_key, overlap
+from cedar.engine.notes import describe_order, describe_overlap, offer
 from cedar.engine.plan_control import Plans
 from cedar.engine.rendezvous import talk
 from cedar.engine.runner import Runner
@@ -34,9 +32,7 @@ from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.lane_states import LaneState
 from cedar.engine.streams.lanes import NO_COMMON_END, Lane, Sharing
 from cedar.engine.streams.splits import SplitStream
-from cedar.engine.task_context import Tasks
-from cedar.engine.uncounted import offer
-from cedar.engine.watcher import Watcher
+from cedar.engine.task_context import Tasks, Watcher
 from cedar.operators.base import Env, StreamOperator
 from cedar.operators.instances import Instances
 from cedar.plan.data import Plan
@@ -48,7 +44,6 @@ _log = logging.getLogger("cedar")
 Mixed: TypeAlias = tuple[Any, ...]
 Origin: TypeAlias = "tuple[DataEpoch, int] | None"  # the epoch and the lane of a piece; None for padding
 _MIXED = {"left": {}, "since": 0, "drawn": {}}  # fields of a state for mixtures with new weights, and their defaults
-_PAUSE = 0.001  # seconds between two checks whether an audit's result is ready
 
 
 @dataclass(frozen=True)
@@ -167,14 +162,19 @@ class Job:
         """Describe the rows that both this rank and other ranks read; "" if there are few."""
         if self.rank.world == 1 or self.split_batches or self.sharing.why:
             return ""
-        runner = Runner("inline", 1)
+        runner, world = Runner("inline", 1), self.rank.world
+        compiler = self._compiler(runner, 0, None, dry=True)
         if self.sharing.lanes:
-            return describe_by_key(self._compiler(runner, 0, None, dry=True).by_key(self.rank.world), self.rank.world)
+            labels = compiler.by_key(world)
+            reads = (
+                f"each of the {world} ranks reads all of {labels}, which has fewer splits, and keeps its rows by key"
+            )
+            return reads if labels else ""
         _, assigned = self.streams(runner, 0, [], dry=True)
-        sources = [s for s in self._compiler(runner, 0, None, dry=True).streams if isinstance(s, SplitStream)]
+        sources = [stream for stream in compiler.streams if isinstance(stream, SplitStream)]
         if len(sources) != 1:
             return ""
-        return describe(overlap(sources[0], assigned, rows_per_unit(self.binding.root)), self.rank.world)
+        return describe_overlap(sources[0], assigned, rows_per_unit(self.binding.root), world)
 
     @cached_property
     def _local(self) -> bool:
@@ -432,34 +432,13 @@ class DataEpoch:
         """Compute a piece as written; return the units as written if they differ from the piece, else []. The second
         computation shares nothing with the plan: it reads all columns, and binds and fuses kernels as without a plan.
         """
-        job, plans = self._job, self._job.plans
-        began = time.perf_counter()
-        top, _ = job.streams(
+        plans, began = self._job.plans, time.perf_counter()
+        top, _ = self._job.streams(
             self._runner, self.epoch, self._history, lane, written=plans.current, mixed=self._mixed
         )  # fmt: skip
-        flow = top.open([piece.at, piece.skip])
-        as_written: list[Piece] = []
-        limit = plans.audits.seconds
-        try:
-            while sum(each.units for each in as_written) < piece.units:
-                each = flow.pull(limit == math.inf)
-                if each is PENDING and time.perf_counter() - began > limit:
-                    plans.audit(time.perf_counter() - began, None, done=False)
-                    return []
-                if each is PENDING:
-                    time.sleep(_PAUSE)
-                elif each is None:
-                    break
-                elif each.units:
-                    as_written.append(each)
-        finally:
-            flow.close()
-        units = [each.slice(0, each.units) for each in as_written]
-        over = sum(each.units for each in units) - piece.units
-        if over > 0:
-            units[-1] = units[-1].slice(0, units[-1].units - over)
-        why = compared([piece.rows.gather()], [each.rows.gather() for each in units], batched=piece.batch)
-        plans.audit(time.perf_counter() - began, why)
+        found = audited(piece, top.open([piece.at, piece.skip]), plans.audits.seconds)
+        as_written, why = found or ([], None)
+        plans.audit(time.perf_counter() - began, why, done=found is not None)
         return [] if why is None else as_written
 
     def _open(self, lane: Lane | None, position: Position | None) -> Flow:

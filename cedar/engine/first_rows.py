@@ -22,8 +22,8 @@ from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Piece
 from cedar.datasets.base import BaseSource, Chunk, Read, Selects, Split
 from cedar.datasets.items import IterableSource
+from cedar.engine.audit import compared
 from cedar.engine.binding import SAMPLE_ROWS, Binding
-from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks

@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Iterable
 
-from cedar.core.errors import CedarError, warn_user
-from cedar.core.stream import Stream
-from cedar.datasets.split_table import SplitTable
+from cedar.core.errors import warn_user
 from cedar.operators.base import StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.plan.graph import Node, walk
 from cedar.plan.physical import Physical
+from cedar.plan.steps.reorder import batch_rows
 
 
-def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
-    """Describe the extra work that a stream operator causes with several ranks; "" if it causes none."""
-    if operator.row_use.rows == "balanced":
-        return "each rank computes everything below it for all ranks, and everything above it for its own rows"
-    if all(stream.count is not None for stream in inputs) or operator.shares:
-        return ""
-    if operator.local:
-        return "local to each rank"
-    return "global: it counts rows whose number is unknown, so every rank computes its input; local=True opts out"
-
-
-def pictured(
-    nodes: Sequence[Node], splits: Callable[[Node], SplitTable], physical: Physical, executor: str
-) -> list[tuple[str, ...]]:
-    """Return the lines that a diagram shows below each operator as written: its columns, and its rows and executor."""
-    places: dict[int, str] = {}
-    for stage in physical.stages:
-        linked = [i for each in stage.segments for i in (each.source, *each.links) if isinstance(i, int)]
-        inside = stage.kind in ("stream", "window", "deal")
-        for i in (*linked, *stage.operators, stage.out):
-            where = "in the loader" if inside else f"on {stage.place or executor}"
-            places.setdefault(physical.works[i].ordinal, where)
-    described: list[tuple[str, ...]] = []
-    for ordinal, node in enumerate(nodes):
-        columns = "columns are known only in a run"
-        if (known := node.schema) is not None:
-            columns = f"{len(known)} column(s): " + ", ".join(
-                f"{name} {kind}" for name, kind in islice(known.items(), 12)
-            )
-        place = places.get(ordinal, "moved into the reader")
-        with suppress(CedarError):  # if files cannot be listed, the run itself raises the error
-            if not node.inputs and splits(node).counted:
-                place = f"{splits(node).known_rows:,} rows, {place}"
-        described.append((columns, place))
-    return described
+def any_order_stage(physical: Physical) -> int:
+    """Return the number of the stage whose rows may be delivered out of order; -1 if an operator needs their order.
+    It is the stage below ``batch()``, or the last stage if there are no batches. All plans of a pipeline have the same.
+    """
+    stages, works = physical.stages, physical.works
+    (number,) = stages[physical.deal].inputs
+    while works[stages[number].out].batched:
+        stage = stages[number]
+        in_order = stage.kind == "stream" and batch_rows(physical.nodes[stage.out]) is None
+        if in_order or len(stage.inputs) != 1:
+            return -1
+        (number,) = stage.inputs
+    return number if sum(stage.inputs.count(number) for stage in stages) == 1 else -1
 
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:

@@ -20,7 +20,7 @@ from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.plan.graph import Node
 from cedar.profile import Machine, Profile
-from cedar.profile.queueing import lock_share
+from cedar.profile.figures import lock_share
 from cedar.tasks import clocks
 
 _GATHERS = (-1,)  # key of the stage that gathers batches and runs no operator

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from cedar.control.controller import (
     Action,
     Candidate,
+    ControllerSettings,
     Look,
     Observation,
     Prepare,
@@ -23,19 +24,16 @@ from cedar.control.controller import (
     recall,
     step,
 )
-from cedar.control.settings import ControllerSettings
 from cedar.datasets.base import Read
-from cedar.engine.audit_budget import AuditBudget
-from cedar.engine.background_calls import Calls, RunOver, start_background_thread
+from cedar.engine.audit import AuditBudget
+from cedar.engine.background import Calls, RunOver, WorkerWarmup, start_background_thread
 from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunMeasurements
 from cedar.engine.plan_results import PlanResults, ResultsStore
 from cedar.engine.runner import Runner
-from cedar.engine.task_context import is_remote
-from cedar.engine.warming import WorkerWarmup
-from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
+from cedar.engine.task_context import CALLS, DETAILS, EVERY, Watcher, is_remote
 from cedar.executors.recovery import Patience
 from cedar.operators import native as kernels
 from cedar.operators.base import RowOperator

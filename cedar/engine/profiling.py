@@ -20,8 +20,7 @@ from cedar.engine.nodes import deal_mode
 from cedar.engine.observations import with_gil
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
-from cedar.engine.task_context import Tasks
-from cedar.engine.watcher import TimeUp, Watcher
+from cedar.engine.task_context import Tasks, TimeUp, Watcher
 from cedar.operators.base import Env, RowOperator
 from cedar.operators.expressions import ByExpressions
 from cedar.operators.instances import Instances

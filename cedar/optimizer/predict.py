@@ -10,7 +10,7 @@ from cedar.optimizer.flow import DataFlow, Load
 from cedar.plan.data import Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
-from cedar.profile.queueing import cores_kept
+from cedar.profile.figures import cores_kept
 
 _MIN_GAIN = 0.005  # minimum relative gain of a hardware upgrade to be reported
 _TWICE = 2.0

@@ -15,13 +15,13 @@ from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.dedup import found_groups
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import cost_note, deal_mode, over_ranks
+from cedar.engine.nodes import deal_mode, over_ranks
+from cedar.engine.notes import cost_note, offer
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.derived import SharedStream
 from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
-from cedar.engine.uncounted import offer
 from cedar.operators.base import Env, StreamOperator
 from cedar.pipeline.explain_logical import as_written, logical_lines
 from cedar.plan.data import Decision, Plan, Prediction

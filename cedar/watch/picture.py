@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cedar.core.printable import escape, one_line
 from cedar.engine.binding import Binding
-from cedar.engine.nodes import pictured
+from cedar.engine.notes import pictured
 from cedar.operators.base import Env
 from cedar.pipeline.explain_logical import as_written
 from cedar.plan.data import Plan

@@ -15,7 +15,7 @@ from cedar.datasets.filesource import requests_outside_tasks
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.epoch import Job
 from cedar.engine.metrics import Metrics, SkippedFile
-from cedar.engine.nodes import pictured
+from cedar.engine.notes import pictured
 from cedar.plan.graph import sources
 
 _DEATHS = 20  # max dead workers to list in a report, one per line

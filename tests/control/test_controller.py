@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cedar.control.controller import (
     Action,
     Candidate,
+    ControllerSettings,
     Look,
     Observation,
     Pace,
@@ -25,7 +26,6 @@ from cedar.control.controller import (
     recall,
     step,
 )
-from cedar.control.settings import ControllerSettings
 
 SETTINGS = ControllerSettings()
 PLANS = ("first", "a", "b", "c", "d")
@@ -423,3 +423,10 @@ def _check_stays(before: State, run: Run) -> None:
 def test_the_settings_are_fixed(field: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(SETTINGS, field, 1.0)
+
+
+def test_there_are_a_dozen_constants_at_most() -> None:
+    fields = dataclasses.fields(ControllerSettings)
+    assert len(fields) <= 12
+    for each in fields:
+        assert f"        {each.name}: " in (ControllerSettings.__doc__ or ""), "its unit, and why"

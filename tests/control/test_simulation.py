@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.controller_simulation import PROCESSES, THREADS, WRITTEN, Trace, controlled, fixed, regret, traces
-from cedar.control.settings import ControllerSettings
+from cedar.control.controller import ControllerSettings
 
 TRACES = 100
 

@@ -9,7 +9,8 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.engine.nodes import cost_note, deal_mode, last_mode, over_ranks, rows_per_unit
+from cedar.engine.nodes import deal_mode, last_mode, over_ranks, rows_per_unit
+from cedar.engine.notes import cost_note
 from cedar.plan.graph import walk
 from tests.toy_stream import ListStream
 

@@ -13,10 +13,10 @@ import pytest
 
 import cedar
 from cedar.core.observation import Observation
-from cedar.engine import account, warming
+from cedar.engine import account, background
 from cedar.engine import observations as run_figures
 from cedar.engine import plan_control as planning
-from cedar.engine.background_calls import Calls
+from cedar.engine.background import Calls
 from cedar.engine.binding import Binding
 from cedar.engine.delivery import iteration
 from cedar.engine.metrics import Metrics
@@ -268,7 +268,7 @@ def test_a_plan_whose_processes_cannot_run_it_is_given_up(
 ) -> None:
     run = Driven(monkeypatch)
     run.planner.plans = (run.other("processes"),)
-    monkeypatch.setattr(warming, "_PATIENCE", -1 if late else 20)
+    monkeypatch.setattr(background, "_WARMUP_PATIENCE", -1 if late else 20)
     run.goes_on(5, 1000)
     for loading in starting.loading:
         if late:

@@ -20,7 +20,7 @@ import pytest
 
 import cedar
 from cedar import CedarError, PipelineError, PlanError, SourceError, col
-from cedar.control.settings import ControllerSettings
+from cedar.control.controller import ControllerSettings
 from cedar.engine import plan_control as planning
 from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows

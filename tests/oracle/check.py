@@ -22,8 +22,8 @@ from cedar.core.cursor import Keys
 from cedar.core.skip import Skip
 from cedar.core.stream import Piece
 from cedar.datasets.base import Read
+from cedar.engine.audit import compared
 from cedar.engine.binding import Binding
-from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks

@@ -9,7 +9,7 @@ from cedar.cluster.dask.signals import job_of_ranks
 from cedar.cluster.service.line import ServiceLine
 from cedar.core.errors import Site
 from cedar.engine.agree import Board
-from cedar.engine.key_values import KeyValueStore
+from cedar.engine.rendezvous import KeyValueStore
 
 
 class ServiceKeyValues(KeyValueStore):

@@ -24,8 +24,8 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
+from cedar.engine.notes import columns_of, percent
 from cedar.engine.plan_control import Plans
-from cedar.engine.uncounted import columns_of, percent
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, source_of
 

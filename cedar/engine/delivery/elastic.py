@@ -21,6 +21,7 @@ from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, WorkerError
 from cedar.core.ranks import Rank
+from cedar.engine.account import Budgets
 from cedar.engine.compiler import min_run_units
 from cedar.engine.delivery.checkpoint import saved_state
 from cedar.engine.delivery.epochs import Epochs
@@ -28,9 +29,7 @@ from cedar.engine.delivery.iteration import iterate
 from cedar.engine.delivery.options import check_slices
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import copied, for_rank, merge, part_of, validated
-from cedar.engine.key_values import KeyValueStore, key_value_store_at
-from cedar.engine.quarantine import Budgets
-from cedar.engine.rendezvous import Rendezvous, talk
+from cedar.engine.rendezvous import KeyValueStore, Rendezvous, key_value_store_at, talk
 from cedar.operators.take import whole
 from cedar.plan.graph import digest, topology
 

@@ -14,9 +14,9 @@ from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
+from cedar.engine.notes import counted_if_read
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
-from cedar.engine.uncounted import counted_if_read
 from cedar.executors.choose import executor_after_fork
 from cedar.executors.recovery import Deaths, Patience
 from cedar.operators.base import BlockKernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import pytest
 
 import cedar
 from cedar import col
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.engine import audit
+from cedar.engine.audit import AuditBudget, difference
 from cedar.operators.expressions import WithColumns
 from cedar.optimizer import rules
 from cedar.optimizer.facts import Change
@@ -24,7 +29,78 @@ from cedar.plan.graph import Node, walk
 from cedar.plan.scan import Scan
 from cedar.plan.splits import TolerantSplits
 from cedar.plan.steps import Facts, Refusal, Step
+from tests.toy_blocks import block
 from tests.toy_plans_random import audited, outcome
+
+
+def test_audits_take_a_nan_for_a_nan() -> None:
+    both = np.array([np.nan, -np.nan, 0.0])
+    columns = [both, pa.array(both), both.astype(np.float32)]
+    for column in columns:
+        blocks = [Block({"x": column[i : i + 1]}, Keys(np.arange(1))) for i in range(3)]
+        assert difference([blocks[0]], [blocks[1]]) is None
+        assert difference([blocks[0]], [blocks[2]]) is not None
+    zeros = [Block({"x": np.array([zero])}, Keys(np.arange(1))) for zero in (0.0, -0.0)]
+    assert difference(zeros[:1], zeros[1:]) is not None
+
+
+def test_how_rows_are_cut_into_blocks_does_not_count() -> None:
+    whole = block(x=[1, 2, 3], l=[[1], [], [2, 3]])
+    assert difference([whole], [whole.slice(0, 1), whole.slice(1, 1), whole.slice(1, 3)]) is None
+
+
+@pytest.mark.parametrize(
+    ("done", "written", "says"),
+    [
+        (block(x=[1, 2, 3]), block(x=[1, 5, 3]), "column 'x': row 1: 2 in the plan, 5 as written"),
+        (block(x=[1, 2, 3]), block(x=[1.0, 2.0, 3.0]), "column 'x': int64 in the plan, double as written"),
+        (block(x=[1, 2, 3]), block(x=[1, 2]), "3 row(s) in the plan, 2 as written"),
+        (block(x=[1, 2, 3]), block(x=[1, 2, 3]).slice(0, 0), "3 row(s) on one side, none on the other"),
+        (block(x=[7, 7]), block(x=[7, 7]).take(np.array([1, 0])), "other rows, or in another order"),
+        (block(x=[1], y=[2]), block(x=[1]), "columns ['y'] are on one side only"),
+    ],
+)
+def test_the_first_difference_is_told(done: Block, written: Block, says: str) -> None:
+    assert difference([done], [written]) == says
+
+
+def test_tensors_within_tuples_are_compared_by_their_values():
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(8.0)
+    a, b, other = (whole[:4], "x"), (torch.arange(4.0), "x"), (torch.ones(4), "x")
+    assert audit._same_object(a, b)
+    assert not audit._same_object(a, other)
+    assert not audit._same_object({"y": a}, {"y": other})
+    assert audit._same_object({"y": [a]}, {"y": [b]})
+
+
+def budget(pipeline: cedar.Pipeline) -> AuditBudget:
+    return pipeline.loader(plan=initial_plan(pipeline.node), executor="inline")._epochs.job.plans.audits
+
+
+def test_audits_take_their_share_of_the_time() -> None:
+    audits = budget(cedar.from_items([{"x": i} for i in range(10)]).with_columns(y=col("x") + 1).batch(2))
+    audits._opened = time.perf_counter() - 1000.0  # 30 s for audits
+    assert audits.due(29.0)
+    assert not audits.due(40.0), "the first rows took as long"
+    audits.record(10.0, done=True)
+    assert audits.due(1.0)
+    audits.record(15.0, done=False)
+    assert not audits.due(1.0)
+    assert 4.0 < audits.seconds < 6.0
+    audits._opened -= 1000.0
+    assert audits.due(1.0), "35 s are left, and the next one may take 30"
+    audits.restart()
+    assert not audits.due(1.0)
+    audits.share = 1.0
+    assert audits.due(40.0)
+
+
+def test_what_cannot_be_read_again_is_not_audited() -> None:
+    audits = budget(cedar.from_iterable(lambda: ({"x": i} for i in range(10)), dtypes={"x": int}).batch(2))
+    audits.share = 1.0
+    assert not audits.due(0.0)
+
 
 ROWS = 400
 

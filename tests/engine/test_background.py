@@ -6,11 +6,12 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import cedar
-from cedar.engine.warming import WorkerWarmup
+from cedar.engine.background import Calls, RunOver, WorkerWarmup, start_background_thread
 from cedar.executors import processes
 from cedar.plan.data import Plan
 from tests.waiting import eventually
@@ -66,3 +67,38 @@ def test_a_plan_whose_functions_no_worker_can_load_is_unfit(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "only_here", module)
     p = cedar.from_items([{"x": 1}]).map(module.double, "x", dtype=int).batch(1)
     assert settled(initial_plan(p)) == (set(), {"1"})
+
+
+def test_calls_are_made_where_they_are_asked_for_until_the_run_ends() -> None:
+    calls = Calls(inline=False)
+    assert calls.run(threading.get_ident) == threading.get_ident()
+    assert not calls.over
+    calls.end()
+    assert calls.over
+    with pytest.raises(RunOver):
+        calls.run(int)
+
+
+def test_what_only_the_runs_own_thread_may_call_waits_until_it_looks_in() -> None:
+    calls, found = Calls(inline=True), []
+
+    def asks() -> None:
+        found.append(calls.run(threading.get_ident))
+        for work in (lambda: 1 // 0, lambda: next(_timed_out())):
+            try:
+                calls.run(work)
+            except (ZeroDivisionError, TimeoutError) as error:
+                found.append(str(error))
+
+    thread = start_background_thread(asks)
+    while thread.is_alive():
+        calls.serve()
+        thread.join(0.001)
+    assert found == [threading.get_ident(), "integer division or modulo by zero", "the function's own"]
+    calls.end()
+    with pytest.raises(RunOver):
+        calls.run(int)
+
+
+def _timed_out() -> Any:
+    raise TimeoutError("the function's own")

@@ -1,18 +1,28 @@
-"""Calls of the user's functions by the planner during a run; no new call starts once the run has ended."""
+"""Work that a run's planner does concurrently with the run: calls of the user's functions, and starts of processes."""
 
 from __future__ import annotations
 
 import atexit
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from cedar.core.errors import WorkerError
+from cedar.executors import processes
+from cedar.operators.base import RowOperator
+from cedar.plan import graph
+from cedar.plan.data import Plan
+from cedar.tasks.code import Code
+from cedar.tasks.shipped import load_shipped
+
 T = TypeVar("T")
 _PATIENCE = 1.0  # seconds to wait for a call in progress when a run or the program ends
 _CHECK_SECONDS = 0.1  # seconds between two checks whether the run or the program has ended
+_WARMUP_PATIENCE = 20.0  # maximum seconds until the worker processes of a plan are ready
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
@@ -96,3 +106,40 @@ def _join_threads() -> None:
     """Wait briefly for planner threads: a daemon thread that runs native code can crash the interpreter at exit."""
     for thread in list(_threads):
         thread.join(_PATIENCE)
+
+
+class WorkerWarmup:
+    """Prepares worker processes for a run's candidate plans, which are identified by their keys.
+
+    During the run, a plan is tried for a limited time, and rejected if it delivers no row in that time. Importing the
+    modules that its functions need may take longer, so workers import them before the trial.
+    """
+
+    def __init__(self) -> None:
+        self._loading: dict[str, tuple[float, list[Future[Any]]]] = {}  # start time, and one future for each process
+        self._unfit: set[str] = set()  # plans whose code cannot be sent to workers, since the last call of ``settled``
+
+    def begin(self, key: str, plan: Plan, workers: int) -> None:
+        """Start up to ``workers`` worker processes and load what the plan's operators need."""
+        operators = [node.operator for node in graph.walk(plan.root) if isinstance(node.operator, RowOperator)]
+        try:
+            code = Code.of([(type(operator), operator.code()) for operator in operators])
+        except WorkerError:  # some code cannot be sent to other processes, so the run cannot use this plan
+            self._unfit.add(key)
+            return
+        pool = processes.warm(workers)
+        self._loading[key] = time.perf_counter(), [pool.submit(load_shipped, code) for _ in range(workers)]
+
+    def settled(self) -> tuple[set[str], set[str]]:
+        """Return the plans that became ready since the last call, and the plans that cannot run in processes."""
+        ready: set[str] = set()
+        unfit, self._unfit, now = self._unfit, set(), time.perf_counter()
+        for key, (since, loading) in list(self._loading.items()):
+            if all(each.done() for each in loading):
+                failed = any(each.cancelled() or each.exception() for each in loading)
+                (unfit if failed else ready).add(key)
+            elif now > since + _WARMUP_PATIENCE:
+                unfit.add(key)
+            if key in ready | unfit:
+                del self._loading[key]
+        return ready, unfit
