@@ -7,7 +7,7 @@ windows and limits are reduced so that these few rows fill several of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ import numpy as np
 from cedar.cache.cached import Store
 from cedar.cache.fingerprints import key_of
 from cedar.core.block import Block
-from cedar.core.columns import Column, cut, type_of
+from cedar.core.columns import cut, type_of
 from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Piece
 from cedar.datasets.base import BaseSource, Chunk, Read, Selects, Split
@@ -71,7 +71,7 @@ class FirstRows:
         self._binding = binding
         self._strict = strict
         self._patience = patience
-        self._rows: dict[int, _SourceRows] = {}  # by id of the source's node; read once and used for all plans
+        self._rows: dict[int, Chunk] = {}  # by id of the source's node; read once and used for all plans
 
     def rewrites(self, plan: Plan) -> bool:
         """Whether a plan does different work than the pipeline as written; the executors it uses do not matter."""
@@ -128,34 +128,51 @@ class FirstRows:
         for shrinks in (True, False):  # a function may work only with the batch size that the user set
             check_running()
             try:
-                few = _FewRowsRun(self._binding, plan, self._source_rows(rows), self.world, shrinks, self._patience)
-                written = few.written()
+                for node in self._binding.sources:
+                    if id(node) not in self._rows:
+                        self._rows[id(node)] = self._read(node)
+                first = {key: _cut(chunk, 0, min(rows, chunk.rows)) for key, chunk in self._rows.items()}
+                few = _FewRowsRun(self._binding, plan, first, self.world, shrinks, self._patience)
+                written, _ = few.run(planned=False)
             except WorkerError as error:  # the call hangs or crashes its process, so do not retry
                 return _RowsResult(Difference(f"the first rows cannot be computed as written: {_first_line(error)}"))
             except Exception as error:  # noqa: BLE001 - the run raises the same error and reports it to the user
                 failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_first_line(error)}"
                 continue
             check_running()
-            mismatch = few.difference(written, self._strict)
-            if mismatch is not None and (again := few.compare(few.written(), written)) is not None:
-                mismatch = Difference(f"not deterministic: two runs as written differ: {again}")
-            return _RowsResult(mismatch, few.seconds, any(block.slots for run in written for block in run))
+            mismatch = self._mismatch(few, written)
+            if mismatch is not None and (again := self._compared(few.run(planned=False)[0], written)) is not None:
+                mismatch = f"not deterministic: two runs as written differ: {again}"
+            any_rows = any(block.slots for run in written for block in run)
+            return _RowsResult(None if mismatch is None else Difference(mismatch), few.seconds, any_rows)
         return _RowsResult(failed=failed)
+
+    def _mismatch(self, few: _FewRowsRun, written: list[list[Block]]) -> str | None:
+        """Run the plan; describe the first difference between its units and ``written``; None if they are equal."""
+        try:
+            done, fell_back = few.run(planned=True)
+        except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
+            return f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}"
+        if self._strict and fell_back:
+            return "an error that the order as written does not raise"
+        return self._compared(done, written)
+
+    def _compared(self, done: list[list[Block]], written: list[list[Block]]) -> str | None:
+        """Describe the first difference between the units of two runs in any rank and epoch; None if equal."""
+        for ours, theirs in zip(done, written, strict=True):
+            why = compared(ours, theirs, self._binding.root.batched)
+            if why is not None:
+                return why
+        return None
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def _source_rows(self, count: int) -> dict[int, _SourceRows]:
-        for node in self._binding.sources:
-            if id(node) not in self._rows:
-                self._rows[id(node)] = self._read(node)
-        return {key: rows.first(count) for key, rows in self._rows.items()}
-
-    def _read(self, node: Node) -> _SourceRows:
+    def _read(self, node: Node) -> Chunk:
         """Return the first rows of a source; for an iterator, its next pass delivers these rows again."""
         assert isinstance(node.operator, Read)
         source = node.operator.source
         if isinstance(source, IterableSource):
-            return _SourceRows(dict(source.first().columns))
+            return source.first()
         known, names = self._binding.schemas[id(node)], self._used_columns()
         if known is not None and names is not None and source.selects:
             kept = [name for name in known if name in names]
@@ -164,7 +181,7 @@ class FirstRows:
         block = self._binding.first_rows(node, SAMPLE_ROWS)
         for each in self._binding.listed.filters(node.logical):  # apply the filters that run while reading
             block = self._binding.kernel(each)(block, self._binding.check_env)
-        return _SourceRows(dict(block.columns), block.slots)
+        return Chunk(dict(block.columns), length=len(block))
 
     def _used_columns(self) -> frozenset[str] | None:
         """Return the columns that operators use or that the pipeline outputs; None if these may be all columns."""
@@ -174,9 +191,7 @@ class FirstRows:
             effects = node.effects
             if node.inputs and (effects.reads is None or effects.writes is None):
                 return None
-            named |= (
-                (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.survivors or frozenset())
-            )
+            named.update(effects.reads or (), effects.writes or (), effects.survivors or ())
         return None if out is None else frozenset(named)
 
 
@@ -188,22 +203,6 @@ class _RowsResult:
     failed: str = ""  # why the comparison was impossible; "" if it was possible
 
 
-@dataclass(frozen=True)
-class _SourceRows:
-    """The first rows of a source; ``count`` is their number if the source has no columns."""
-
-    columns: dict[str, Column]
-    count: int = 0
-
-    @property
-    def total(self) -> int:
-        return len(next(iter(self.columns.values()))) if self.columns else self.count
-
-    def first(self, count: int) -> _SourceRows:
-        count = min(count, self.total)
-        return _SourceRows({name: cut(column, 0, count) for name, column in self.columns.items()}, count)
-
-
 def _is_cheap(operator: Operator) -> bool:
     """Whether an operator takes negligible time for 64 rows: it evaluates expressions, or only moves rows."""
     return not isinstance(operator, RowOperator) or isinstance(operator, ByExpressions | Conditional)
@@ -211,6 +210,10 @@ def _is_cheap(operator: Operator) -> bool:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+def _cut(rows: Chunk, start: int, stop: int) -> Chunk:
+    return Chunk({name: cut(column, start, stop) for name, column in rows.columns.items()}, length=stop - start)
 
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
@@ -221,16 +224,13 @@ class FewRows(BaseSource):
     """Replaces a source by one with few rows, in at most three splits.
 
     Args:
-        rows: the columns, each with ``total`` rows.
+        rows: the rows.
         known: column names and types that the replaced source declares; None if it declares none.
-        columns: names of the columns to read; None reads all.
         streaming, counted: properties of the splits, the same as in the replaced source.
     """
 
-    rows: dict[str, Column]
-    total: int
+    rows: Chunk
     known: Schema
-    columns: tuple[str, ...] | None = None
     streaming: bool = False
     counted: bool = True
     selects: ClassVar[Selects] = "fields"
@@ -239,42 +239,30 @@ class FewRows(BaseSource):
     second_read_cost_bytes: ClassVar[float] = 15.0
 
     def splits(self) -> list[Split]:
-        ends = [0, self.total] if self.total < _SPLIT else [0, self.total // 2, self.total // 2 + 1, self.total]
-        return [
-            Split(
-                0,
-                start,
-                end,
-                end - start if self.counted else None,
-                int(self.row_bytes) * (end - start),
-                part,
-                self.streaming,
-            )
-            for part, (start, end) in enumerate(pairwise(ends))
-        ]
+        total, splits = self.rows.rows, []
+        ends = [0, total] if total < _SPLIT else [0, total // 2, total // 2 + 1, total]
+        for part, (start, end) in enumerate(pairwise(ends)):
+            count = end - start
+            counted = count if self.counted else None
+            splits.append(Split(0, start, end, counted, int(self.row_bytes) * count, part, self.streaming))
+        return splits
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None
-        index = np.arange(split.start, split.stop)
-        yield Chunk({n: cut(c, split.start, split.stop) for n, c in self._chosen().items()}, index, len(index))
-
-    def _chosen(self) -> dict[str, Column]:
-        if self.columns is None:
-            return self.rows
-        chosen = chosen_fields(self.columns, self.rows)
-        return {
-            name: narrowed(self.rows[name], narrowed_type(type_of(self.rows[name]), chosen[name])) for name in chosen
-        }
+        yield replace(_cut(self.rows, split.start, split.stop), offsets=np.arange(split.start, split.stop))
 
     def select(self, columns: Sequence[str]) -> FewRows:
         """Return a source of the same rows with fewer columns."""
-        return replace(self, columns=tuple(columns))
+        kept, known = {}, {}
+        for name, paths in chosen_fields(columns, self.rows.columns).items():
+            column = self.rows.columns[name]
+            kept[name] = narrowed(column, narrowed_type(type_of(column), paths))
+            if self.known is not None and name in self.known:
+                known[name] = narrowed_type(self.known[name], paths)
+        return replace(self, rows=Chunk(kept, length=self.rows.rows), known=None if self.known is None else known)
 
     def schema(self) -> Schema:
-        if self.columns is None or self.known is None:
-            return self.known
-        chosen = chosen_fields(self.columns, self.known)
-        return {name: narrowed_type(self.known[name], paths) for name, paths in chosen.items() if name in self.known}
+        return self.known
 
     def digest(self) -> str:
         return "first rows"
@@ -285,7 +273,6 @@ class FewRows(BaseSource):
 # ---- copies of graphs ------------------------------------------------------------------------------------------------
 
 
-@dataclass
 class _FewRowsRun:
     """Runs copies ("twins") of a pipeline and of a plan on a few rows. Operators that both contain are copied once.
 
@@ -298,126 +285,98 @@ class _FewRowsRun:
         patience: how long to wait for a call that hangs.
     """
 
-    binding: Binding
-    plan: Plan
-    rows: dict[int, _SourceRows]
-    world: int
-    shrinks: bool
-    patience: Patience | None = None
-    seconds: float = 0.0  # total seconds that operators took
-    _operators: dict[int, tuple[Operator, Operator]] = field(default_factory=dict)
+    def __init__(
+        self, binding: Binding, plan: Plan, rows: dict[int, Chunk], world: int, shrinks: bool, patience: Patience | None
+    ) -> None:
+        self.seconds = 0.0  # total seconds that operators took
+        self._binding, self._plan, self._rows, self._shrinks = binding, plan, rows, shrinks
+        self._nodes = [*binding.nodes, *graph.walk(plan.root)]
+        local = any(isinstance(each.operator, StreamOperator) and each.operator.local for each in self._nodes)
+        stores = any(each.storage is not None for each in self._nodes)
+        # A rank in an epoch; both ranks, and an epoch that reads what the one before it stored, if they may differ.
+        self._runs = [(0, 1, 0)] if world == 1 or local else [(0, 1, 0), (1, 2, 0)]
+        if stores:
+            self._runs = [(rank, of, epoch) for rank, of, _ in self._runs for epoch in (0, 1)]
+        self._replacements = tolerated(plan.root)
+        self._runner = Runner("inline", 1, patience=patience)
 
-    def __post_init__(self) -> None:
-        nodes = [*self.binding.nodes, *graph.walk(self.plan.root)]
-        local = any(isinstance(each.operator, StreamOperator) and each.operator.local for each in nodes)
-        self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
-        self._epochs = (0, 1) if any(each.storage is not None for each in nodes) else (0,)
-        self._min_rows = min((rows.total for rows in self.rows.values()), default=0)
-        self._replacements = tolerated(self.plan.root)
-        self._runner = Runner("inline", 1, patience=self.patience)
+    def run(self, planned: bool) -> tuple[list[list[Block]], int]:
+        """Run the plan, or the pipeline as written.
 
-    def written(self) -> list[list[Block]]:
-        """Run the pipeline as written; return one list of blocks for each rank and epoch."""
-        self._operators = {}
-        return self._run(self._bound(self._twins({})))[0]
-
-    def difference(self, written: Sequence[Sequence[Block]], strict: bool) -> Difference | None:
-        """Run the plan; return the first difference between its units and ``written``, or None if they are equal."""
-        self._operators = {}
-        try:
-            twins = self._twins(self._twins({}))
-            done, fell_back = self._run(self._bound(twins), twins[id(self.plan.root)])
-        except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
-            return Difference(f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}")
-        if strict and fell_back:
-            return Difference("an error that the order as written does not raise")
-        mismatch = self.compare(done, written)
-        return None if mismatch is None else Difference(mismatch)
-
-    def compare(self, done: Sequence[Sequence[Block]], written: Sequence[Sequence[Block]]) -> str | None:
-        """Describe the first difference between the units of two runs in any rank and epoch; None if equal."""
-        batched = self.binding.root.batched
-        pairs = zip(done, written, strict=True)
-        return next((why for pair in pairs if (why := compared(*pair, batched)) is not None), None)
-
-    def _bound(self, twins: dict[int, Node]) -> _TwinBinding:
-        originals = {
-            id(twins[id(node)]): node
-            for node in [*self.binding.nodes, *graph.walk(self.plan.root)]
-            if id(node) in twins
-        }
-        return _TwinBinding(twins[id(self.binding.root)], self.binding, originals)
-
-    def _run(self, binding: Binding, root: Node | None = None) -> tuple[list[list[Block]], int]:
-        """Return the units of each rank and epoch, and the number of blocks that fell back to the order as written.
-
-        Args:
-            root: the root of the plan's copy, which is run; None runs the copy of the pipeline as written.
+        Returns:
+            The units of each rank and epoch, and the number of blocks that fell back to the order as written.
         """
-        physical = self.binding.lowered(self.binding.root if root is None else self.plan.root)
-        nodes = tuple(graph.walk(root or binding.root))
-        physical = Physical(works(nodes, binding.root, binding.on_error), physical.stages, nodes)
+        binding, plan = self._binding, self._plan
+        copies: dict[int, Operator] = {}
+        written = self._twins(binding.root, copies, {})
+        twins = self._twins(plan.root, copies, written) if planned else written
+        originals = {}
+        for node in self._nodes:
+            twin = twins.get(id(node))
+            if twin is not None and twin.operator is node.operator:
+                originals[id(twin)] = node
+        twin_binding = _TwinBinding(twins[id(binding.root)], binding, originals)
+        root = plan.root if planned else binding.root
+        nodes = tuple(graph.walk(twins[id(root)]))
+        stages = binding.lowered(root).stages
+        physical = Physical(works(nodes, twin_binding.root, binding.on_error), stages, nodes)
         store, metrics, runs = Store(), Metrics(), []
-        for rank, world in self._ranks:
-            for epoch in self._epochs:
-                tasks = Tasks(self._runner, replace(self.binding.check_env, epoch=epoch, sampling=False), metrics)
-                compiler = Compiler(physical, binding, tasks, store)
-                turns = over_ranks(binding.nodes) is not None
-                share = Share(rank, world, min_run_units(binding), deal_mode(binding.root), turns=turns)
-                runs.append(_units(compiler, share))
-        written = self.binding.nodes
+        for rank, world, epoch in self._runs:
+            tasks = Tasks(self._runner, replace(binding.check_env, epoch=epoch, sampling=False), metrics)
+            compiler = Compiler(physical, twin_binding, tasks, store)
+            turns = over_ranks(twin_binding.nodes) is not None
+            share = Share(rank, world, min_run_units(twin_binding), deal_mode(twin_binding.root), turns=turns)
+            runs.append(_units(compiler, share))
         for (kind, ordinals), spent in metrics.time.parts.items():
-            if kind == "operator" and not all(_is_cheap(written[i].operator) for i in ordinals):
+            if kind == "operator" and not all(_is_cheap(binding.nodes[i].operator) for i in ordinals):
                 self.seconds += spent.wall
         return runs, metrics.fell_back
 
-    # ---- graphs ------------------------------------------------------------------------------------------------------
+    def _twins(self, root: Node, copies: dict[int, Operator], written: dict[int, Node]) -> dict[int, Node]:
+        """Return copies by the original's id.
 
-    def _twins(self, written: dict[int, Node]) -> dict[int, Node]:
-        """Return copies by the original's id: of the pipeline as written, or of the plan if ``written`` has those."""
+        Args:
+            root: the pipeline as written, or the plan.
+            copies: the copies of operators so far, by the original's id.
+            written: for a plan, the copies of the pipeline as written.
+        """
         done = dict(written)
-        for node in graph.walk(self.plan.root if written else self.binding.root):
+        for node in graph.walk(root):
             if id(node) not in done:
+                operator = self._replacements.get(id(node), node.operator)
+                if id(operator) not in copies:
+                    copies[id(operator)] = self._copy(node, operator, written)
                 inputs = tuple(done[id(child)] for child in node.inputs)
                 origin = None if node.origin is None else written.get(id(node.origin))
-                done[id(node)] = Node(self._operator(node, written), inputs, node.site, origin, node.place)
+                done[id(node)] = Node(copies[id(operator)], inputs, node.site, origin, node.place)
         return done
 
-    def _operator(self, node: Node, written: dict[int, Node]) -> Operator:
-        operator = self._replacements.get(id(node), node.operator)
-        if id(operator) not in self._operators:
-            self._operators[id(operator)] = operator, self._copy_operator(node, operator, written)
-        return self._operators[id(operator)][1]
-
-    def _copy_operator(self, node: Node, operator: Operator, written: dict[int, Node]) -> Operator:
+    def _copy(self, node: Node, operator: Operator, written: dict[int, Node]) -> Operator:
         if isinstance(operator, Read):
             return self._source(node, operator, written)
         if isinstance(operator, StoresRows):
             return operator if operator.storage == "auto" else Cache("memory")
-        inserted = written and id(node.logical) not in self.binding.index
+        inserted = written and id(node.logical) not in self._binding.index
         if inserted and isinstance(operator, SeparateResults) and operator.projection is not None:
-            return Select(tuple(item for item in operator.projection if item not in self._unread_columns))
-        return operator.resized(self._shrunk) if self.shrinks and isinstance(operator, Resizable) else operator
-
-    def _shrunk(self, n: int, least: int, spread: int) -> int:
-        return min(n, max(self._min_rows // 2, 1))
-
-    @property
-    def _unread_columns(self) -> frozenset[str]:
-        """Source columns that were not read, because only operators inserted by the optimizer name them."""
-        known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
-        return frozenset(known.difference(*(rows.columns for rows in self.rows.values())))
+            unread = set[
+                str
+            ]()  # columns that were not read, because only operators inserted by the optimizer name them
+            for source in self._binding.sources:
+                unread.update(self._binding.schemas[id(source)] or ())
+            for rows in self._rows.values():
+                unread.difference_update(rows.columns)
+            return Select(tuple(item for item in operator.projection if item not in unread))
+        if not self._shrinks or not isinstance(operator, Resizable):
+            return operator
+        most = max(min(rows.rows for rows in self._rows.values()) // 2, 1)
+        return operator.resized(lambda size, *_: min(size, most))
 
     def _source(self, node: Node, operator: Read, written: dict[int, Node]) -> Operator:
-        rows, known = self.rows[id(node.logical)], self.binding.schemas[id(node.logical)]
-        splits = self.binding.splits(node.logical)
-        few = FewRows(
-            own_columns(rows.columns),  # copied, because functions may change their input in place
-            rows.total,
-            None if known is None else {name: kind for name, kind in known.items() if name in rows.columns},
-            streaming=splits.streams,
-            counted=splits.counted,
-        )
+        rows, known = self._rows[id(node.logical)], self._binding.schemas[id(node.logical)]
+        splits = self._binding.splits(node.logical)
+        copied = Chunk(own_columns(rows.columns), length=rows.rows)  # since functions may change their input in place
+        declared = None if known is None else {name: kind for name, kind in known.items() if name in rows.columns}
+        few = FewRows(copied, declared, splits.streams, splits.counted)
         if not isinstance(operator, Scan):
             return Read(few)
         columns = operator.columns
@@ -438,16 +397,12 @@ class _TwinBinding(Binding):
         self._binding, self._originals = binding, originals
 
     def kernel(self, node: Node) -> BlockKernel:
-        original = self._original(node)
+        original = self._originals.get(id(node))
         return super().kernel(node) if original is None else self._binding.kernel(original)
 
     def bound(self, node: Node) -> BlockKernel:
-        original = self._original(node)
-        return super().bound(node) if original is None else self._binding.bound(original)
-
-    def _original(self, node: Node) -> Node | None:
         original = self._originals.get(id(node))
-        return original if original is not None and original.operator is node.operator else None
+        return super().bound(node) if original is None else self._binding.bound(original)
 
 
 def _units(compiler: Compiler, share: Share) -> list[Block]:
