@@ -445,13 +445,14 @@ class DataEpoch:
         if lane is not None:
             top, assigned = self._job.streams(self._runner, self.epoch, [], lane, mixed=self._mixed)
             self._dealt = assigned
-            self._job.plans.reads(1 / lane.of)
+            self._job.plans.figures.share = 1 / lane.of
             return _at(top, position or [assigned.start(), 0])
         top, assigned = self._compiled or self._job.streams(
             self._runner, self.epoch, self._history, mixed=self._mixed
         )  # fmt: skip
         self._compiled, self._dealt = None, assigned
-        self._job.plans.reads(1.0 if assigned.count is None or assigned.share.turns else 1 / assigned.share.world)
+        takes_all = assigned.count is None or assigned.share.turns
+        self._job.plans.figures.share = 1.0 if takes_all else 1 / assigned.share.world
         last = assigned.share.last
         if last == "drop" and assigned.count == 0 and assigned.source.count and not self._history:
             _log.warning(

@@ -12,7 +12,6 @@ from operator import add, sub
 from typing import NamedTuple
 
 from cedar.control.timeline import Timeline
-from cedar.datasets.split_table import SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.machine import machine
 from cedar.engine.metrics import Metrics, StageWork
@@ -50,9 +49,6 @@ class Counters(NamedTuple):
     def minus(self, other: Counters) -> Counters:
         return Counters(*map(sub, self, other))
 
-    def plus(self, other: Counters) -> Counters:
-        return Counters(*map(add, self, other))
-
 
 class PlanProgress(NamedTuple):
     """How many source rows a plan has finished, and how many tasks the stage with the most work has finished."""
@@ -79,69 +75,59 @@ class RunMeasurements:
         self._earlier = 0.0  # source rows that tasks finished in earlier epochs
         self._begun: Counters | None = None  # totals when each worker had finished a task in this epoch
         self._kept = Counters()  # totals of the current plan in earlier epochs
-        self._at_start: dict[tuple[int, ...], StageWork] = {}  # work of all stages when the plan or epoch began
-        self._finished = 0.0  # source rows that tasks finished before that
-        self._stages: dict[tuple[int, ...], StageWork] = {}  # work of all stages when measurement began
+        self._work = PlanProgress()  # progress of the current plan in earlier epochs
+        self._finished = 0.0  # source rows that tasks finished before the plan or epoch began
+        self._at_start: dict[tuple[int, ...], StageWork] = {}  # work of all stages at that time
+        self._stages = self._at_start  # work of all stages when measurement began
         self._tasks = 0  # finished tasks at that time
         self._running = 1  # maximum number of running tasks that began under an earlier plan of this epoch
-        self._work = PlanProgress()  # progress of the current plan in earlier epochs
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
         self._started: float | None = None  # elapsed seconds at the iteration's start; None once a task has finished
 
     def start(self, runner: Runner) -> None:
         """Begin an iteration under the current plan; the time until its first tasks finish is not measured."""
-        self._kept, self._work, self._begun = self.seen, self.progress, None
-        self._add_finished()
+        self._kept, self._work = self.seen, self.progress
+        self._restart()
         self._earlier = self._finished
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self._running = runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
-        self._mark_stages()
-        self._started = self._elapsed()
+        self._started, _ = self._metrics.time.so_far(time.perf_counter())
 
-    def _mark_stages(self) -> None:
-        self._stages = self._copy_stages()
+    def renew(self) -> None:
+        """Restart measuring for another plan or thread count."""
+        self._kept, self._work = Counters(), PlanProgress()
+        self._restart()
+        self._running = max(self._running, self.workers)
+
+    def _restart(self) -> None:
+        """Add the rows so far to those before them, because the next plan may have other stages."""
+        self._finished, self._begun = self.finished, None
+        self._at_start = self._stages = self._copy_stages()
         self._tasks = self._metrics.tasks
-
-    def _add_finished(self) -> None:
-        """Add the rows of the plan so far to those before it, because another plan may have other stages."""
-        self._finished = self.finished
-        self._at_start = self._copy_stages()
 
     def _copy_stages(self) -> dict[tuple[int, ...], StageWork]:
         return {stage: copy(work) for stage, work in list(self._metrics.stages.items())}
 
-    def renew(self) -> None:
-        """Restart measuring for another plan or thread count."""
-        self._add_finished()
-        self._kept, self._work, self._begun = Counters(), PlanProgress(), None
-        self._running = max(self._running, self.workers)
-        self._mark_stages()
-
-    def note_task(self) -> None:
+    def note_task(self) -> bool:
         """Record a finished task. Measurement of a plan starts once a stage has finished as many tasks as workers.
 
         Tasks that an earlier plan began are not measured, so if that plan had more workers, its number counts.
+
+        Returns:
+            Whether measurement has started in this epoch.
         """
         if self._begun is not None:
-            return
+            return True
         if self._started is not None:
-            self.opening, self._started = self._elapsed() - self._started, None
+            self.opening, self._started = self._metrics.time.so_far(time.perf_counter())[0] - self._started, None
         first = max(self._running, self.workers)
-        if self._metrics.tasks - self._tasks >= first <= self._tasks_since(self._stages):
-            self._running = self.workers
-            self._mark_stages()
-            self._begun = self._now(of_threads=True)
-
-    def _elapsed(self) -> float:
-        return self._metrics.time.so_far(time.perf_counter())[0]
-
-    def _tasks_since(self, stages: Mapping[tuple[int, ...], StageWork]) -> int:
-        return max((work.tasks for work in _since(stages, self._metrics.stages).values()), default=0)
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether each worker has finished a task in this epoch."""
+        if self._metrics.tasks - self._tasks >= first:
+            done = _since(self._stages, self._metrics.stages)
+            if max((work.tasks for work in done.values()), default=0) >= first:
+                self._running = self.workers
+                self._stages, self._tasks = self._copy_stages(), self._metrics.tasks
+                self._begun = self._now(of_threads=True)
         return self._begun is not None
 
     @property
@@ -181,18 +167,13 @@ class RunMeasurements:
     def seen(self) -> Counters:
         """Totals since each worker finished its first task of the plan, except the thread times ``pool, crowded``."""
         begun = self._begun  # read once, because the run may end its epoch while the planner thread is here
-        return self._kept if begun is None else self._now().minus(begun).plus(self._kept)
+        return self._kept if begun is None else Counters(*map(add, self._now().minus(begun), self._kept))
 
     def _now(self, of_threads: bool = False) -> Counters:
-        m, clock = self._metrics, self._metrics.time
-        pool = self._pool() if of_threads else (0.0, 0.0)
-        work = clock.work, clock.around
-        return Counters(m.rows_entered, *clock.so_far(time.perf_counter()), clock.own, *work, *pool)
-
-    def _pool(self) -> tuple[float, float]:
-        runner = self._runner
-        own = runner is not None and (runner.owned or not runner.local)
-        return clocks.spent_by(runner._here.threads()) if runner is not None and own else (0.0, 0.0)
+        m, clock, runner, pool = self._metrics, self._metrics.time, self._runner, (0.0, 0.0)
+        if of_threads and runner is not None and (runner.owned or not runner.local):
+            pool = clocks.spent_by(runner._here.threads())
+        return Counters(m.rows_entered, *clock.so_far(time.perf_counter()), clock.own, clock.work, clock.around, *pool)
 
     @property
     def crowded(self) -> float:
@@ -210,9 +191,12 @@ class RunMeasurements:
 
         If metadata lacks row counts, they are estimated from the splits' sizes and the measured bytes per row.
         """
-        total = self._known_rows if self._known_rows is not None else self._estimated_rows()
-        if total is None:
-            return None
+        total = 0.0
+        for ordinal, rows, size in self._sizes:
+            width = self._metrics.row_bytes.get(ordinal, 0.0)
+            if rows is None and not (width and size):
+                return None
+            total += size / width if rows is None else rows
         return max(0.0, total * self.share - (self.finished - self._earlier)) if total else math.inf
 
     def rest(self) -> float | None:
@@ -221,26 +205,17 @@ class RunMeasurements:
         return None if remaining is None else self._earlier + remaining
 
     @cached_property
+    def _sizes(self) -> list[tuple[int, int | None, int]]:
+        """The ordinal of each source, its number of rows (None if unknown), and its known bytes."""
+        sizes = []
+        for source in self._binding.sources:
+            splits, ordinal = self._binding.splits(source), self._binding.index[id(source)]
+            sizes.append((ordinal, splits.known_rows if splits.counted else None, splits.known_bytes))
+        return sizes
+
+    @cached_property
     def _machine(self) -> Machine:
         return machine(measure=False)  # cached: the stored figures do not change during a run
-
-    @cached_property
-    def _splits(self) -> list[SplitTable]:
-        return [self._binding.splits(source) for source in self._binding.sources]
-
-    @cached_property
-    def _known_rows(self) -> int | None:
-        counted = all(splits.counted for splits in self._splits)
-        return sum(splits.known_rows for splits in self._splits) if counted else None
-
-    def _estimated_rows(self) -> float | None:
-        total = 0.0
-        for source, splits in zip(self._binding.sources, self._splits, strict=True):
-            width = self._metrics.row_bytes.get(self._binding.index[id(source)], 0.0)
-            if not splits.counted and not (width and splits.known_bytes):
-                return None
-            total += splits.known_rows if splits.counted else splits.known_bytes / width
-        return total
 
     # ---- the profile -------------------------------------------------------------------------------------------------
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 from cedar.control.controller import (
     Action,
@@ -40,7 +39,6 @@ from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Decision, Difference, Plan, Planner
 from cedar.plan.graph import source_of
-from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -75,9 +73,9 @@ class Plans:
         self.current = first
         self.history: list[str] = []  # reasons for changes of the plan during the run
         self.settings = ControllerSettings()
-        self._figures = RunMeasurements(binding, metrics)
-        self._binding = binding
-        self._metrics = metrics
+        self.figures = RunMeasurements(binding, metrics)
+        self.binding = binding
+        self.metrics = metrics
         self.first_rows = FirstRows(binding, world, strict=planner is not None, patience=patience)
         self._admitted = False  # whether the first plan was compared with the pipeline as written
         self._one_pass = any(source_of(node).one_pass for node in binding.sources)
@@ -96,40 +94,33 @@ class Plans:
         self._state = State(self._key)
         self._since = self._waited_before = self._rows_before = 0.0  # totals when the current plan began
         metrics.taken = self._note_task
-        self._polled = -math.inf
+        self._due = self.settings.least_gain  # elapsed seconds until the controller's next step; see ``_observe``
         self._jobs: deque[Callable[[Calls], None]] = deque()
         self._thread: threading.Thread | None = None
         self._renewed = 0  # number of finished tasks when measurements were last marked as old
         self._planning_seconds = 0.0  # CPU seconds spent on searches for plans and checks of plans
         self._candidates: tuple[Candidate, ...] | None = None
         self._results = ResultsStore(binding.root, binding.on_error)
-        self._earlier: PlanResults | None = None  # of earlier runs, until the controller receives them
+        self._loaded = False  # whether the results of earlier runs were loaded
+        self._earlier: PlanResults | None = None  # these results, until the controller receives them
         self._warming = WorkerWarmup()
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
         self.audits = AuditBudget(binding)
 
     @property
-    def listed(self) -> Splits:
-        """Known properties of the sources and their splits."""
-        return self._binding.listed
-
-    @property
-    def factors(self) -> dict[tuple[str, ...], float]:
-        """Delivered rows per stored row, for each group of columns."""
-        return self._metrics.factors
-
-    @property
     def rewrites(self) -> bool:
         """Whether the current plan differs from the pipeline as written."""
-        return self.current.root is not self._binding.root
+        return self.current.root is not self.binding.root
 
     def watcher(self, runner: Runner) -> Watcher:
         """Switch to the next plan if one is ready, and return the watcher for the streams of the current plan."""
         self._admit()
         with self._lock:
             if self._next is not None:
-                self._switch_to(self._next)
+                self.current, self._next = self._next, None
+                self._restart_measuring()
+                self._renew()
             live = self.planner is not None
             self._runner = runner
             self._resize()  # each epoch's runner starts with the default number of workers
@@ -142,10 +133,14 @@ class Plans:
         if self._admitted:
             return
         self._admitted = True
-        plan = self.current
+        plan, planner, difference = self.current, self.planner, self.first_rows.difference
         try:
-            if self.first_rows.rewrites(plan):
-                self.current = self._admit_plan(plan)
+            if not self.first_rows.rewrites(plan):
+                pass
+            elif planner is not None:
+                self.current = planner.admit(plan, difference)
+            elif (found := difference(plan)) is not None:
+                self.current = self._rejected(plan, found.what)
         except Exception as error:  # noqa: BLE001 - the pipeline as written can always run
             self.current = self._rejected(plan, f"the check failed: {type(error).__name__}: {error}")
         self._key = self._key_of(self.current)
@@ -153,40 +148,29 @@ class Plans:
         if self.current is not plan:
             _log.warning("the plan was changed: %s", self.current.decisions[-1].why)
 
-    def _admit_plan(self, plan: Plan) -> Plan:
-        if self.planner is not None:
-            return self.planner.admit(plan, self.first_rows.difference)
-        difference = self.first_rows.difference(plan)
-        return plan if difference is None else self._rejected(plan, difference.what)
-
     def _rejected(self, plan: Plan, why: str, rule: str = "plan", subject: str = _WHOLE) -> Plan:
         decision = Decision(rule, subject, applied=False, why=why)
         return replace(self.first_rows.written, decisions=(*plan.decisions, decision))
 
-    def _switch_to(self, plan: Plan) -> None:
-        self.current, self._next = plan, None
-        self._restart_measuring()
-        self._renew()
-
     def _renew(self) -> None:
         """Mark measurements as old, so that newer ones replace them."""
-        self._metrics.renew()
-        self._renewed = self._metrics.tasks
+        self.metrics.renew()
+        self._renewed = self.metrics.tasks
 
     def _restart_measuring(self) -> None:
         self._key = self._key_of(self.current)
-        self._since, self._waited_before = self._metrics.time.so_far(time.perf_counter())
-        self._rows_before = self._figures.finished
-        self._figures.renew()
+        self._since, self._waited_before = self.metrics.time.so_far(time.perf_counter())
+        self._rows_before = self.figures.finished
+        self.figures.renew()
 
     def _resize(self) -> None:
         """Apply the plan's number of concurrent tasks. Must be called by the thread that submits tasks."""
-        wanted, figures = self.current.workers or self._default, self._figures
+        wanted, figures = self.current.workers or self._default, self.figures
         if self.planner is None or self._runner is None or wanted == figures.workers:
             return
         if self._runner.resize(wanted):
             figures.workers = wanted
-            self._metrics.time.lanes = self._runner.lanes
+            self.metrics.time.lanes = self._runner.lanes
 
     def _key_of(self, plan: Plan) -> str:
         """Return a plan's key, which is equal for plans with the same stages, executors and number of workers."""
@@ -197,22 +181,17 @@ class Plans:
         return str(len(self._known) - 1)
 
     def _same_stages(self, a: Plan, b: Plan) -> bool:
-        return a.root is b.root or self._binding.lowered(a.root) == self._binding.lowered(b.root)
+        return a.root is b.root or self.binding.lowered(a.root) == self.binding.lowered(b.root)
 
     # ---- while running -----------------------------------------------------------------------------------------------
 
     def start(self, runner: Runner) -> None:
         """Begin an iteration that uses ``runner``."""
         self._runner, self._default = runner, runner.workers
-        self._polled, _ = self._metrics.time.so_far(time.perf_counter())
-        self._figures.start(runner)
-        self._metrics.taken = self._note_task
-        if self.planner is not None and not self._results.loaded and self._load_results not in self._jobs:
+        self.figures.start(runner)
+        self.metrics.taken = self._note_task
+        if self.planner is not None and not self._loaded and self._load_results not in self._jobs:
             self._jobs.append(self._load_results)
-
-    def reads(self, share: float) -> None:
-        """Set the fraction of the rows that this rank reads, 0 to 1."""
-        self._figures.share = share
 
     def poll(self) -> None:
         """Let the controller take a step if one is due. The run calls this between batches, so it must be cheap."""
@@ -223,27 +202,38 @@ class Plans:
 
     def _note_task(self) -> None:
         """Record a finished task, and let the controller take a step if one is due."""
-        self._figures.note_task()
+        measuring = self.figures.note_task()
         if self.planner is not None:
             self._observe()
-        elif self._figures.is_measuring:
-            self._metrics.taken = None
+        elif measuring:
+            self.metrics.taken = None
 
     def _observe(self) -> None:
-        """Take a step of the controller if ``settings.poll`` seconds have passed since the previous one."""
-        now, waited = self._metrics.time.so_far(time.perf_counter())
-        if self._settled or self._broken or now - self._polled < self.settings.poll:
+        """Take a step of the controller if ``settings.poll`` seconds have passed since the previous one.
+
+        The first step is taken after ``settings.least_gain`` seconds, since no plan saves that much in a shorter run.
+        """
+        now, waited = self.metrics.time.so_far(time.perf_counter())
+        if now < self._due or self._settled or self._broken:
             return
-        self._polled = now
+        self._due = now + self.settings.poll
         try:
             self._step(now, waited)
         except Exception:  # noqa: BLE001 - a planning error must not stop the run
             self._give_up()
 
     def _step(self, now: float, waited: float) -> None:
+        if not self._loaded:
+            self._start_next_job()
+            return
         seen = self._observation(now, waited)
-        if self._earlier is not None:
-            self._recall(self._earlier)
+        if self._earlier is not None:  # pass the results of earlier runs to the controller
+            earlier, self._earlier = self._earlier, None
+            results, start, wait = {}, {}, self.profile().machine.start_seconds
+            for plan, result in earlier.plans:
+                key = self._key_of(plan)
+                results[key], start[key] = result, wait if plan.in_processes else 0.0
+            self._state = recall(self._state, results, earlier.pace, start)
         self._state, actions = step(self._state, seen, self.settings)
         self._candidates = None if seen.candidates is not None else self._candidates
         for action in actions:
@@ -251,7 +241,7 @@ class Plans:
         self._start_next_job()
 
     def _observation(self, now: float, waited: float) -> Observation:
-        seen, progress, figures = self._figures.seen, self._figures.progress, self._figures
+        seen, progress, figures = self.figures.seen, self.figures.progress, self.figures
         ready, unfit = self._warming.settled()
         self._ready, self._unfit = self._ready | ready, self._unfit | unfit
         return Observation(
@@ -261,15 +251,6 @@ class Plans:
             frozenset(self._unfit), figures.opening,
         )  # fmt: skip
 
-    def _recall(self, earlier: PlanResults) -> None:
-        """Pass the results of earlier runs to the controller."""
-        self._earlier = None
-        plans = {self._key_of(plan): (plan, result) for plan, result in earlier.plans}
-        results = {key: result for key, (_, result) in plans.items()}
-        wait = self.profile().machine.start_seconds
-        start = {key: wait for key, (plan, _) in plans.items() if plan.in_processes}
-        self._state = recall(self._state, results, earlier.pace, start)
-
     def _measured_enough(self) -> bool:
         """Whether each operator was measured often enough; operators that no row reaches are ignored after a while."""
         if kernels.is_compiling():
@@ -278,19 +259,16 @@ class Plans:
         calls = self._calls_seen()
         seeking = frozenset(i for i, number in calls.items() if number < CALLS)
         self._watcher.seeking = seeking if not self._state.looks else frozenset()
-        tasks = self._metrics.tasks - self._renewed
+        tasks = self.metrics.tasks - self._renewed
         return bool(calls) and (not seeking or (max(calls.values()) > 0 and tasks >= CALLS * 4))
 
     def _calls_seen(self) -> dict[int, int]:
         """Return the number of measured calls of each operator that tasks run."""
-        seen = self._metrics.seen
-        return {i: seen[i].calls if i in seen else 0 for i in self._in_tasks}
-
-    @cached_property
-    def _in_tasks(self) -> list[int]:
-        """The ordinals of the operators that tasks run."""
-        binding = self._binding
-        return [binding.index[id(n)] for n in binding.nodes if isinstance(n.operator, (RowOperator, Read))]
+        seen, calls = self.metrics.seen, {}
+        for i, node in enumerate(self.binding.nodes):
+            if isinstance(node.operator, (RowOperator, Read)):
+                calls[i] = seen[i].calls if i in seen else 0
+        return calls
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Look):
@@ -320,7 +298,7 @@ class Plans:
         if self._jobs[0] == self._search and not self._measured_enough():
             return
         if self._calls is None:
-            self._calls = Calls(inline=self._figures.executor == "inline")
+            self._calls = Calls(inline=self.figures.executor == "inline")
         self._thread = start_background_thread(self._run_job, self._jobs.popleft(), self._calls)
 
     def _run_job(self, job: Callable[[Calls], None], calls: Calls) -> None:
@@ -342,6 +320,7 @@ class Plans:
         """Load what earlier runs of the same pipeline measured on this machine."""
         assert self.planner is not None
         self._earlier = self._results.load((*self.planner.limits, self.first_rows.world))
+        self._loaded = True
 
     def _search(self, _: Calls) -> None:
         """Search for faster plans with the cost model, and pass them to the controller as candidates."""
@@ -364,23 +343,17 @@ class Plans:
         if running.prediction is not None:
             plans.append((runs, running))
         # Fraction of source rows that are decoded, since readers skip rows that cannot pass; 1 until a split was read.
-        entered = (self._metrics.rows_entered / max(self._figures.read, 1) or 1.0) * self._figures.crowded
-        self._candidates = tuple(self._candidate(key, plan, running, profile, entered) for key, plan in plans)
-
-    def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile, entered: float) -> Candidate:
-        """Return a plan as a candidate, with its expected seconds per source row (the controller's unit)."""
-        assert plan.prediction is not None
-        each = entered / max(plan.prediction.rows_per_second, 1e-9)
-        alike = not (self._uses_processes(plan) or self._uses_processes(running))
-        alike = alike and (plan.workers or self._default) == self._figures.workers
-        start = profile.machine.start_seconds if plan.in_processes else 0.0
-        kept = {d.what for d in running.decisions if d.applied and d.rule == "cache_place"}
-        caches_more = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
-        return Candidate(key, each, start, caches_more, alike)
-
-    @staticmethod
-    def _uses_processes(plan: Plan) -> bool:
-        return any(is_remote(node.place) for node in graph.walk(plan.root))
+        entered = (self.metrics.rows_entered / max(self.figures.read, 1) or 1.0) * self.figures.crowded
+        kept = _caches(running)
+        candidates = []
+        for key, plan in plans:
+            assert plan.prediction is not None
+            seconds = entered / max(plan.prediction.rows_per_second, 1e-9)  # per source row, the controller's unit
+            alike = not (_uses_processes(plan) or _uses_processes(running))
+            alike = alike and (plan.workers or self._default) == self.figures.workers
+            start = profile.machine.start_seconds if plan.in_processes else 0.0
+            candidates.append(Candidate(key, seconds, start, bool(_caches(plan) - kept), alike))
+        self._candidates = tuple(candidates)
 
     def _prepare(self, key: str, calls: Calls) -> None:
         """Compare a plan with the pipeline as written on the first rows, and start the worker processes it needs."""
@@ -401,7 +374,7 @@ class Plans:
         # Nothing is measured yet if an earlier run proposed the plan.
         self._known[int(key)] = self.planner.with_prediction(sound, profile) if profile.operators else sound
         if sound.in_processes:
-            self._warming.begin(key, sound, self._figures.processes)  # the number of processes, not of threads
+            self._warming.begin(key, sound, self.figures.processes)  # the number of processes, not of threads
         else:
             self._ready |= {key}
 
@@ -428,11 +401,11 @@ class Plans:
             why: the difference; None if there is none.
             done: False if the audit was stopped for taking too long; the next one is expected to take twice as long.
         """
-        self._metrics.audited += done
+        self.metrics.audited += done
         self.audits.record(seconds, done=done)
         if why is None:
             return
-        self._metrics.differences.append(why)
+        self.metrics.differences.append(why)
         _log.warning(
             "the optimized plan gives different rows than the pipeline as written (%s): the audited rows were "
             "delivered as written, and the plan is not used any more; earlier rows may be affected",
@@ -453,11 +426,11 @@ class Plans:
 
     def close(self) -> None:
         """End the run. After that, the planner no longer calls the user's functions."""
-        self._metrics.time.running = False
+        self.metrics.time.running = False
         if self._finalizing():
             return
-        if not (self._broken or self._settled):
-            self._results.save(self._state, self._known, self._metrics.time.so_far(time.perf_counter())[0])
+        if self._loaded and not (self._broken or self._settled):
+            self._results.save(self._state, self._known, self.metrics.time.so_far(time.perf_counter())[0])
         if self._calls is not None:
             self._calls.end()
             self._calls = None
@@ -477,7 +450,7 @@ class Plans:
 
     def notes(self) -> list[str]:
         """Return lines for a report: plan changes, and what checks and audits found."""
-        m = self._metrics
+        m = self.metrics
         counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
         reported = [f"{number} task(s) {outcome}" for number, outcome in counted if number]
         return [
@@ -486,16 +459,21 @@ class Plans:
             *(f"audit: {d}" for d in m.differences[:3]),
         ]
 
-    def run(self) -> str:
-        """Summarize the run so far in one line; "" before the first batch."""
-        return str(self._metrics) if self._metrics.batches else ""
-
     def measured(self) -> float | None:
         """Return rows read per second under the current plan; None if unknown, or if the trainer limits the speed."""
-        seen = self._figures.seen
-        progress, waits = self._figures.progress, seen.waited >= _STALLED * seen.elapsed
+        seen = self.figures.seen
+        progress, waits = self.figures.progress, seen.waited >= _STALLED * seen.elapsed
         return progress.rows / seen.elapsed if waits and progress.tasks >= self.settings.tasks else None
 
     def profile(self) -> Profile:
         """Return the profile computed from the measurements so far."""
-        return self._figures.profile(not self.current.in_processes)
+        return self.figures.profile(not self.current.in_processes)
+
+
+def _uses_processes(plan: Plan) -> bool:
+    return any(is_remote(node.place) for node in graph.walk(plan.root))
+
+
+def _caches(plan: Plan) -> set[str]:
+    """Return what a plan caches."""
+    return {d.what for d in plan.decisions if d.applied and d.rule == "cache_place"}

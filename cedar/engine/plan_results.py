@@ -40,7 +40,6 @@ class ResultsStore:
     """
 
     def __init__(self, root: Node, on_error: Skip | None) -> None:
-        self.loaded = False
         self._root, self._on_error = root, on_error
         self._name = ""  # of the entry; "" before ``load``
         self._saved: object = None  # summary of the results that were saved last
@@ -51,7 +50,6 @@ class ResultsStore:
         Args:
             limits: what the plans depend on besides the pipeline.
         """
-        self.loaded = True
         code = topology(self._root), operator_entries(walk(self._root))  # of functions the code, not the data they use
         self._name = name_of("plans", [*code, repr(self._on_error), machine_key(), *map(repr, limits)])
         return load(user_place(), self._name, lambda entry: _decoded(entry.about, self._root))

@@ -225,9 +225,9 @@ def explain_run(root: Node, plans: Plans) -> str:
         plans.describe(),
         profile=profile if profile.operators else None,
         measured=plans.measured(),
-        run=plans.run(),
-        achieved=plans.factors,
-        listed=plans.listed,
+        run=str(plans.metrics) if plans.metrics.batches else "",  # the run so far
+        achieved=plans.metrics.factors,
+        listed=plans.binding.listed,
     )
 
 

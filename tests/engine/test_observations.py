@@ -68,7 +68,7 @@ def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch
     metrics = Metrics(labels={1: "map"})
     metrics.time.add(TaskTime([(("operator", (1,)), 1.0, 0.0)]))
     figures, runner, ran = RunMeasurements(_binding(), metrics), Runner("threads", 2), [0.0]
-    monkeypatch.setattr(figures, "_pool", lambda: (ran[0], 0.0))
+    monkeypatch.setattr(clocks, "spent_by", lambda _: (ran[0], 0.0))
     figures.start(runner)
     finish(metrics, figures, 0, tasks=2)
     metrics.time.elapsed, metrics.rows_read, ran[0] = 1.0, 100, cores

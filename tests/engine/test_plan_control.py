@@ -255,7 +255,7 @@ def test_a_plan_takes_over_when_its_processes_are_there_whatever_the_epoch(
         assert run.plans.current.root is run.first.root
         run.plans.close()
         run.begins()
-    assert len(starting.loading) == run.plans._figures.processes
+    assert len(starting.loading) == run.plans.figures.processes
     for loading in starting.loading:
         loading.set_result(None)
     run.goes_on(0.2, 1000)

@@ -58,7 +58,7 @@ def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     The controller is asked at each delivery: workers that went ahead may leave all of them for one moment.
     """
     monkeypatch.setattr(planning, "step", eager)
-    monkeypatch.setattr(planning, "ControllerSettings", partial(ControllerSettings, poll=0.0))
+    monkeypatch.setattr(planning, "ControllerSettings", partial(ControllerSettings, poll=0.0, least_gain=0.0))
 
 
 def work(x: int) -> int:
