@@ -225,7 +225,8 @@ class Compiler:
             step = self._steps(self.physical.works[stage.out].batched)
             context = replace(context, weights=weights, drawn=drawn, step=step)
             if (left := self._mixing.left.get(number)) is not None:
-                inputs = tuple(RestStream(stream, runs) for stream, runs in zip(inputs, left, strict=True))
+                pairs = zip(inputs, left, strict=True)
+                inputs = tuple(each if each.count is None else RestStream(each, runs) for each, runs in pairs)
         below = inputs[0] if inputs else None
         if isinstance(below, StageStream) and below.any_order and (size := batch_rows(node)) is not None:
             below.batch = size

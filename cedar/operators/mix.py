@@ -375,8 +375,9 @@ class MixStream(Stream):
         starts: list[Any] = [[stream.start(), 0] for stream in self.inputs]
         if self._origin is None:
             return [0, 0, starts, [0] * len(starts)]
-        places = [place or start for place, start in itertools.zip_longest(self._origin, starts)]
-        at = [0, 0, places, [int(not place) for place in self._origin]]
+        origin = [*self._origin, *starts[len(self._origin) :]]  # inputs that were added begin at their start
+        places = [place or start for place, start in itertools.zip_longest(origin, starts)]
+        at = [0, 0, places, [int(not place) for place in origin]]
         if not self.fits(at):
             raise ResumeError("the position in the state does not exist in this pipeline", done="nothing was read")
         return at

@@ -16,7 +16,7 @@ from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.engine.compiler import min_run_units
 from cedar.engine.delivery.epochs import Epochs
-from cedar.engine.delivery.mixtures import apply_saved_weights, saved_weights
+from cedar.engine.delivery.mixtures import add_saved_inputs, apply_saved_weights, load_changes, saved_weights
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import VERSION, at_snapshots, check_snapshots, choose, copied, seal, validated
 from cedar.engine.delivery.units import units_left
@@ -63,8 +63,9 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
     rank = epochs.job.rank
     own = [each for each in states if (each["rank"], each["world"]) == (rank.rank, rank.world)]
     first = min(own or states, key=lambda each: int(each["data"]))
+    add_saved_inputs(epochs, first)
     _read_snapshots(epochs, first.get("snapshots", []), site)
-    _read_files_as_saved(epochs, first, site)
+    read_files_as_saved(epochs, first, site)
     parts = epochs.parts
     for saved in states:
         # A rank that has finished the epoch already reads the files of the next one.
@@ -75,9 +76,7 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
     derive = partial(epochs.elastic.state_of_rank, epochs, site=site)
     chosen = choose(states, parts.job.rank.rank, parts.job.rank.world, chunk, derive, site)
     parts.stop()
-    epochs.move_to(chosen)
-    _check_missing_files(epochs, site)
-    apply_saved_weights(epochs, chosen, site)
+    continue_from(epochs, chosen, site)
     front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
     if front["step"] and front["epoch"] == epochs.position.epoch:
         over = _epoch_is_over(parts, front, front["rank"] if len(states) == front["world"] else 0)
@@ -88,6 +87,14 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
         alone, sharing = parts.job.rank.world == 1 or parts.job.split_batches, parts.job.sharing
         ends_together = sharing.together or (not sharing.lanes and last_mode(parts.job.binding.root) != "keep")
         epochs.position.continue_if_over = over is None and (alone or ends_together)
+
+
+def continue_from(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:
+    """Move to the position of this rank's state, or of its part of a merged state."""
+    load_changes(epochs, state, site)
+    epochs.move_to(state)
+    _check_missing_files(epochs, site)
+    apply_saved_weights(epochs, state, site)
 
 
 def _epoch_is_over(parts: Parts, state: dict[str, Any], rank: int) -> bool | None:
@@ -102,7 +109,7 @@ def _epoch_is_over(parts: Parts, state: dict[str, Any], rank: int) -> bool | Non
     return None if units is None or (units > 0 and parts.may_skip_units) else units <= 0
 
 
-def _read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:
+def read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:
     """If files changed since the state was saved, use the file list and splits that the state recorded."""
     epochs.read_current_files()
     epochs.file_changes = []

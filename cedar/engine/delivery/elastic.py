@@ -23,9 +23,10 @@ from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, Work
 from cedar.core.ranks import Rank
 from cedar.engine.account import Budgets
 from cedar.engine.compiler import min_run_units
-from cedar.engine.delivery.checkpoint import saved_state
+from cedar.engine.delivery.checkpoint import continue_from, read_files_as_saved, saved_state
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.iteration import iterate
+from cedar.engine.delivery.mixtures import add_saved_inputs
 from cedar.engine.delivery.options import check_slices
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import copied, for_rank, merge, part_of, validated
@@ -171,13 +172,20 @@ class Elastic:
         if parts.options.split_batches:
             check_slices(parts.job.binding, world, site)
         merged = self._agreed_state(epochs, rank, world, site)
+        part = None if merged is None else part_of(merged, rank, world)
+        if part is not None:
+            add_saved_inputs(epochs, part)
+            if epochs.parts.identity.sources != part["sources"]:  # ranks that have finished read the current files
+                read_files_as_saved(epochs, part, site)
+            parts = epochs.parts
+            parts.identity.check(part, site)
         parts.change_job(rank=Rank(rank, world, "arguments"))
         parts.account.budgets = Budgets(rank)
-        if merged is None:
+        if part is None:
             epochs.begin(epochs.position.epoch)
             epochs.used = True
         else:
-            epochs.move_to(part_of(merged, rank, world))
+            continue_from(epochs, part, site)
 
     def _agreed_state(self, epochs: Epochs, rank: int, world: int, site: Site | None) -> State | None:
         """Return the merged state of all ranks; None if no rank had begun."""
@@ -225,12 +233,13 @@ class Elastic:
         stood = [each for each in said if each["state"] is not None and each["deals"] == deals]
         meeting = _common_value("meetings", [each["meeting"] for each in stood])
         states = [validated(each["state"], site) for each in stood]
-        for state in states:
-            parts.identity.check(state, site)
+        for state in states:  # files are compared below, since ranks that have finished read the current ones
+            parts.identity.check(state | {"sources": parts.identity.sources, "files": parts.identity.marks}, site)
         world = _common_value("worlds", [state["world"] for state in states])
         gone = sorted({*range(world)} - {state["rank"] for state in states})
         front = [state for state in states if state["epoch"] == min(each["epoch"] for each in states)]
         _common_value("steps", [state["step"] for state in front])
+        _common_value("files", [digest(state["sources"]) for state in front])
         publishes = any(each["publishes"] for each in stood)
         states += [
             self._lost_state(parts, words, meeting, front[0], rank, publishes, keep_alive, site) for rank in gone

@@ -110,12 +110,29 @@ class Epochs:
         self.position = Position(parts.options.epoch, parts.options.epoch)
         self.used = False  # whether the loader has been iterated or moved to a position
         self.current_files: tuple[Node, Options] | None = None  # to return to them, while a state's files are read
+        self.changes: list[Any] = []  # later changes of mixtures, by step; see ``Loader.update_mix``
         self.file_changes: list[str] = []  # messages about files that changed since a state was saved
 
     @property
     def job(self) -> Job:
         """The settings and services that all epochs use."""
         return self.parts.job
+
+    @property
+    def total_steps(self) -> int:
+        """The number of steps so far, counted over all epochs."""
+        return self.position.earlier_steps + self.position.step
+
+    def replace_parts(self, parts: Parts, mixture: str) -> None:
+        """Continue with components whose mixture has more inputs. The iteration in progress ends by itself."""
+        self.parts.close_by_step()
+        binding, budgets, metrics = self.job.binding, self.parts.account.budgets, parts.job.metrics
+        more, first = len(parts.job.binding.nodes) - len(binding.nodes), binding.ordinal(binding.mixtures[mixture])
+        counts = {str(int(key) + more * (int(key) >= first)): count for key, count in budgets.counts.items()}
+        parts.account.budgets.start(counts, budgets.seen)
+        for each in (metrics.stages, metrics.seen, metrics.row_bytes):
+            each.clear()
+        self.parts = parts
 
     def begin(self, epoch: int) -> None:
         """Move to the beginning of an epoch."""

@@ -13,23 +13,26 @@ from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.engine.account import ROWS_PER_TIMING, OwnTime
 from cedar.engine.agree import BLOCK
 from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.delivery.mixtures import apply_due
 from cedar.engine.delivery.parts import Parts, Run
 from cedar.engine.epoch import DataEpoch
 
 _log = logging.getLogger("cedar")
 
 
-def iterate(epochs: Epochs, _loader: object = None) -> Iterator[Any]:
+def iterate(epochs: Epochs, _loader: object = None, continues: bool = False) -> Iterator[Any]:
     """Yield the units of the current epoch from the current position on, then move to the next epoch.
 
     Args:
         _loader: referenced until the iteration ends, since its observers end when it is garbage-collected.
+        continues: whether an iteration with fewer inputs delivered earlier batches.
     """
     getpid = os.getpid  # ``os`` may be gone at interpreter exit
     epochs.parts.stop()
     if epochs.position.started:
         epochs.restart()
     epochs.leave_saved_files()
+    apply_due(epochs)
     parts, position, job = epochs.parts, epochs.position, epochs.parts.job
     epochs.used = position.started = True
     position.resumed, position.ended = False, None
@@ -54,6 +57,10 @@ def iterate(epochs: Epochs, _loader: object = None) -> Iterator[Any]:
             clock.ask(time.perf_counter())
             job.instances.enter()
             own.enter()
+            if epochs.changes:
+                apply_due(epochs)
+            if epochs.parts is not parts:  # an input was added to a mixture
+                break
         own.leave()
         clock.give(time.perf_counter())
     except Exception as error:  # GeneratorExit is excluded, since names may be gone at interpreter exit
@@ -67,12 +74,17 @@ def iterate(epochs: Epochs, _loader: object = None) -> Iterator[Any]:
             units.close()
             run.stop()
             run.holding.__exit__(None, None, None)
+    if epochs.parts is not parts or _finish(epochs, continues or job.metrics.batches > batches_before):
+        yield from iterate(epochs, continues=epochs.parts is not parts)
+
+
+def _finish(epochs: Epochs, delivered: bool) -> bool:
+    """Move to the next epoch; return whether to iterate it, since the state was after the last batch of this epoch."""
     passes = epochs.position.continue_if_over
-    if job.metrics.batches == batches_before and not passes:
+    if not delivered and not passes:
         _warn_if_empty(epochs)
     epochs.begin_next()
-    if passes:  # the loaded state turned out to be after this epoch's last batch
-        yield from iterate(epochs)
+    return passes
 
 
 def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:

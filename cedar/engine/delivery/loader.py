@@ -264,33 +264,39 @@ class Loader(Generic[T]):
             self.close()
 
     def update_mix(
-        self, weights: Mapping[str, float] | Sequence[float] | None = None, *, remove: Iterable[str] = ()
-    ) -> None:
-        """Change the weights of a ``mix()`` from the next batch on. Each input continues at its current position.
+        self, weights: Mapping[str, float] | Sequence[float] | None = None, *,
+        add: Mapping[str, tuple[Any, float]] | None = None, remove: Iterable[str] = (), at_step: int | None = None,
+    ) -> None:  # fmt: skip
+        """Change the weights and inputs of a ``mix()``. Each input continues at its current position.
 
-        All ranks must make the same call at the same step, between two batches or before a ``for``. States saved later
-        include the new weights. When such a state is loaded, its weights apply if the weights in the pipeline's code
-        are the same as when it was saved; otherwise the pipeline's weights apply.
+        All ranks must make the same call at the same step, between two batches or before a ``for``. With ``at_step``,
+        they may make it earlier. States saved later include the change. When such a state is loaded, its weights apply
+        if the weights in the pipeline's code are the same as when it was saved; otherwise the pipeline's weights apply.
+
+        To load a state that was saved after an input was added, add the input to the pipeline's code, or call
+        ``update_mix(add=, at_step=)`` with the same step before ``load_state_dict``.
 
         Args:
             weights: new weights by input name, or by input number as a string if inputs have no names; or one weight
                 for each input. Inputs that are not named keep their weights.
+            add: new inputs by name, as pairs of a pipeline and its weight. They have the columns of the other inputs.
             remove: inputs from which no more rows are drawn.
+            at_step: the step, counted from 0 over all epochs, whose batch is the first with the change; by default the
+                next one.
 
         Raises:
-            PipelineError: no ``mix()`` or several have such inputs; a weight is negative; or the position in each
-                input cannot be derived from the delivered batches.
+            PipelineError: no ``mix()`` or several have such inputs; a weight is negative; ``at_step`` has passed; or
+                the position in each input cannot be derived from the delivered batches.
 
         Examples:
             >>> import cedar
             >>> a, b = (cedar.from_items([{"x": v}] * 8).repeat() for v in (0, 1))
-            >>> loader = cedar.mix({"a": (a, 0.5), "b": (b, 0.5)}).batch(4).loader(steps=3, executor="inline")
-            >>> for batch in loader:
-            ...     loader.update_mix(remove=["a"])
-            >>> batch["x"].tolist()
-            [1, 1, 1, 1]
+            >>> loader = cedar.mix({"a": (a, 1)}).batch(4).loader(steps=3, executor="inline")
+            >>> loader.update_mix(add={"b": (b, 1)}, remove=["a"], at_step=2)
+            >>> [batch["x"].tolist() for batch in loader]
+            [[0, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
         """
-        mixtures.update_mix(self._epochs, weights, remove, user_site())
+        mixtures.update_mix(self._epochs, weights, add, remove, at_step, user_site())
 
     def _by_step(self, method: str) -> ByStep:
         """Check that the rows of a step are known before the step is run."""

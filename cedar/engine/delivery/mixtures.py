@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, cast
@@ -10,16 +10,25 @@ from typing import Any, cast
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
 from cedar.core.stream import Piece, Position
 from cedar.engine.binding import Binding
+from cedar.engine.compiler import min_run_rows
 from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.delivery.parts import Parts
 from cedar.engine.epoch import Job, Mixed, mixed_of
 from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner
+from cedar.engine.streams.assigned import AssignedStream
 from cedar.engine.streams.deal import EVERYTHING, first_untaken, remaining
+from cedar.engine.streams.derived import SharedStream, WindowStream
 from cedar.engine.streams.lane_states import END, LaneState
 from cedar.engine.streams.lanes import Lane, Past
 from cedar.operators.mix import Mix, MixStream, Weight
+from cedar.operators.take import whole
+from cedar.plan import graph
+from cedar.plan.graph import Node
+from cedar.plan.steps.facts import leave_unread
 
 _INLINE = Runner("inline", 1)
+_BELOW = "the weights of a mixture cannot change below another mixture"
 
 
 def mixtures(binding: Binding) -> dict[str, Mix]:
@@ -27,49 +36,163 @@ def mixtures(binding: Binding) -> dict[str, Mix]:
     return {number: cast("Mix", node.operator) for number, node in binding.mixtures.items()}
 
 
+@dataclass(frozen=True)
+class Change:
+    """A change of one mixture.
+
+    Args:
+        step: the loader's step, counted over all epochs, from which the change applies.
+        weights: new weights by input name.
+        inputs: the last nodes of the inputs to add, by name; their weights are in ``weights``.
+        site: the user's line.
+    """
+
+    step: int
+    weights: dict[str, Any]
+    inputs: dict[str, Node]
+    site: Site | None
+
+
 def update_mix(
-    epochs: Epochs, weights: Mapping[str, float] | Sequence[float] | None, remove: Iterable[str], site: Site | None
-) -> None:
+    epochs: Epochs, weights: Mapping[str, float] | Sequence[float] | None, add: Mapping[str, tuple[Any, float]] | None,
+    remove: Iterable[str], at_step: int | None, site: Site | None,
+) -> None:  # fmt: skip
     """See ``Loader.update_mix``."""
     epochs.parts.check_exact("update_mix()", site)
-    given = dict(weights) if isinstance(weights, Mapping) else weights
-    remove = list(map(str, remove))
-    names = [*map(str, given if isinstance(given, dict) else ()), *remove]
+    try:
+        inputs = {str(name): pipeline.given for name, (pipeline, _) in (add or {}).items()}
+        changed = {str(name): weight for name, (_, weight) in (add or {}).items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        fix = 'update_mix(add={"code": (pipeline, 0.5)})'
+        raise PipelineError("update_mix(add=) takes pairs of a pipeline and a weight", site=site, fix=fix) from error
+    step = epochs.total_steps if at_step is None else whole(at_step, "update_mix(at_step)")
+    gone = dict.fromkeys(map(str, remove), 0.0)
+    named: dict[str, Weight] = {}
+    if isinstance(weights, Mapping):
+        named = {str(name): weight for name, weight in weights.items()}
+    planned = {name for each in epochs.changes for name in each.inputs}
+    number, mix = _mixture(epochs, {*named, *gone} - planned, site)
+    if weights is not None and not isinstance(weights, Mapping):
+        named = dict(zip(mix.inputs_named, mix.changed(weights, mix.weights), strict=True))
+    change = Change(step, named | changed | gone, inputs, site)
+    if step < epochs.total_steps:
+        raise PipelineError(f"update_mix(at_step={step}): the loader is at step {epochs.total_steps}", site=site)
+    if taken := {*inputs} & {*mix.inputs_named, *planned}:
+        raise PipelineError(f"update_mix(add=): the mixture has an input {min(taken)!r} already", site=site)
+    if any(node.row_use.rows == "mixed" for each in inputs.values() for node in graph.walk(each)):
+        raise PipelineError("update_mix(add=): the new input contains another mixture", site=site)
+    if at_step is None:
+        _apply(epochs, change)
+        return
+    before = dict(zip(mix.inputs_named, epochs.job.weights.get(number) or mix.weights, strict=True))
+    for each in (*(each for each in epochs.changes if each.step <= step), change):
+        before |= each.weights
+    ones = (1.0,) * len(before)
+    after = dict(zip(before, replace(mix, weights=ones, names=(*before,)).changed(before, ones), strict=True))
+    if any(map(callable, after.values())):
+        raise PipelineError("update_mix(at_step=): a weight is a function", site=site, fix="give numbers as weights")
+    change = replace(change, weights={name: after[name] for name in change.weights})
+    epochs.changes = sorted([*epochs.changes, change], key=lambda each: each.step)
+    epochs.used = True
+
+
+def apply_due(epochs: Epochs) -> None:
+    """Apply the changes of mixtures that the loader's step has reached."""
+    while epochs.changes and epochs.changes[0].step <= epochs.total_steps:
+        _apply(epochs, epochs.changes[0])
+        epochs.changes = epochs.changes[1:]
+
+
+def _mixture(epochs: Epochs, names: Collection[str], site: Site | None) -> tuple[str, Mix]:
+    """Return the number and the operator of the only mixture with these inputs."""
     mixes = mixtures(epochs.job.binding)
     fit = [number for number, mix in mixes.items() if set(names) <= set(mix.inputs_named)]
     if len(fit) != 1:
         known = "; ".join(mix.label() for mix in mixes.values()) or "none"
         raise PipelineError(
-            f"update_mix(): {'no mixture has' if not fit else 'several mixtures have'} these inputs: {names}",
+            f"update_mix(): {'no mixture has' if not fit else 'several mixtures have'} these inputs: {sorted(names)}",
             site=site,
             done="nothing was changed",
             fix=f"the mixtures are: {known}. Name inputs: mix({{'web': (web, 0.7), 'code': (code, 0.3)}})",
         )
-    number, mix = fit[0], mixes[fit[0]]
+    return fit[0], mixes[fit[0]]
+
+
+def _apply(epochs: Epochs, change: Change) -> None:
+    number, mix = _mixture(epochs, {*change.weights} - {*change.inputs}, change.site)
     before = tuple(epochs.job.weights.get(number) or mix.weights)
-    changed = mix.changed(before if given is None else given, before)
-    changed = mix.changed(dict.fromkeys(remove, 0.0), changed)
     try:
-        _draw_by(epochs, number, changed)
+        more = tuple(change.weights[name] for name in change.inputs)
+        mix = replace(mix, weights=(*mix.weights, *more), names=(*mix.inputs_named, *change.inputs))
+        _draw_by(epochs, number, mix.changed(change.weights, (*before, *more)), change.inputs)
     except CedarError as error:
-        error.site = error.site or site
+        error.site = error.site or change.site
         error.done = "nothing was changed"
         raise
 
 
-def _draw_by(epochs: Epochs, number: str, weights: Sequence[Weight]) -> None:
-    """Draw the rest of a mixture with these weights."""
+def _draw_by(epochs: Epochs, number: str, weights: Sequence[Weight], inputs: Mapping[str, Node] | None = None) -> None:
+    """Draw the rest of a mixture with these weights, and from additional inputs."""
     if any(map(callable, weights)):
         raise PipelineError(
             "update_mix(): the mixture has weights that are functions", fix="give a number for each of its inputs"
         )
     position, job = epochs.position, epochs.job
     opened, data = position.opened(), position.data
+    parts = grown_parts(epochs, number, weights, inputs) if inputs else None
     if (entry := opened.get(str(data))) is not None:  # otherwise, no row was drawn, and all are by these weights
+        if parts is not None:
+            _check_adds(epochs, parts.job, entry)
         opened[str(data)] = _redrawn_entry(epochs, number, list(weights), data, entry)
+    if parts is not None:
+        epochs.replace_parts(parts, number)
     epochs.parts.change_job(weights=job.weights | {number: list(weights)})
     epochs.used = True
-    epochs.position = replace(position, open=opened, live=None, begun={}, placed=True, resumed=True)
+    # Added inputs need another iteration, which begins here.
+    started = position.started and parts is None
+    epochs.position = replace(position, open=opened, live=None, begun={}, placed=True, resumed=True, started=started)
+
+
+def grown_parts(epochs: Epochs, number: str, weights: Sequence[Weight], inputs: Mapping[str, Node]) -> Parts:
+    """Return the components of a loader whose mixture has more inputs."""
+    if epochs.current_files is not None:
+        raise PipelineError(
+            "update_mix(add=): the rest of the epoch is read from the files in the state, which have changed since",
+            fix="add the input in the next epoch",
+        )
+    old, node = epochs.parts, epochs.job.binding.mixtures[number]
+    mix = cast("Mix", node.operator)
+    more = weights[len(mix.weights) :]
+    operator = replace(mix, weights=(*mix.weights, *more), names=(*mix.inputs_named, *inputs))
+    grown = replace(node, operator=operator, inputs=(*node.inputs, *inputs.values()))
+    root = leave_unread(graph.replace(epochs.job.binding.root, lambda each: grown if each is node else None))
+    options = old.options
+    planner = None if options.plan_for is None or options.plan is not None else options.plan_for(root)
+    options = replace(options, planner=planner, plan=None)
+    return Parts(root, options, old.job.rank, old.site, old.numeric, old.job.metrics, old.job.weights)
+
+
+def _check_adds(epochs: Epochs, job: Job, entry: dict[str, Any]) -> None:
+    """Raise PipelineError if an input cannot be added to an epoch that has begun."""
+    data, old, rank = epochs.position.data, epochs.job, epochs.job.rank
+    why = ""
+    lanes = [LaneState(*lane) for lane in entry["lanes"] or ()]
+    if lanes:
+        plain = not entry.get("past") and not any(lane.depth or lane.shared or lane.stop is not None for lane in lanes)
+        mine = [lane.number for lane in lanes]
+        first = LaneState.first(rank.rank, rank.world, data).number
+        of = lanes[0].of
+        if not plain or mine != ([*range(of)] if rank.world == 1 and sorted(mine) == mine else [first]):
+            why = "the number of ranks changed in this epoch, whose row counts are unknown"
+        why = why or job.compiled(_INLINE, data, [], dry=True)[0].unshared(of)
+    compiler, _ = old.compiled(_INLINE, data, [], lanes[0].lane([]) if lanes else None, dry=True)
+    streams = [each.source if isinstance(each, SharedStream) else each for each in compiler.streams]
+    sizes = [(each.binding.row_bytes, min_run_rows(each.binding)) for each in (old, job)]
+    if any(isinstance(each, (WindowStream, AssignedStream)) for each in streams) and sizes[0] != sizes[1]:
+        why = why or "an operator of another input depends on the size of all rows"
+    if why:
+        fix = "add it before the first batch of an epoch: at_step= its first step"
+        raise PipelineError(f"update_mix(add=): an input cannot join this epoch: {why}", fix=fix)
 
 
 def _redrawn_entry(
@@ -80,7 +203,8 @@ def _redrawn_entry(
     before = list(job.weights.get(number) or mixtures(job.binding)[number].weights)
     change = _Change(job, data, number, before, weights)
     if (left := entry.get("before")) is not None:
-        left = left | {"entry": _redrawn_entry(epochs, number, weights, left["epoch"], left["entry"])}
+        earlier = [*weights[: len(before)], *[0.0] * (len(weights) - len(before))]
+        left = left | {"entry": _redrawn_entry(epochs, number, earlier, left["epoch"], left["entry"])}
         entry = entry | {"before": left}
     if entry["lanes"] is not None:
         steps = position.step - position.begun["step"] if data == position.data else None
@@ -96,6 +220,7 @@ def _redrawn_entry(
             fix='use batch(last="drop") or last=None with steps=',
         )
     left = change.left(entry, [taken] * (1 if alone else job.rank.world))
+    left[number] = [*left[number], *[[[0, None]]] * (len(weights) - len(before))]
     since = position.earlier_steps + position.step
     return {"history": [], "deal": None, "lanes": None, "left": left, "since": since}
 
@@ -111,13 +236,19 @@ class _Change:
     weights: list[Weight]
 
     @property
+    def adds(self) -> bool:
+        """Whether inputs are added."""
+        return len(self.weights) > len(self.before)
+
+    @property
     def returns(self) -> bool:
-        """Whether an input comes back, of which rows may remain where the other inputs are exhausted."""
-        return any(new and not old for new, old in zip(self.weights, self.before, strict=True))
+        """Whether an input comes back or is added, of which rows may remain where the other inputs are exhausted."""
+        return self.adds or any(new and not old for new, old in zip(self.weights, self.before, strict=True))
 
     def lane(self, lane: LaneState, past: Past, steps: int | None) -> list[LaneState]:
         """Return the lanes that remain of a lane; ``steps``: how many this rank took, None for an earlier epoch."""
-        if lane.position == END or lane.cut or (lane.paused and not (self.returns and steps is not None)):
+        late, gone = steps is None, lane.position == END
+        if lane.cut or (gone and (late or not self.adds)) or (lane.paused and (late or not self.returns)):
             return [lane]
         if lane.turns > 1 and not lane.paused and (steps is None or lane.taken < steps):
             _refuse_turns()  # this rank read other units first, so other ranks may have taken more
@@ -126,9 +257,11 @@ class _Change:
             end = EVERYTHING  # only all of its ranks know how many units it had
         if not self.returns:
             return [lane._replace(drawn=self.drawn(lane.drawn, end, self.weights))]
-        rest = self.rest(lane.lane(past), [], (), lane.position, end)
+        rest = [None] * len(self.before) if gone else self.rest(lane.lane(past), [], (), lane.position, end)
         if rest is None:
-            return [lane]
+            return [lane] if not self.adds else [LaneState(*lane.finished(lane.position))]
+        if self.adds and not whole:
+            _refuse_turns()
         earlier = [] if whole else [lane._replace(drawn=self.drawn(lane.drawn, end, [0.0] * len(self.before)))]
         fresh = lane._replace(history=(), position=None, keeps=None, drawn={self.number: [[0, self.weights, rest]]})
         return [*earlier, fresh]
@@ -142,14 +275,19 @@ class _Change:
         if not whole:
             _refuse_turns()
         rest = self.rest(None, entry["history"], mixed_of(entry), entry["deal"], end)
-        if rest is None:
+        if rest is None and not self.adds:
             return entry
+        if rest is None:  # the mixture has ended
+            turn = [0, [0.0] * len(self.weights), [None] * len(self.before)]
+            return entry | {"history": [], "deal": None, "drawn": drawn | {self.number: [turn]}}
         return entry | {"history": [], "deal": None, "drawn": drawn | {self.number: [[0, self.weights, rest]]}}
 
     def left(self, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
         """Return what remains of the inputs, if counts are known, after rank ``r`` has received ``taken[r]`` units."""
         job, before = self.job, entry["history"]
         compiler, share = job.compiled(_INLINE, self.data, before, None, dry=True, mixed=mixed_of(entry))
+        if compiler.mixture_below([(0, 0)])[0] != self.number:
+            raise PipelineError(_BELOW)
         history = [*before, [share.world, share.chunk, taken]]
         left = remaining(compiler.assigned.count, history, share.last, compiler.assigned.rows_of)
         return compiler.remaining_of_mixtures(left)
@@ -159,7 +297,7 @@ class _Change:
         compiler, _ = self.job.compiled(_INLINE, self.data, [], dry=True)
         below, _, ((_, first),) = compiler.mixture_below([(0, end)])
         if below != self.number:
-            raise PipelineError("the weights of a mixture cannot change below another mixture")
+            raise PipelineError(_BELOW)
         turns = drawn.get(self.number, [[0, self.before]])
         known = [each for each in turns if each[0] < first]
         new = [int(first), weights]
@@ -187,7 +325,7 @@ class _Change:
                 pass
         finally:
             flow.close()
-        return cast("MixStream", getattr(stream, "source", stream)).rest
+        return cast("MixStream", stream.source if isinstance(stream, SharedStream) else stream).rest
 
 
 def _refuse_turns() -> None:
@@ -198,11 +336,46 @@ def _refuse_turns() -> None:
 
 
 def saved_weights(epochs: Epochs) -> dict[str, Any]:
-    """Return a state's fields for mixtures: the weights as written, and the weights set during the run."""
+    """Return a state's fields for mixtures: the weights as written and those set during the run, and later changes."""
     job = epochs.job
     weights = {number: [mix.written(), job.weights.get(number)] for number, mix in mixtures(job.binding).items()}
-    earlier = {"earlier": epochs.position.earlier_steps} if epochs.parts.scheduled else {}
-    return ({"mix": weights} if weights else {}) | earlier
+    earlier = epochs.position.earlier_steps
+    fields: dict[str, Any] = {"mix": weights} if weights else {}
+    fields |= {"earlier": earlier} if epochs.parts.scheduled or (weights and earlier) else {}
+    later = [[each.step, each.weights, list(each.inputs)] for each in epochs.changes]
+    return fields | ({"changes": later} if later else {})
+
+
+def add_saved_inputs(epochs: Epochs, state: dict[str, Any]) -> None:
+    """Add the inputs that had been added when a state was saved, and that this loader adds at an earlier step."""
+    later = {name for _, _, names in state.get("changes", []) for name in names}
+    reached = state.get("earlier", 0) + state["step"]
+    for change in epochs.changes:
+        if change.step <= reached and change.inputs and not later & {*change.inputs}:
+            number, mix = _mixture(epochs, {*change.weights} - {*change.inputs}, change.site)
+            weights = mix.changed(mix.weights, mix.weights) + tuple(change.weights[name] for name in change.inputs)
+            epochs.replace_parts(grown_parts(epochs, number, weights, change.inputs), number)
+
+
+def load_changes(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:
+    """Plan the changes of mixtures that a state contains.
+
+    Raises:
+        ResumeError: a change adds an input that this loader does not add.
+    """
+    inputs = {name: node for each in epochs.changes for name, node in each.inputs.items()}
+    saved = state.get("changes", [])
+    if lacking := sorted({name for _, _, names in saved for name in names} - {*inputs}):
+        step = next(step for step, _, names in saved if lacking[0] in names)
+        raise ResumeError(
+            f"the state is of a loader whose mixture gets the input {lacking[0]!r} at step {step}",
+            site=site,
+            done="nothing was loaded",
+            fix=f"call update_mix(add={{{lacking[0]!r}: (pipeline, weight)}}, at_step={step}) before load_state_dict()",
+        )
+    epochs.changes = [
+        Change(step, weights, {name: inputs[name] for name in names}, site) for step, weights, names in saved
+    ]
 
 
 def apply_saved_weights(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:

@@ -120,6 +120,11 @@ def _is_lane(value: Any) -> bool:
     )
 
 
+def _is_change(value: Any) -> bool:
+    """Check ``[step, weights by input name, names of added inputs]``."""
+    return _fits(value, (is_count, _Dict(_is_real), [str])) and {*value[2]} <= {*value[1]}
+
+
 def _is_assignment(value: Any) -> bool:
     """Check ``[number of lanes, number of splits that each has started]``; see ``lanes.Past``."""
     started = (is_count, [lambda splits: splits == DONE or is_count(splits)])
@@ -168,7 +173,7 @@ _IF_PRESENT: dict[str, Any] = {
     "files": [_Optional(_are_marks)], "counts": _Optional(str), "order": lambda value: value == "any",
     "operators": [str], "listings": [_Optional(str)], "mix": _Dict(_WEIGHTS), "earlier": is_count,
     "ranks": _Dict((is_count, is_count, _are_open)),  # positions of other ranks: step, data epoch, its open entries
-    "snapshots": [_Optional(_is_seed)],
+    "snapshots": [_Optional(_is_seed)], "changes": [_is_change],
 }  # fmt: skip
 
 

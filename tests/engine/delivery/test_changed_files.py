@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import random
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,32 @@ def test_a_rank_that_finished_reads_the_new_files_before_the_others(tmp_path: Pa
     assert [state["epoch"] for state in after] == [0, 1]
     got += taken(ranks(1), after, None)[0]
     assert sorted(got) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_ranks_change_after_one_has_finished_with_the_files_in_the_state(tmp_path: Path, counted: bool) -> None:
+    for number in range(2):
+        write_parquet(tmp_path / f"{number}.parquet", [10 * number + i for i in range(5)])
+
+    def ranks(folder: str) -> list[Any]:
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet")
+        p = (p if counted else p.filter(lambda i: i >= 0, "id")).batch(2, last="keep")
+        agree = str(tmp_path / folder)
+        return [p.loader(rank=rank, world=2, executor="inline", deal="global", agree=agree) for rank in range(2)]
+
+    got, states = taken(ranks("a"), None, 1)
+    write_parquet(tmp_path / "2.parquet", [20, 21])
+    loaders = ranks("b")
+    for loader in loaders:
+        loader.load_state_dict(states)
+    units = [iter(loader) for loader in loaders]
+    got += [i for each in units for i in next(each)["id"].tolist()]
+    assert next(units[1], None) is None  # of the last three batches, rank 0 gets two
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda rank: loaders[rank].reshard(rank, 2), range(2)))
+    got += [i for each in (units[0], loaders[1]) for batch in each for i in batch["id"].tolist()]
+    assert sorted(got) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    assert sorted(i for loader in loaders for batch in loader for i in batch["id"].tolist())[-2:] == [20, 21]
 
 
 @pytest.mark.parametrize("restored", [False, True])

@@ -1,5 +1,5 @@
-"""Weights, inputs, files and the number of ranks change at random steps of one epoch: every row comes once. CEDAR_CASES
-sets the number of random cases, CEDAR_SEED the first of them.
+"""Weights, inputs, files and the number of ranks change at random steps of one epoch: every row comes once. Inputs are
+removed, come back and are added. CEDAR_CASES sets the number of random cases, CEDAR_SEED the first of them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tests.toy_runs import run, saved
 CASES = cases(30)
 GROUP = max(5, CASES // 40)
 WORLD = 4
-REFUSED = re.compile(
-    r"is (gone|back since .*); its rows may have been delivered"
-)  # the only reason, and only for unknown counts
+REFUSED = re.compile(  # the only reasons
+    r"is (gone|back since .*); its rows may have been delivered|an input cannot join this epoch: (.*)"
+    r"|(the rest of the epoch) is read from the files in the state|(ranks take turns)"
+)  # all but the last but one only for unknown counts
 
 
 class Input:
@@ -81,6 +82,7 @@ class Case:
 
     def __init__(self, draw: random.Random, folder: Path) -> None:
         self.draw = draw
+        self.folder = folder
         self.counted, self.repeats, self.window = (
             draw.random() < 0.5, draw.choice([1, 1, 2]), draw.choice([None, "256MiB", 7]),
         )  # fmt: skip
@@ -100,13 +102,15 @@ class Case:
     def kept(self, row: int) -> bool:
         return self.counted or row % 3 != 1
 
+    def part(self, each: Input) -> cedar.Pipeline:
+        p = cedar.read_parquet(f"{each.folder}/*.parquet")
+        p = p if self.window is None else p.shuffle(seed=1, window=self.window)
+        p = p if self.counted else p.filter(lambda row: row % 3 != 1, "id")
+        return p if self.repeats == 1 else p.repeat(self.repeats)
+
     def loader(self, rank: int, world: int) -> cedar.Loader:
-        parts = {}
-        for number, (each, weight) in enumerate(zip(self.inputs, self.weights, strict=True)):
-            p = cedar.read_parquet(f"{each.folder}/*.parquet")
-            p = p if self.window is None else p.shuffle(seed=1, window=self.window)
-            p = p if self.counted else p.filter(lambda row: row % 3 != 1, "id")
-            parts[f"in{number}"] = (p if self.repeats == 1 else p.repeat(self.repeats), weight)
+        weights = zip(self.inputs, self.weights, strict=True)
+        parts = {f"in{number}": (self.part(each), weight) for number, (each, weight) in enumerate(weights)}
         p = cedar.mix(parts, seed=self.seed, stop="all")
         p = p.map(lambda row: row, "id", dtype=int) if self.mapped else p
         return p.batch(self.size, last="keep").loader(rank=rank, world=world, executor="inline")
@@ -126,12 +130,12 @@ class Case:
         found = REFUSED.search(error.what)
         if found is None:
             raise error
-        self.refused[found.group(1)] += 1
+        self.refused[next(filter(None, found.groups()))] += 1
 
     def change(self, world: int) -> list[cedar.Loader]:
-        """Some of the four kinds of changes at once."""
+        """Some of the five kinds of changes at once."""
         draw, written = self.draw, list(self.weights)
-        kinds = draw.sample(["weights", "inputs", "files", "world"], draw.randint(1, 4))
+        kinds = draw.sample(["weights", "inputs", "files", "world", "add"], draw.randint(1, 4))
         self.changes.append(" ".join(kinds))
         if "world" in kinds:
             world = draw.randint(1, WORLD)
@@ -164,11 +168,30 @@ class Case:
             number = draw.randrange(len(now))
             now[number] = 0.0 if now[number] else 1.0
             now = now if any(now) else [1.0] * len(now)
-        return self.draw_by(loaders, now)
+        loaders = self.draw_by(loaders, now)
+        return self.add(loaders) if "add" in kinds else loaders
 
-    def draw_by(self, loaders: list[cedar.Loader], weights: list[float]) -> list[cedar.Loader]:
+    def add(self, loaders: list[cedar.Loader]) -> list[cedar.Loader]:
+        """Add an input on all ranks; if it is refused, continue without it."""
+        number, now = len(self.inputs), list(self.now)
+        new, weight = Input(self.draw, self.folder / f"in{number}", number), self.draw.choice([0.1, 0.5, 2.0])
+        try:
+            for loader in loaders:
+                loader.update_mix(add={f"in{number}": (self.part(new), weight)})
+        except cedar.PipelineError as error:
+            self.note(error)
+            shutil.rmtree(new.folder)
+            return self.draw_by(self.loaders(len(loaders)), now, force=True)
+        self.inputs.append(new)
+        self.weights.append(weight)
+        self.now.append(weight)
+        if any(loader.epoch for loader in loaders):
+            self.given_up.add(number)
+        return loaders
+
+    def draw_by(self, loaders: list[cedar.Loader], weights: list[float], force: bool = False) -> list[cedar.Loader]:
         """Call ``update_mix`` on all ranks; if it is refused, continue without it."""
-        if weights == self.now:
+        if weights == self.now and not force:
             return loaders
         try:
             for loader in loaders:

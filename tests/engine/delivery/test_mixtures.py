@@ -7,7 +7,9 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -259,3 +261,103 @@ def test_a_removed_input_comes_back_where_the_other_input_is_exhausted(worlds: t
 
 def ids_of(batches: list[Any]) -> list[int]:
     return [x for batch in batches for x in batch["x"]]
+
+
+def grown(counted: bool) -> tuple[Any, Any]:
+    """A function that makes a mixture of two inputs or three, and the third input."""
+    sources = [source(value, 300 + 400 * value) for value in range(3)]
+    a, b, c = sources if counted else (each.filter(lambda x: x % 10 != 7, "x") for each in sources)
+
+    def make(*more: tuple[str, Any]) -> cedar.Pipeline:
+        return cedar.mix({"a": (a, 0.5), "b": (b, 0.5)} | dict(more), stop="all", seed=4).batch(16, last="keep")
+
+    return make, (c, 0.25)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_input_is_added_at_a_step(counted: bool, world: int) -> None:
+    make, new = grown(counted)
+    every, got = Counter[int](), Counter[int]()
+    for rank in range(world):
+
+        def loader(*more: tuple[str, Any], rank: int = rank) -> cedar.Loader:
+            return make(*more).loader(rank=rank, world=world, executor="inline")
+
+        now, later, states = loader(), loader(), []
+        later.update_mix({"a": 0.1}, add={"c": new}, at_step=5)
+        batches = []
+        for number, batch in enumerate(now, 1):
+            batches.append(batch["x"].tolist())
+            if number == 5:
+                now.update_mix({"a": 0.1}, add={"c": new})
+        assert any(x >= 2000 for x in batches[5])
+        for batch in later:
+            states.append(saved(later))
+            assert batch["x"].tolist() == batches[len(states) - 1]
+        assert len(states) == len(batches) == now.report().batches
+        assert now.report().rows == sum(map(len, batches))
+        got.update(x for batch in batches for x in batch)
+        for at in (2, 5, 7):
+            with pytest.raises(cedar.ResumeError, match=r"gets the input 'c' at step 5|another pipeline"):
+                loader().load_state_dict(states[at - 1])
+            again = loader()
+            again.update_mix({"a": 0.1}, add={"c": new}, at_step=5)
+            again.load_state_dict(states[at - 1])
+            assert [batch["x"] for batch in run(again)[0]] == batches[at:]
+        written = loader(("c", new))
+        written.load_state_dict(states[6])
+        assert [batch["x"] for batch in run(written)[0]] == batches[7:]
+        following = [batch["x"] for batch in run(now)[0]]
+        assert following == [batch["x"] for batch in run(written)[0]]
+        every.update(x for batch in following for x in batch)
+    assert got == every
+    assert max(got.values()) == 1
+
+
+def test_what_cannot_be_added_is_refused_by_name() -> None:
+    make, (new, _) = grown(counted=True)
+    loader = make().loader(executor="inline")
+    next(iter(loader))
+    state = saved(loader)
+    for arguments, what in (
+        ({"add": {"b": (new, 1)}}, "the mixture has an input 'b' already"),
+        ({"add": {"c": new}}, "takes pairs of a pipeline and a weight"),
+        ({"add": {"c": (make(), 1)}}, "the new input contains another mixture"),
+        ({"add": {"c": (new.batch(2), 1)}}, "batches"),
+        ({"add": {"c": (new.rename(x="y"), 1)}}, "columns"),
+        ({"add": {"c": (new, -1)}}, "weight 2 of mix is -1"),
+        ({"weights": {"b": 2}, "at_step": 0}, r"at_step=0\): the loader is at step 1"),
+        ({"weights": {"b": -2}, "at_step": 3}, "is -2"),
+        ({"remove": ["a", "b"], "at_step": 3}, "all weights of mix are zero"),
+        ({"weights": {"b": lambda _: 1}, "at_step": 3}, "a weight is a function"),
+        ({"weights": {"d": 2}, "at_step": 3}, "no mixture has these inputs"),
+    ):
+        with pytest.raises(cedar.PipelineError, match=what):
+            loader.update_mix(**arguments)
+    assert saved(loader) == state
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_mixture_below_another_does_not_change_within_an_epoch(counted: bool) -> None:
+    make, (new, _) = grown(counted)
+    below = cedar.mix({"d": (source(4), 0.5), "e": (new, 0.5)}, stop="all")
+    loader = make(("c", (below, 0.5))).loader(executor="inline")
+    next(iter(loader))
+    with pytest.raises(cedar.PipelineError, match="below another mixture"):
+        loader.update_mix({"d": 0.1})
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_rank_that_joins_uses_the_weights_of_the_others(counted: bool, tmp_path: Path) -> None:
+    make, _ = grown(counted)
+    loaders = [make().loader(rank=0, world=1, agree=str(tmp_path), executor="inline") for _ in range(2)]
+    units = iter(loaders[0])
+    got = [x for _ in range(3) for x in next(units)["x"].tolist()]
+    loaders[0].update_mix({"a": 0.01})
+    got += [x for _ in range(3) for x in next(units)["x"].tolist()]
+    with ThreadPoolExecutor(2) as ranks:
+        list(ranks.map(lambda rank: loaders[rank].reshard(rank, 2), range(2)))
+    rest = [x for each in (units, loaders[1]) for batch in each for x in batch["x"].tolist()]
+    whole = [x for batch in make().loader(executor="inline") for x in batch["x"].tolist()]
+    assert sorted(got + rest) == sorted(whole)
