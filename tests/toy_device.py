@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.engine.delivery import units
+from cedar.engine.delivery import parts
 from cedar.engine.delivery.device_prefetch import AHEAD
 from cedar.engine.delivery.formats import on_tensors
 
@@ -70,7 +70,7 @@ def put_in(monkeypatch: pytest.MonkeyPatch) -> Toy:
     def make(device: Any) -> Toy | None:
         return None if device is None else made
 
-    monkeypatch.setattr(units, "make_mover", make)
+    monkeypatch.setattr(parts, "make_mover", make)
     return made
 
 

@@ -15,11 +15,10 @@ from cedar.datasets.as_saved import Saved, as_saved
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.engine.compiler import min_run_units
-from cedar.engine.delivery.epochs import Epochs
+from cedar.engine.delivery.epochs import Epochs, units_left
 from cedar.engine.delivery.mixtures import add_saved_inputs, apply_saved_weights, load_changes, saved_weights
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import VERSION, at_snapshots, check_snapshots, choose, copied, seal, validated
-from cedar.engine.delivery.units import units_left
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner

@@ -16,8 +16,7 @@ from cedar.core.cursor import no_keys
 from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Piece, Rows
 from cedar.engine.delivery.formats import Mover, in_form
-from cedar.engine.delivery.parts import Run
-from cedar.engine.delivery.units import Units, replaced
+from cedar.engine.delivery.parts import Run, Units, replaced
 from cedar.engine.epoch import DataEpoch, Origin
 
 AHEAD = 2  # batches on the device in addition to the caller's: one already copied, and one being copied

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cedar.core.errors import CedarError
 from cedar.core.numeric import NumericEnvironment
+from cedar.core.stream import Count
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import copied
-from cedar.engine.delivery.units import units_left
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner
@@ -50,10 +52,7 @@ class Position:
     live: DataEpoch | None = None  # data epoch in progress, newer than its entry in ``open``
 
     def __post_init__(self) -> None:
-        self.begun = self.begun or self._here()
-
-    def _here(self) -> dict[str, Any]:
-        return {"step": self.step, "data": self.data, "open": self.opened()}
+        self.begun = self.begun or {"step": self.step, "data": self.data, "open": self.opened()}
 
     def opened(self) -> dict[str, Any]:
         """Return the state entries of the data epochs in progress, up to the last unit that the caller received."""
@@ -64,7 +63,8 @@ class Position:
     def place(self, data: int, opened: dict[str, Any]) -> None:
         """Set the position in the data at which the epoch begins."""
         self.data, self.open, self.placed = data, opened, True
-        self.begun = self._here()
+        self.begun = {}
+        self.__post_init__()
 
     def close(self, data: DataEpoch) -> None:
         """Record that this rank finished a data epoch. States keep this entry, since other ranks may still be in it."""
@@ -266,3 +266,10 @@ class Epochs:
             self.read_current_files()
             self.position.place(before.data, {})
             self.position.open = before.open  # other ranks may still be in the previous epoch
+
+
+def units_left(data: DataEpoch) -> Count:
+    """Return the number of remaining units; None if it cannot be computed from metadata."""
+    with suppress(CedarError):  # for example, a sample row made a function fail
+        return data.units()
+    return None

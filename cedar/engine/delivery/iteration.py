@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Generator, Iterator
@@ -100,9 +101,7 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
             entry |= {"left": {}, "since": position.earlier_steps + position.step}
             position.open[str(number)] = entry
         data = DataEpoch(job, run.runner, number, entry, run.agreement)
-        # Limits on skipped rows may use the epoch's number of rows if it is delivered to its end.
-        total = parts.units.total(data.begin() if steps is None else None)
-        values = _values(parts, run, data, total)
+        values = _values(parts, run, data)
         position.live = data
         for value in values:
             position.step += 1
@@ -143,7 +142,12 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
         position.data += 1
 
 
-def _values(parts: Parts, run: Run, data: DataEpoch, total: float | None) -> Generator[Any]:
+def _values(parts: Parts, run: Run, data: DataEpoch) -> Generator[Any]:
+    """Yield the units of a data epoch as the caller receives them."""
+    # Limits on skipped rows may use the epoch's number of rows if it is delivered to its end.
+    units, total = data.begin() if parts.options.steps is None else None, None
+    if units is not None and units != math.inf:
+        total = parts.account.budgets.seen + float(units * parts.units.rows)
     mover = parts.units.mover()
     if mover is None:
         return parts.units.values(data, run.runner, total)

@@ -21,7 +21,6 @@ from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state import copied
-from cedar.engine.delivery.units import Units
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
@@ -36,6 +35,7 @@ from cedar.plan.scan import Scan
 
 if TYPE_CHECKING:
     from cedar.engine.delivery.epochs import Position
+    from cedar.engine.delivery.parts import Units
 
 _OPEN = 4  # number of flows to keep open, so that consecutive steps can be read without seeking
 

@@ -57,8 +57,10 @@ class AssignedStream(Stream):
         self.source = source
         self.share = share
         self._world, self._rank = share.world, share.rank
+        self.whole = share.world == 1 and not share.history  # whether a single rank receives all units of the epoch
         self._numbers = Numbers(remaining(source.count, list(share.history), share.last, source.rows_of))
         self._known = source.count is not None
+        self.in_runs = self._known and not share.turns  # whether ranks receive contiguous runs of units
         self._left_out: Counter[str] = Counter()
         self.cuts: Sequence[Any] = ()  # batching streams below, which also count the rows that they leave out
         self.end = End(0, [], 0)
@@ -99,16 +101,6 @@ class AssignedStream(Stream):
             number = self._numbers.number(int(min(taken * self._world, self._numbers.total - 1)))
             below = self.source.seek(number, lap)
         return _WholeFlow(self, taken, below, lap) if self.whole else _TurnsFlow(self, taken, below, number, lap)
-
-    @property
-    def in_runs(self) -> bool:
-        """Whether ranks receive contiguous runs of units, which requires known counts."""
-        return self._known and not self.share.turns
-
-    @property
-    def whole(self) -> bool:
-        """Whether a single rank receives all units of the epoch."""
-        return self._world == 1 and not self.share.history
 
     def spans(self, taken: int) -> Any:
         """Yield runs of unit numbers from this rank's unit ``taken`` on; None means one padding unit."""
@@ -330,7 +322,9 @@ class _TurnsFlow(Flow):
             self._share(last, sum(sizes) // share.world)
         elif share.last == "drop" and last and last[0].batch:
             self._stream.leave_out(map(range, sizes))
-        if share.last == "pad" and self._strict and self._in_open_round():
+        owner = self._latest  # some ranks, but not all, received a unit of an open round
+        in_open_round = owner is not None and owner[1] != share.world - 1 and owner[0] >= self._taken
+        if share.last == "pad" and self._strict and in_open_round:
             if self._held:
                 self._release(self._held[-1].at[0])
             else:
@@ -350,11 +344,6 @@ class _TurnsFlow(Flow):
             replaced = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # replaced failed rows
             mine = np.sort(np.append(counted[share.rank : rows * share.world : share.world], replaced))
             self._ready.append(Piece(joined.take(mine).compact(), last[0].at, 0, batch=True))
-
-    def _in_open_round(self) -> bool:
-        """Whether some ranks, but not all, received a unit of the last round."""
-        owner = self._latest
-        return owner is not None and owner[1] != self._stream.share.world - 1 and owner[0] >= self._taken
 
     def close(self) -> None:
         self._flow.close()

@@ -258,14 +258,15 @@ class StageFlow(Flow):
             except Fenced:  # raised again after tasks in progress are delivered
                 self._ended = self._fenced = True
                 return
-            if stream.tasks.watcher.fence and isinstance(piece, Piece) and self._can_switch_after(piece):
-                self._ended = self._fenced = True
-                return
             if piece is PENDING:
                 self._short = True
                 return
             if not isinstance(piece, Piece):
                 self._ended = True
+                return
+            can_switch = stream.tasks.watcher.fence and stream.per_row and not piece.batch
+            if can_switch and (self._rebase or stream.source.rebase)(piece) is not None:
+                self._ended = self._fenced = True  # rows read ahead can quickly be read again by the next plan
                 return
             units = piece.units
             if not units:
@@ -287,13 +288,6 @@ class StageFlow(Flow):
         if self._room is None or first + units > size:
             return env
         return replace(env, place=BatchPlace(self._room, first, units))
-
-    def _can_switch_after(self, piece: Piece) -> bool:
-        """Whether the next plan can begin at this piece, because rows read ahead can quickly be read again."""
-        stream = self._stream
-        if not stream.per_row or piece.batch:
-            return False
-        return (self._rebase or stream.source.rebase)(piece) is not None
 
     def _next_piece(self, wait: bool) -> Pulled:
         """Return the units of the next task, cut from a large piece or joined from small ones."""
