@@ -143,7 +143,7 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
 
 
 def _values(parts: Parts, run: Run, data: DataEpoch) -> Generator[Any]:
-    """Yield the units of a data epoch as the caller receives them."""
+    """Return the units of a data epoch, as the caller receives them."""
     # Limits on skipped rows may use the epoch's number of rows if it is delivered to its end.
     units, total = data.begin() if parts.options.steps is None else None, None
     if units is not None and units != math.inf:
