@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
-from cedar.core.errors import PipelineError, Site
+from cedar.core.errors import PipelineError
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.take import clip_unit
@@ -63,7 +63,7 @@ def joined_samples(label: str, inputs: Sequence[Block]) -> Block:
     return concat_blocks([block.only_columns({n: block.columns[n] for n in names}) for block in filled])
 
 
-def merged_schema(label: str, schemas: Sequence[Schema], site: Site | None = None) -> Schema:
+def merged_schema(label: str, schemas: Sequence[Schema]) -> Schema:
     """Return the common schema of several inputs; a type that is unknown before a run matches any other type.
 
     Raises:
@@ -76,7 +76,7 @@ def merged_schema(label: str, schemas: Sequence[Schema], site: Site | None = Non
         {'x': DataType(int64)}
     """
     if not schemas:
-        raise PipelineError(f"{label} takes at least one input", site=site, fix=f"give {label} a pipeline")
+        raise PipelineError(f"{label} takes at least one input", fix=f"give {label} a pipeline")
     known = [(i, s) for i, s in enumerate(schemas) if s is not None]
     if not known:
         return None
@@ -89,7 +89,6 @@ def merged_schema(label: str, schemas: Sequence[Schema], site: Site | None = Non
     if wrong:
         raise PipelineError(
             f"the inputs of {label} have different columns (compared with input {known[0][0]}): " + "; ".join(wrong),
-            site=site,
             fix="bring the inputs to the same columns with select, rename, or with_columns and cast",
         )
     return merged if schemas[0] is not None else None  # the first input determines the column order

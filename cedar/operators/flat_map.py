@@ -16,7 +16,7 @@ from cedar.core.errors import PipelineError, require_columns
 from cedar.core.groups.column import take_each
 from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, Schema
-from cedar.operators.calls import Call, CallKernel, FunctionOperator, call_of
+from cedar.operators.calls import Call, CallKernel, FunctionOperator
 from cedar.operators.failures import Failure, without
 from cedar.operators.functions import names_written
 from cedar.operators.map import sample_results
@@ -103,7 +103,7 @@ class FlatMap(FunctionOperator):
                 site=bound.site,
                 fix="call flat_map before batch, or map the whole batch (no columns named) to resize it",
             )
-        call = call_of(self.fn, bound, random=self.random, timeout=self.timeout, items=True)
+        call = self.call(bound, items=True)
         declared = self._declared()
 
         def observe() -> Types:

@@ -9,7 +9,7 @@ import functools
 import inspect
 from typing import Any
 
-from cedar.core.errors import PipelineError, Site, user_site
+from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
 
 
@@ -78,13 +78,13 @@ def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
         )
 
 
-def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False, site: Site | None = None) -> None:
+def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False) -> None:
     """Check, as far as the signature shows, that ``fn`` can be called with ``arguments`` values (and ``rng=``).
 
     Raises:
         PipelineError: ``fn`` cannot be called this way; the error names the user's line.
     """
-    site = site or user_site()
+    site = user_site()
     if not callable(fn):
         raise PipelineError(
             f"{label}: {type(fn).__name__} cannot be called", site=site, fix="give a function, or a class with __call__"

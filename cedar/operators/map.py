@@ -22,7 +22,7 @@ from cedar.core.values import describe, plain
 from cedar.operators.algebra import algebra_of
 from cedar.operators.base import Bound, Effects, Env, GroupUse, Kernel, Schema, by_content
 from cedar.operators.batch_calls import UNIT, MapToValue, bind_batch, call_batch
-from cedar.operators.calls import Call, CallKernel, FunctionOperator, call_of
+from cedar.operators.calls import Call, CallKernel, FunctionOperator
 from cedar.operators.failures import BadResult, ErrorContext, Failure, no_rows, without
 from cedar.operators.functions import check_columns, check_fn, names_written
 from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declared_types, fix_outputs, types_of_results
@@ -148,7 +148,7 @@ class Map(FunctionOperator, Chainable):
                 like = self.fn.like(lambda: bound.sample().columns[self.columns[0]])
             link = Link(self.fn, self.columns, self.written, self.exact, like)
             return TransformRows(link, ErrorContext.at(bound), bound.draw)
-        call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
+        call = self.call(bound)
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         if bound.batched:
             return bind_batch(call, self.columns, self.form, self.written, declared, bound)
@@ -169,7 +169,7 @@ class Collate(Map):
         check_fn("batch: collate", self.fn, 1, random=self.random)
 
     def bind(self, bound: Bound) -> Kernel:
-        return MapToValue(call_of(self.fn, bound, random=self.random), rows=True)
+        return MapToValue(self.call(bound), rows=True)
 
 
 def sample_results(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> SampledResults:
@@ -296,7 +296,7 @@ class FilterFunction(FunctionOperator):
     group_use = "kept"
 
     def bind(self, bound: Bound) -> Kernel:
-        call = call_of(self.fn, bound, random=self.random, timeout=self.timeout)
+        call = self.call(bound)
         return FilterBatch(call, self.columns) if bound.batched else FilterRows(call, self.columns)
 
 

@@ -20,7 +20,7 @@ from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.core.values import describe
 from cedar.operators.base import Bound, Effects, Env, Kernel, Resizable, Schema
-from cedar.operators.calls import Call, CallKernel, FunctionOperator, call_of, numpy_columns, pick
+from cedar.operators.calls import Call, CallKernel, FunctionOperator, numpy_columns, pick
 from cedar.operators.determinism import find_row_dependence
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
 from cedar.operators.functions import check_columns, check_fn, check_policy, names_written
@@ -124,7 +124,7 @@ class MapBatches(FunctionOperator, ExactRows, Resizable):
         return self.size
 
     def bind(self, bound: Bound) -> Kernel:
-        call = call_of(self.fn, bound)
+        call = self.call(bound)
         single = self.size is None and not bound.batched
         return MapBlock(call, self.columns, self.written, self.format, single).fixed(
             bound.sample(), self.size, bound.env
