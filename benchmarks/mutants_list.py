@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "graph.operator.without(self.results)", "graph.operator.without(range(len(self.results)))"),
         ("the order of columns", _COLUMNS, "restore_order",
          "names = _wanted(facts.schemas[id(root)], written[id(facts.logical)])", "names = ()"),
-        ("the order that functions see", _COLUMNS, "_sees_order", "lost = facts", "return False\n    lost = facts"),
+        ("the order that functions see", _COLUMNS, "restore_order", "if sees or lost:", "if False:"),
         ("a drop lost", _STEP, "fitted", "if operator is None:", "if True:"),
         ("a field that is read", _SCANS, "_union",
          "return None if first is None or second is None else first | second",

@@ -27,7 +27,7 @@ from cedar.pipeline.explain_logical import as_written, logical_lines
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node, walk
 from cedar.plan.lower import Choice, lower
-from cedar.plan.physical import Physical, Stage
+from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
@@ -191,9 +191,11 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
     """
     physical = compiler.physical
     shown = [i for i, stage in enumerate(physical.stages) if stage.kind not in ("window", "deal")]
-    places = [_place(physical.stages[i], plan) for i in shown]
+    stages = [physical.stages[i] for i in shown]
+    places = ["" if each.kind == "stream" else each.place or plan.executor for each in stages]  # streams: as the loader
     width = max(map(len, places), default=0)
-    lines = [f"PHYSICAL PLAN ({_title(plan)})"]
+    workers = "" if plan.workers is None else f", {plan.workers} worker(s)"
+    lines = [f"PHYSICAL PLAN ({_METHODS[plan.method]}{workers})"]
     for number, (i, place) in enumerate(zip(shown, places, strict=True), 1):
         stage = physical.stages[i]
         kind = "task" if stage.kind == "group" else stage.kind
@@ -247,16 +249,6 @@ def _detail(compiler: Compiler, number: int) -> str:
         return f"{chosen} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
     below = physical.stages[stage.inputs[0]].out
     return "a batch a task" if physical.works[below].batched else "small tasks, by measured time" if stage.small else ""
-
-
-def _title(plan: Plan) -> str:
-    workers = "" if plan.workers is None else f", {plan.workers} worker(s)"
-    return _METHODS[plan.method] + workers
-
-
-def _place(stage: Stage, plan: Plan) -> str:
-    """Return the executor of a stage; "" for streams, which run where the loader runs."""
-    return "" if stage.kind == "stream" else stage.place or plan.executor
 
 
 def _label_with_scan(physical: Physical, i: int, words: Mapping[str, str]) -> str:

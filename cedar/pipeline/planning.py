@@ -144,6 +144,8 @@ def planner_for(
     node: Node, budget: Budget, executor: str | Executor, workers: int | None, on_error: Skip | None, exact: bool
 ) -> AutoPlanner:
     """Return the planner of a pipeline, for a run with these arguments."""
+    cluster = budget.cluster
+    cache_bytes = MEMORY_BYTES if budget.cache_bytes is None else min(budget.cache_bytes, MEMORY_BYTES)
     return AutoPlanner(
         node,
         skips=_skips(on_error),
@@ -153,14 +155,10 @@ def planner_for(
         workers=workers or available_cpus(),
         most_workers=_MAX_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
-        keeping=CacheCosts(load_seconds_per_byte, _cache_memory(budget), bool(budget.cache_bytes), budget.layout_place),
+        keeping=CacheCosts(load_seconds_per_byte, cache_bytes, bool(budget.cache_bytes), budget.layout_place),
         factors=_factors(node, on_error) if has_dedup(node) else None,
-        cluster=None if budget.cluster is None else _cluster_costs(budget.cluster),
+        cluster=None if cluster is None else Cluster(*extension("cluster.dask.costs").ship_costs(cluster)),
     )
-
-
-def _cluster_costs(where: object) -> Cluster:
-    return Cluster(*extension("cluster.dask.costs").ship_costs(where))
 
 
 def _factors(root: Node, on_error: Skip | None) -> Factors:
@@ -177,11 +175,6 @@ def _factors(root: Node, on_error: Skip | None) -> Factors:
         return known[id(logical)]
 
     return factors
-
-
-def _cache_memory(budget: Budget) -> int:
-    """Return the bytes of memory that a run may use for ``cache()``."""
-    return MEMORY_BYTES if budget.cache_bytes is None else min(budget.cache_bytes, MEMORY_BYTES)
 
 
 def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:

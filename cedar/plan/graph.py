@@ -15,6 +15,7 @@ from cedar.core.digests import digest_of
 from cedar.core.errors import CedarError, PipelineError, RowError, Site
 from cedar.core.printable import one_line
 from cedar.datasets.base import BaseSource, Read, skippable
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import Effects, Operator, Ordering, RowUse, Schema, StreamOperator
 from cedar.operators.cache import StoresRows
 from cedar.operators.expressions import ColumnEdit, Conditional, SeparateResults
@@ -41,6 +42,11 @@ class Node:
     def effects(self) -> Effects:
         """The operator's effects, cached because planning reads them repeatedly."""
         return self.operator.effects()
+
+    @cached_property
+    def label(self) -> str:
+        """The operator's label on one line, which is formatted once."""
+        return one_line(self.operator.label())
 
     @property
     def storage(self) -> str | None:
@@ -168,26 +174,21 @@ def at_site(node: Node) -> Iterator[None]:
         raise
 
 
-class prepared:  # noqa: N801 - used as a function
+@contextmanager
+def prepared(node: Node) -> Iterator[None]:
     """Add the line of user code to any error that an operator raises while cedar prepares it for a run."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        node = self._node
-        if isinstance(error, CedarError):
-            error.site = error.site or node.site
-        elif isinstance(error, Exception):
-            raise PipelineError(
-                f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
-                site=node.site,
-                done="nothing was delivered",
-                fix="see the exception above for its cause",
-            ) from error
+    try:
+        yield
+    except CedarError as error:
+        error.site = error.site or node.site
+        raise
+    except Exception as error:
+        raise PipelineError(
+            f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
+            site=node.site,
+            done="nothing was delivered",
+            fix="see the exception above for its cause",
+        ) from error
 
 
 def schemas(node: Node) -> dict[int, Schema]:
@@ -205,7 +206,7 @@ def labels(node: Node) -> dict[int, str]:
     names: dict[int, str] = {}
     seen: dict[str, int] = {}
     for current in walk(node):
-        label = one_line(current.operator.label())
+        label = current.label
         seen[label] = seen.get(label, 0) + 1
         names[id(current)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
     return names
@@ -232,6 +233,11 @@ def source_of(node: Node) -> BaseSource:
     """Return the source that a source node reads."""
     assert isinstance(node.operator, Read)
     return node.operator.source
+
+
+def splits_of(node: Node) -> SplitTable:
+    """Return the splits of a source, from its metadata."""
+    return SplitTable.of(source_of(node).splits())
 
 
 def calls_functions(node: Node) -> bool:

@@ -24,12 +24,6 @@ Settled: TypeAlias = Callable[[Node], bool]
 _SPLITS_PER_WORKER = 8  # enough splits to balance the load among workers in other processes
 
 
-def splits_of(node: Node) -> SplitTable:
-    """Return the splits of a source, from its metadata."""
-    assert isinstance(node.operator, Read)
-    return SplitTable.of(node.operator.source.splits())
-
-
 @dataclass(frozen=True)
 class Choice:
     """Settings of a run that, together with the graph, determine the stages.
@@ -48,7 +42,7 @@ class Choice:
     executor: str = "threads"
     workers: Callable[[str], int] = lambda _: 1
     on_error: Skip | None = None
-    splits: Callable[[Node], SplitTable] = splits_of
+    splits: Callable[[Node], SplitTable] = graph.splits_of
     caches: bool = True
     settled: Settled = lambda _: False
     any_order: bool = False
@@ -248,7 +242,7 @@ class _Lowering:
     works: tuple[Work, ...]
     choice: Choice
     stages: list[Stage] = field(default_factory=list)
-    shared: dict[int, int] = field(default_factory=dict)  # the stage of each operator with several consumers
+    built: dict[int, int] = field(default_factory=dict)  # the stage that delivers each operator's rows
 
     def __post_init__(self) -> None:
         self.inputs = [work.inputs for work in self.works]
@@ -259,7 +253,7 @@ class _Lowering:
         """Maps every operator at or before a ``cache()`` to the index of the next cache after it."""
         nearest: dict[int, int] = {}
         for i in range(len(self.nodes) - 1, -1, -1) if self.choice.caches else ():
-            here = i if self.is_cache(i) else nearest.get(i)
+            here = i if self.nodes[i].storage is not None else nearest.get(i)
             if here is not None:
                 nearest.update(dict.fromkeys((i, *self.inputs[i]), here))
         return nearest
@@ -292,18 +286,15 @@ class _Lowering:
 
     def build(self, i: int) -> int:
         """Return the stage that delivers an operator's rows. All consumers of the operator share this stage."""
-        if self.consumers[i] < 2:
-            return self.built(i)
-        if i not in self.shared:
-            self.shared[i] = self.built(i)
-        return self.shared[i]
-
-    def built(self, i: int) -> int:
-        chain, base = self.chain(i)
-        alone = self.consumers[base] < 2 or base == i or self.kept(chain)
-        if self.is_source(base) and alone:
-            return self.read(base, [Segment(base, streaming=self.streams(base))], chain)
-        return self.above(self.build(base) if base != i else self.base(i), base, chain)
+        if i not in self.built:
+            chain, base = self.chain(i)
+            alone = self.consumers[base] < 2 or base == i or self.kept(chain)
+            if self.is_source(base) and alone:
+                stage = self.read(base, [self.segment(base)], chain)
+            else:
+                stage = self.above(self.build(base) if base != i else self.base(i), base, chain)
+            self.built[i] = stage
+        return self.built[i]
 
     def chain(self, i: int, through_shared: bool = False) -> tuple[list[int], int]:
         """Return the adjacent row operators that end with ``i``, in the order in which rows pass, and their input."""
@@ -317,7 +308,7 @@ class _Lowering:
     def above(self, stage: int, base: int, chain: Sequence[int], gathers: bool = False) -> int:
         """Add stages for the operators after a stage. Without operators, ``gathers`` adds a stage that gathers rows."""
         pads = self.pads(base)
-        runs = self.by_place([i for i in chain if not self.is_cache(i)])  # caches are part of read stages
+        runs = self.by_place([i for i in chain if self.nodes[i].storage is None])  # caches are part of read stages
         for run in runs or ([[]] if gathers else []):
             stage = self.add("task", run[-1] if run else chain[-1] if chain else base, [stage], run)
             self.stages[stage] = replace(self.stages[stage], pads=pads)
@@ -328,17 +319,14 @@ class _Lowering:
         """Group operators by executor. An operator without an executor joins the group of its input."""
         runs: list[list[int]] = []
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
+        keeps = [self.works[i].preserves_slots for i in chain]
         for k, i in enumerate(chain):
-            if not runs or _changes_place(here, self.nodes[i].place) or self.starts_stage(chain, k):
+            early = self.choice.any_order and k > 0 and not keeps[k - 1] and all(keeps[k:]) and self.per_row(chain[k:])
+            if not runs or _changes_place(here, self.nodes[i].place) or early:  # early: rows leave as they finish
                 here = self.nodes[i].place or here
                 runs.append([])
             runs[-1].append(i)
         return runs
-
-    def starts_stage(self, chain: Sequence[int], k: int) -> bool:
-        """Return whether to start a stage at operator ``k`` that can deliver rows as soon as they finish."""
-        keeps = [self.works[i].preserves_slots for i in chain[max(k - 1, 0) :]]
-        return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
 
     def base(self, i: int) -> int:
         """Add the stage of a stream operator, or of a ``map_batches`` that needs groups of exactly n rows."""
@@ -369,10 +357,13 @@ class _Lowering:
         self.stages[window] = replace(self.stages[window], windows=above)
         return self.above(window, base, chain)
 
+    def segment(self, source: int) -> Segment:
+        return Segment(source, streaming=self.choice.splits(self.nodes[source]).streams)
+
     def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
         """Return the node that joins all sources, each source with its operators, and later operators; None if none."""
         if self.is_source(i):
-            return i, [Segment(i, streaming=self.streams(i))], []
+            return i, [self.segment(i)], []
         if self.is_row(i):
             below = self.segments(self.inputs[i][0])
             return below and (below[0], below[1], [*below[2], i])
@@ -395,7 +386,7 @@ class _Lowering:
         if not streaming:
             cut = self.read_with(segments, above, 0 if len(segments) > 1 else self.kept(above))
         shared = above[:cut]
-        made = tuple(self.with_cache(replace(each, links=(*each.links, *shared)), streaming) for each in segments)
+        made = tuple([self.with_cache(replace(each, links=(*each.links, *shared)), streaming) for each in segments])
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
         keeps = all(self.works[i].preserves_slots for i in links) and not any(
             self.works[each.source].refills for each in made
@@ -475,13 +466,6 @@ class _Lowering:
                     site=node.site,
                     fix="optimize this pipeline and save that plan",
                 )
-
-    def is_cache(self, i: int) -> bool:
-        return self.nodes[i].storage is not None
-
-    def streams(self, i: int) -> bool:
-        """Return whether a source has splits that can only be read from their start."""
-        return self.choice.splits(self.nodes[i]).streams
 
     def per_row(self, operators: Sequence[int]) -> bool:
         return any(self.nodes[i].effects.per_row for i in operators)

@@ -53,7 +53,11 @@ def text_of(plan: Plan) -> str:
     Raises:
         PlanError: the plan contains an operator that JSON cannot describe.
     """
-    logical = list(walk(plan.logical))
+    if plan.root is not plan.logical and not plan.sweeps:
+        raise PlanError(
+            "the plan cannot be saved: its graph was not made by steps",
+            fix="save a plan that p.optimize() made, or leave out what changed it since",
+        )
     parts = {
         "cedar_plan": VERSION,
         "pipeline": graph.topology(plan.logical),
@@ -62,21 +66,15 @@ def text_of(plan: Plan) -> str:
         **({} if plan.cache_bytes is None else {"cache_bytes": plan.cache_bytes}),
         **({} if plan.memory_bytes is None else {"memory_bytes": plan.memory_bytes}),
         **({} if plan.numeric is None else {"numeric": plan.numeric.to_json()}),
-        "operators": operator_entries(logical),
-        "steps": entries_of(_sweeps(plan)),
-        "decisions": [_decision(d) for d in plan.decisions],
+        "operators": operator_entries(walk(plan.logical)),
+        "steps": entries_of(plan.sweeps),
+        "decisions": [
+            {"rule": each.rule, "what": each.what, "applied": each.applied, **({"why": each.why} if each.why else {})}
+            for each in plan.decisions
+        ],
         **({} if plan.profile is None else {"cores": plan.profile.machine.cores}),
     }
     return "{\n" + ",\n".join(f"  {_json(key)}: {_lines(value)}" for key, value in parts.items()) + "\n}\n"
-
-
-def _sweeps(plan: Plan) -> tuple[Sweep, ...]:
-    if plan.root is not plan.logical and not plan.sweeps:
-        raise PlanError(
-            "the plan cannot be saved: its graph was not made by steps",
-            fix="save a plan that p.optimize() made, or leave out what changed it since",
-        )
-    return plan.sweeps
 
 
 def _lines(value: Any) -> str:
@@ -90,11 +88,6 @@ def _lines(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _decision(decision: Decision) -> dict[str, Any]:
-    entry = {"rule": decision.rule, "what": decision.what, "applied": decision.applied}
-    return entry | ({"why": decision.why} if decision.why else {})
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -212,7 +205,34 @@ def plan_of(text: str, root: Node, cluster: Any = None) -> Plan:
     Raises:
         PlanError: see ``plan_from``; the error names no line of the user's.
     """
-    return _plan(_parsed(text), root, cluster)
+    saved = _parsed(text)
+    changed = check_pipeline(_entries(saved, "operators"), walk(root))
+    if saved.get("pipeline") != graph.topology(root):
+        raise PlanError(
+            "the plan is of another pipeline: its operators have the same names, but their digest differs",
+            fix=_SAVE_AGAIN,
+        )
+    sweeps = sweeps_of(_entries(saved, "steps"), cluster)
+    decisions = [
+        Decision(
+            _value(each, "rule", str), _value(each, "what", str), _value(each, "applied", bool),
+            _value(each, "why", str, ""),
+        )
+        for each in _entries(saved, "decisions")
+    ]  # fmt: skip
+    bytes_fix = "give an integer of bytes, or leave it out"
+    return Plan(
+        logical=root,
+        root=replay(facts_of(root, root, _skips, exact=False), sweeps),
+        decisions=(*decisions, *_load_decisions(saved, changed)),
+        method="loaded",
+        executor=place(saved.get("executor", ""), cluster, "the plan's 'executor'"),
+        workers=_integer(saved, "workers", 1, "give an integer from 1, or null"),
+        cache_bytes=_integer(saved, "cache_bytes", 0, bytes_fix),
+        memory_bytes=_integer(saved, "memory_bytes", 1, bytes_fix),
+        numeric=_numeric(saved),
+        sweeps=sweeps,
+    )
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -234,30 +254,6 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
-    logical = list(walk(root))
-    changed = check_pipeline(_entries(saved, "operators"), logical)
-    if saved.get("pipeline") != graph.topology(root):
-        raise PlanError(
-            "the plan is of another pipeline: its operators have the same names, but their digest differs",
-            fix=_SAVE_AGAIN,
-        )
-    sweeps = sweeps_of(_entries(saved, "steps"), cluster)
-    rebuilt = replay(facts_of(root, root, _skips, exact=False), sweeps)
-    return Plan(
-        logical=root,
-        root=rebuilt,
-        decisions=(*map(_decision_from, _entries(saved, "decisions")), *_load_decisions(saved, changed)),
-        method="loaded",
-        executor=place(saved.get("executor", ""), cluster, "the plan's 'executor'"),
-        workers=_workers(saved),
-        cache_bytes=_bytes(saved, "cache_bytes", least=0),
-        memory_bytes=_bytes(saved, "memory_bytes", least=1),
-        numeric=_numeric(saved),
-        sweeps=sweeps,
-    )
 
 
 def _skips(node: Node) -> bool:
@@ -290,31 +286,11 @@ def _entries(saved: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return value
 
 
-def _decision_from(entry: Mapping[str, Any]) -> Decision:
-    return Decision(
-        _value(entry, "rule", str),
-        _value(entry, "what", str),
-        _value(entry, "applied", bool),
-        _value(entry, "why", str, ""),
-    )
-
-
-def _workers(saved: Mapping[str, Any]) -> int | None:
-    workers = saved.get("workers")
-    if workers is None:
-        return None
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise PlanError(f"the plan has workers {workers!r}", fix="give an integer from 1, or null")
-    return workers
-
-
-def _bytes(saved: Mapping[str, Any], key: str, least: int) -> int | None:
-    size = saved.get(key)
-    if size is None:
-        return None
-    if not isinstance(size, int) or isinstance(size, bool) or size < least:
-        raise PlanError(f"the plan has {key} {size!r}", fix="give an integer of bytes, or leave it out")
-    return size
+def _integer(saved: Mapping[str, Any], key: str, least: int, fix: str) -> int | None:
+    value = saved.get(key)
+    if value is not None and (not _is_int(value) or value < least):
+        raise PlanError(f"the plan has {key} {value!r}", fix=fix)
+    return value
 
 
 def _numeric(saved: Mapping[str, Any]) -> NumericEnvironment | None:

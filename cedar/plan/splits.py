@@ -102,12 +102,12 @@ class Splits:
         return {id(each) for listed in of for each in (*listed.settled, *listed.counted)}
 
     @cached_property
-    def _above(self) -> dict[int, list[Node]]:
-        """The consumers of each node, by the node's ``id()``."""
-        consumers: dict[int, list[Node]] = {}
+    def _only_above(self) -> dict[int, Node | None]:
+        """The only consumer of each node, by the node's ``id()``; None if it has several."""
+        consumers: dict[int, Node | None] = {}
         for node in graph.walk(self._root):
             for child in node.inputs:
-                consumers.setdefault(id(child), []).append(node)
+                consumers[id(child)] = None if id(child) in consumers else node
         return consumers
 
     def _of(self, source: Node) -> SplitListing:
@@ -116,19 +116,18 @@ class Splits:
         return self._known[id(source)]
 
     def _listed(self, source: Node) -> SplitListing:
-        assert isinstance(source.operator, Read)
         with graph.prepared(source):
-            splits = SplitTable.of(source.operator.source.splits())
+            splits = graph.splits_of(source)
         settled: list[Node] = []
         counted: list[Node] = []
         at, known = source, None
-        while (above := self._only_above(at)) is not None:
+        while (above := self._only_above.get(id(at))) is not None:
             left = self._left(source, splits, [above])
             if left is None or ((left > 0) & (left < splits.rows)).any():
                 break
             splits, at = splits[left > 0], above
             settled.append(at)
-        while (above := self._only_above(at)) is not None and (
+        while (above := self._only_above.get(id(at))) is not None and (
             passes(above) or _by_keys(above) or not uncountable(above, source)
         ):
             if above.filters:
@@ -147,11 +146,6 @@ class Splits:
         if any(each is None for each in conditions):
             return None
         return graph.source_of(source).count_matching_rows(splits, functools.reduce(and_, conditions))
-
-    def _only_above(self, node: Node) -> Node | None:
-        """Return the only consumer of a node; None if it has none or several."""
-        above = self._above.get(id(node), [])
-        return above[0] if len(above) == 1 else None
 
 
 def _by_keys(node: Node) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.split_table import SplitTable
 from cedar.operators.cache import Cache as CacheOperator
 from cedar.optimizer.facts import CacheCosts, Change, Facts, Outcome, Refusal
 from cedar.optimizer.flow import find_flow, find_loads
@@ -71,30 +70,22 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCo
     room = keeping.bytes / len(graph.sources(facts.root))
     gains = [place.gain(rows, keeping.seconds_per_byte(_AUTO), room) for place in places]
     best = max(range(len(gains)), key=lambda i: (gains[i], -i))
+    how = f"above {facts.label((source, *work)[best])} ({_format_saving(places[best], rows)})"
     if hint is None:
-        whole = places[-1].saved
-        return (
-            _inserted(chain, work, best, facts, _format_saving(places[best], rows))
-            if gains[best] > _MIN_SAVING * whole
-            else None
-        )
+        return Change(Cache(best), label, how) if gains[best] > _MIN_SAVING * places[-1].saved else None
     now = min(chain.index(hint) - 1, fixed)
     if gains[best] <= 0:
         why = "no memory to store rows" if not room else _format_loss(places[now], keeping)
         return Change(Cache(None), facts.label(hint), f"dropped: {why}")
     if gains[best] < _MIN_RATIO * gains[now] or best == now:
-        return (
-            Refusal(f"best where it is: {_format_saving(places[now], rows)}", label)
-            if _as_written(hint, facts)
-            else None
-        )
-    return _moved(chain, work, hint, best, facts, _format_saving(places[best], rows))
+        why = f"best where it is: {_format_saving(places[now], rows)}"
+        return Refusal(why, label) if _as_written(hint, facts) else None
+    return Change(Cache(best), facts.label(hint), how)
 
 
 def _rows(source: Node) -> int | None:
-    assert isinstance(source.operator, Read)
     try:
-        splits = SplitTable.of(source.operator.source.splits())
+        splits = graph.splits_of(source)
     except Exception:  # noqa: BLE001 - the run lists them again and reports the error
         return None
     return splits.known_rows if splits and splits.counted else None
@@ -121,18 +112,6 @@ def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_CachePoin
         size = sum(size for name, size in flow.sizes[id(node)].items() if needed is None or name in needed)
         places.append(_CachePoint(saved, entering * size))
     return places
-
-
-# ---- the graph -------------------------------------------------------------------------------------------------------
-
-
-def _moved(chain: list[Node], work: list[Node], hint: Node, best: int, facts: Facts, reported: str) -> Change:
-    return Change(Cache(best), facts.label(hint), f"above {facts.label((chain[0], *work)[best])} ({reported})")
-
-
-def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, reported: str) -> Change:
-    above = facts.label((chain[0], *work)[best])
-    return Change(Cache(best), CacheOperator(_AUTO).label(), f"above {above} ({reported})")
 
 
 def _as_written(hint: Node, facts: Facts) -> bool:

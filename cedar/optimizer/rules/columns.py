@@ -5,7 +5,6 @@ from __future__ import annotations
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.operators.base import RowOperator
 from cedar.operators.expressions import SeparateResults
-from cedar.operators.transform import Chain
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.plan.graph import Node
 from cedar.plan.scan import chosen_fields
@@ -34,13 +33,8 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
 
 def _chained(node: Node) -> bool:
     """Return whether the node may run as one kernel with the operator below, which a selection would separate."""
-    chain = _chain(node)
-    return chain is not None and all(_chain(child) is chain for child in node.inputs)
-
-
-def _chain(node: Node) -> Chain | None:
-    link = node.link
-    return None if link is None else link.transform.chain
+    chains = [None if each.link is None else each.link.transform.chain for each in (node, *node.inputs)]
+    return chains[0] is not None and all(chain is chains[0] for chain in chains)
 
 
 @downward

@@ -9,7 +9,7 @@ from cedar.plan.graph import Node
 from cedar.plan.steps.cross import Cross, under_limit
 from cedar.plan.steps.reorder import Reorder, falls_away, is_row_operator, may_swap
 from cedar.plan.steps.scans import PushFilter
-from cedar.plan.steps.step import is_inserted, shared
+from cedar.plan.steps.step import is_inserted, run_below, shared
 
 _GAIN = 0.95  # a function filter moves only if that cuts the chain's cost below this share; measurements are noisy
 
@@ -67,7 +67,7 @@ def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
 def _by_cost(node: Node, facts: Facts) -> Outcome:
     passed, _ = _below(node, facts)
     passed = [below for below in passed if facts.ordinal(below) is not None]
-    if not passed or passed != _run(node, len(passed)):
+    if not passed or run_below(node, len(passed) + 1) != [*reversed(passed), node]:
         return None
     if facts.profile is None:
         return Refusal("it needs measurements to decide whether moving it down pays off")
@@ -83,13 +83,6 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
         if cost is not None and cost < limit:
             best, limit = count, cost
     return _moved(node, passed[:best], facts) if best else Refusal("moving it down costs more than it saves")
-
-
-def _run(node: Node, length: int) -> list[Node]:
-    nodes = [node.inputs[0]]
-    while len(nodes) < length:
-        nodes.append(nodes[-1].inputs[0])
-    return nodes
 
 
 def _cost(order: list[Node], facts: Facts) -> float | None:
@@ -132,8 +125,5 @@ def limit(node: Node, facts: Facts) -> Outcome:
         passed.pop()  # an inserted selection computes nothing, so passing it gains nothing
     if not passed:
         return None if refused is None else Refusal(refused)
-    return Change(Cross("up", len(passed)), facts.label(node), _format_passed(passed, facts))
-
-
-def _format_passed(passed: list[Node], facts: Facts) -> str:
-    return f"below {', '.join(facts.label(n) for n in passed if not is_inserted(n, facts))}"
+    names = [facts.label(each) for each in passed if not is_inserted(each, facts)]
+    return Change(Cross("up", len(passed)), facts.label(node), f"below {', '.join(names)}")

@@ -6,6 +6,7 @@ from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.plan.graph import Node
 from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
 from cedar.plan.steps.reorder import batch_rows
+from cedar.plan.steps.single import joins
 from cedar.plan.steps.step import shared
 
 _LARGER, _SMALLER = 1.1, 0.9  # measured growth in bytes per row; in between, a move does not pay off
@@ -29,8 +30,9 @@ def late(node: Node, facts: Facts) -> Outcome:
         return _move_declared(node, below, facts)
     if node.ordering.moves_rows:
         first = _first_grown(below, node, facts)
-        if first is not None:
-            return _move_up(node, below, first, facts)
+        if first is not None:  # all operators from there move in one step, since rows may be largest between them
+            how = f"above {facts.label(node)} ({_sizes(first, below, facts)})"
+            return Change(Cross("up", _count(below, first)), facts.label(below), how)
     if batch_rows(node) is not None:
         return _join_kernel(node, facts)
     if (
@@ -39,7 +41,8 @@ def late(node: Node, facts: Facts) -> Outcome:
         and movable(node, facts)
         and _growth(node, node, facts) < _SMALLER
     ):
-        return _move_down(node, below, facts)
+        how = f"below {facts.label(below)} ({_sizes(node, node, facts)})"
+        return Change(Cross("down"), facts.label(node), how)
     return None
 
 
@@ -49,7 +52,7 @@ def _move_declared(stream: Node, below: Node, facts: Facts) -> Outcome:
         return None
     current = below
     while movable(current, facts) and held(current, stream, facts) is None and shared(current, facts) is None:
-        if declares_growth(current):
+        if current.link is not None and current.link.transform.larger:
             if fixed(stream, facts) is not None:
                 return None
             how = f"above {facts.label(stream)} ({facts.label(current)} makes rows larger)"
@@ -87,20 +90,14 @@ def _join_kernel(batch: Node, facts: Facts) -> Outcome:
     """Move an operator above a batch if it forms one kernel with the next operator, and row sizes are about equal."""
     moving, above = batch.inputs[0], facts.consumers[id(batch)]
     node = above[0] if len(above) == 1 else None
-    if node is None or not movable(moving, facts) or not _one_kernel(moving, node):
+    if node is None or not movable(moving, facts) or moving.link is None or node.link is None:
+        return None
+    if not joins(moving.link, node.link):
         return None
     if _growth(moving, moving, facts) <= _SAME_SIZE or stays(moving, batch, facts) or shared(moving, facts):
         return None
     why = f"above {facts.label(batch)} (one kernel with {facts.label(node)})"
     return Change(Cross("up"), facts.label(moving), why)
-
-
-def _one_kernel(below: Node, above: Node) -> bool:
-    one, other = below.link, above.link
-    chain = None if one is None else one.transform.chain
-    if one is None or other is None or chain is None:
-        return False
-    return other.transform.chain is chain and chain.joins([one], other)
 
 
 def _growth(node: Node, top: Node, facts: Facts) -> float:
@@ -121,24 +118,12 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
     return (after.bytes_out - before.bytes_in) * rows > _TASK_BYTES
 
 
-def _move_up(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
-    """Move all operators from ``first`` to ``top`` in one step, since rows may be largest between them."""
-    reported = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
-    return Change(Cross("up", _count(top, first)), facts.label(top), reported)
-
-
 def _count(top: Node, lowest: Node) -> int:
     """Return the number of operators from one down to another, both included."""
     count = 1
     while top is not lowest:
         top, count = top.inputs[0], count + 1
     return count
-
-
-def _move_down(node: Node, stream: Node, facts: Facts) -> Outcome:
-    """Move ``node``, which is right above ``stream``, below it."""
-    reported = f"below {facts.label(stream)} ({_sizes(node, node, facts)})"
-    return Change(Cross("down"), facts.label(node), reported)
 
 
 def _sizes(first: Node, last: Node, facts: Facts) -> str:
@@ -155,9 +140,3 @@ def growth(node: Node, facts: Facts) -> float:
     if figures is None or figures.bytes_in <= 0 or figures.bytes_out <= 0:
         return 1.0
     return figures.bytes_out / figures.bytes_in
-
-
-def declares_growth(node: Node) -> bool:
-    """Return whether a transform declares that it enlarges rows, as decoders do."""
-    link = node.link
-    return link is not None and link.transform.larger

@@ -8,7 +8,7 @@ from cedar.operators.base import Schema
 from cedar.operators.expressions import SeparateResults
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
-from cedar.plan.steps.facts import Facts, Names, Refusal, alike, needs_each
+from cedar.plan.steps.facts import Facts, Refusal, alike, needs_each
 from cedar.plan.steps.step import Step, is_inserted, only, rebuilt, with_inputs
 
 
@@ -52,15 +52,14 @@ class Keep(Step):
 def unread(node: Node, facts: Facts) -> tuple[tuple[str, ...], ...]:
     """Return, for each input of a node, the columns to keep; () if all columns are read."""
     live = needs_each(node, facts.live.get(id(node)), facts.schemas)
-    kept = tuple(_kept(facts.schemas[id(child)], names) for child, names in zip(node.inputs, live, strict=True))
-    return () if alike(node) and not all(kept) else kept
-
-
-def _kept(schema: Schema, live: Names) -> tuple[str, ...]:
-    """Return the columns to keep of an input; () if all are needed or the columns are unknown."""
-    if schema is None or live is None or live >= set(schema):
-        return ()
-    return tuple(name for name in schema if name in live)
+    kept: list[tuple[str, ...]] = []
+    for child, names in zip(node.inputs, live, strict=True):
+        schema = facts.schemas[id(child)]
+        if schema is None or names is None or names >= set(schema):  # unknown, or all are needed
+            kept.append(())
+        else:
+            kept.append(tuple([name for name in schema if name in names]))
+    return () if alike(node) and not all(kept) else tuple(kept)
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,8 @@ def tidy(root: Node, facts: Facts) -> Node:
 def restore_order(root: Node, facts: Facts) -> Node:
     """Return the graph with columns in the order of the pipeline as written, wherever the order affects results.
 
-    The order affects the output, functions of whole rows, expressions that select by type, and caches.
+    The order affects the output, functions of whole rows, expressions that select by type, and caches. It is also
+    restored before a node behind which the columns are unknown.
     ``facts`` must describe ``root``.
     """
     written = graphs.schemas(facts.logical)
@@ -138,8 +138,10 @@ def restore_order(root: Node, facts: Facts) -> Node:
     for node in graphs.walk(root):
         inputs = [done[id(child)] for child in node.inputs]
         if facts.ordinal(node) is not None and len(node.logical.inputs) == len(inputs):
+            sees = node.effects.reads is None or node.storage is not None
             for i, child in enumerate(node.inputs):
-                if _sees_order(node, child, facts):
+                lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
+                if sees or lost:
                     names = _wanted(facts.schemas[id(child)], written[id(node.logical.inputs[i])])
                     inputs[i] = only(inputs[i], names) if names else inputs[i]
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
@@ -149,12 +151,6 @@ def restore_order(root: Node, facts: Facts) -> Node:
         return done[id(root)]
     top = done[id(root)]
     return only(top.inputs[0] if is_inserted(top, facts) else top, names)
-
-
-def _sees_order(node: Node, child: Node, facts: Facts) -> bool:
-    """Return whether column order must be restored before a node: the order affects it, or its schema is unknown."""
-    lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
-    return lost or node.effects.reads is None or node.storage is not None
 
 
 def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:

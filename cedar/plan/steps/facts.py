@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import Schema
 from cedar.operators.cache import StoresRows
 from cedar.plan import graph
@@ -131,9 +130,8 @@ class CacheCosts:
 
 def _reads_from_the_beginning(node: Node) -> bool:
     """Return whether a source has splits that can only be read from their start."""
-    assert isinstance(node.operator, Read)
     try:
-        return SplitTable.of(node.operator.source.splits()).streams
+        return graph.splits_of(node).streams
     except Exception:  # noqa: BLE001 - the run lists them again and reports the error
         return True
 

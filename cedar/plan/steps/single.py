@@ -28,7 +28,7 @@ class Share(Step):
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        other = self._other(graph, facts)
+        other = equal_before(graph, facts)
         if other is None:
             return Refusal("no equal operator draws from the same rows")
         if graph.effects.random:
@@ -38,12 +38,9 @@ class Share(Step):
         return None
 
     def apply(self, graph: Node, facts: Facts) -> Node:
-        other = self._other(graph, facts)
+        other = equal_before(graph, facts)
         assert other is not None
         return other
-
-    def _other(self, node: Node, facts: Facts) -> Node | None:
-        return equal_before(node, facts)
 
 
 def equal_before(node: Node, facts: Facts) -> Node | None:
