@@ -166,8 +166,6 @@ def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Pat
     for _ in range(cost.size):
         states = _best_states(_children(states, cost, precedence, static, others), width)
     paths = [Path(cost.finish(s.use, s.at), s.order, s.places, s.start) for s in states]
-    best = _improve_places(min(paths, key=lambda path: max(add(path.use, others))), cost, others)
-    paths.append(_improve_places(_improve_order(best, cost, precedence, others), cost, others))
     return keep_best(paths)
 
 
@@ -263,50 +261,3 @@ def _rank(cost: ChainCost, mask: int) -> float:
         spent += rate * sum(cost.units[i][0])
         rate *= cost.loads[i].keep
     return (1.0 - rate) / spent
-
-
-def _improve_order(path: Path, cost: ChainCost, precedence: Precedence, others: Use) -> Path:
-    """Try moving each operator once to another position, keep the moves that lower the cost, and return the result."""
-    best, least = path, max(add(path.use, others))
-    for i in range(cost.size):
-        here = best.order.index(i)
-        for to in _reachable(best.order, here, precedence):
-            order, places = _shift(best.order, here, to), _shift(best.places, here, to)
-            use = cost.evaluate(order, places, best.start)
-            if max(add(use, others)) < least * (1 - 1e-6):
-                best, least, here = Path(use, order, places, best.start), max(add(use, others)), to
-                break
-    return best
-
-
-def _improve_places(path: Path, cost: ChainCost, others: Use) -> Path:
-    """Try each operator once on every executor, keep the changes that lower the cost, and return the result."""
-    best, least = path, max(add(path.use, others))
-    for k in range(cost.size):
-        for place in range(len(cost.places)):
-            places = (*best.places[:k], place, *best.places[k + 1 :])
-            use = cost.evaluate(best.order, places, best.start)
-            if max(add(use, others)) < least * (1 - 1e-6):
-                best, least = Path(use, best.order, places, best.start), max(add(use, others))
-    return best
-
-
-def _reachable(order: tuple[int, ...], here: int, precedence: Precedence) -> list[int]:
-    """Return the positions that the operator at ``here`` may move to while the others keep their order."""
-    positions = []
-    i = order[here]
-    for to in range(here - 1, -1, -1):
-        if precedence.before[i] >> order[to] & 1:
-            break
-        positions.append(to)
-    for to in range(here + 1, len(order)):
-        if precedence.before[order[to]] >> i & 1:
-            break
-        positions.append(to)
-    return positions
-
-
-def _shift(items: tuple[int, ...], here: int, to: int) -> tuple[int, ...]:
-    rest = [*items[:here], *items[here + 1 :]]
-    rest.insert(to, items[here])
-    return tuple(rest)

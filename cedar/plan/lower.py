@@ -279,7 +279,11 @@ class _Lowering:
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
-        if in_rows or self.is_source(base) or not all(self.works[i].preserves_slots for i in chain):
+        if (
+            in_rows
+            or isinstance(self.nodes[base].operator, Read)
+            or not all(self.works[i].preserves_slots for i in chain)
+        ):
             chain, base = [], root
         deal = self.add("deal", base, [self.build(base)])
         self.above(deal, base, chain, gathers=True)
@@ -289,7 +293,7 @@ class _Lowering:
         if i not in self.built:
             chain, base = self.chain(i)
             alone = self.consumers[base] < 2 or base == i or self.kept(chain)
-            if self.is_source(base) and alone:
+            if isinstance(self.nodes[base].operator, Read) and alone:
                 stage = self.read(base, [self.segment(base)], chain)
             else:
                 stage = self.above(self.build(base) if base != i else self.base(i), base, chain)
@@ -362,7 +366,7 @@ class _Lowering:
 
     def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
         """Return the node that joins all sources, each source with its operators, and later operators; None if none."""
-        if self.is_source(i):
+        if isinstance(self.nodes[i].operator, Read):
             return i, [self.segment(i)], []
         if self.is_row(i):
             below = self.segments(self.inputs[i][0])
@@ -386,7 +390,12 @@ class _Lowering:
         if not streaming:
             cut = self.read_with(segments, above, 0 if len(segments) > 1 else self.kept(above))
         shared = above[:cut]
-        made = tuple([self.with_cache(replace(each, links=(*each.links, *shared)), streaming) for each in segments])
+        made = []
+        for each in segments:
+            linked = (*each.links, *shared)
+            kept = 0 if streaming else self.kept(linked)  # a streaming source is not cached
+            last = next((i for i in reversed(linked[:kept]) if isinstance(i, int)), -1)
+            made.append(replace(each, links=linked, kept=kept, cache=self.caches[last] if kept else each.cache))
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
         keeps = all(self.works[i].preserves_slots for i in links) and not any(
             self.works[each.source].refills for each in made
@@ -397,19 +406,13 @@ class _Lowering:
                 "read",
                 shared[-1] if shared else base,
                 operators=tuple(shared),
-                segments=made,
+                segments=tuple(made),
                 place=place,
                 windows=windows,
                 preserves_units=keeps,
             )
         )
         return self.above(len(self.stages) - 1, first, above[cut:])
-
-    def with_cache(self, segment: Segment, streaming: bool) -> Segment:
-        """Return the segment with the number of operators whose output is cached; 0 if any source is streaming."""
-        kept = 0 if streaming else self.kept(segment.links)
-        top = next((i for i in reversed(segment.links[:kept]) if isinstance(i, int)), -1)
-        return replace(segment, kept=kept, cache=self.caches[top]) if kept else segment
 
     def read_with(self, segments: Sequence[Segment], above: Sequence[int], kept: int) -> int:
         """Return how many of the operators in ``above`` run in the reading tasks, including the ``kept`` cached ones.
@@ -438,9 +441,6 @@ class _Lowering:
         return kept
 
     # ---- properties of operators -------------------------------------------------------------------------------------
-
-    def is_source(self, i: int) -> bool:
-        return isinstance(self.nodes[i].operator, Read)
 
     def is_row(self, i: int) -> bool:
         """Return whether this is a row operator that accepts any number of rows."""
