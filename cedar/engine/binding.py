@@ -219,8 +219,12 @@ class Binding:
         return logical if as_written else node
 
     def _moved(self, node: Node) -> bool:
+        """Whether a plan runs a transform after other transforms than as written, so the shape of its input differs."""
         if id(node) not in self._moved_nodes:
-            self._moved_nodes[id(node)] = _moved_within_a_column(node)
+            moved = False
+            if node.origin is not None and node.operator.effects().algebra is not None:
+                moved = _transforms(node.inputs[0]) != _transforms(node.origin.inputs[0])
+            self._moved_nodes[id(node)] = moved
             self._kept_alive.append(node)
         return self._moved_nodes[id(node)]
 
@@ -334,13 +338,6 @@ class Binding:
             return concat_blocks(blocks)
         schema = self.schemas[id(node)] or {}
         return Block({name: blank(kind, 0) for name, kind in schema.items() if kind is not UNKNOWN}, no_keys())
-
-
-def _moved_within_a_column(node: Node) -> bool:
-    """Whether a plan runs a transform after other transforms than as written, so the shape of its input differs."""
-    if node.origin is None or node.operator.effects().algebra is None:
-        return False
-    return _transforms(node.inputs[0]) != _transforms(node.origin.inputs[0])
 
 
 def _transforms(node: Node) -> set[int]:

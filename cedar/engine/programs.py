@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,16 +51,27 @@ class Programs:
             first, last: kernel steps to run before and after the operators.
             scan: index of the source directly below, whose pushed-down filters are part of the chain; -1 for none.
         """
-        nodes = [link if isinstance(link, Branch) else self.physical.nodes[link] for link in links]
-        nodes = [n for n in nodes if isinstance(n, Branch) or n.storage is None]
+        nodes: list[Node | Branch] = []
+        for link in links:
+            node = link if isinstance(link, Branch) else self.physical.nodes[link]
+            if isinstance(node, Branch) or node.storage is None:
+                nodes.append(node)
         steps = tuple(fuse_steps([*first, *map(self._step, nodes), *last]))
-        source = self.physical.nodes[scan] if scan >= 0 else None
-        where = list(source.operator.where) if source is not None and isinstance(source.operator, Scan) else []
-        if not where and self._in_order(nodes):
+        operator = self.physical.nodes[scan].operator if scan >= 0 else None
+        scanned = operator if isinstance(operator, Scan) else None
+        where = scanned.where if scanned is not None else ()
+        written = self._written([*where, *nodes])
+        kept = [n for n in nodes if isinstance(n, Branch) or self.binding.ordinal(n) >= 0]
+        if not where and written == kept:
             return Program(steps)
-        written = [n if isinstance(n, Branch) else _as_written(n) for n in self._written([*where, *nodes])]
-        end = next((link for link in reversed(links) if isinstance(link, int)), scan)
-        narrow = self._narrow(source, nodes, end)
+        for i, n in enumerate(written):
+            if isinstance(n, Node) and n.operator is n.logical.operator:
+                written[i] = n.logical
+        narrow: list[KernelStep] = []  # drops the columns that the plan drops
+        if len(kept) < len(nodes) or (scanned is not None and scanned.columns is not None):
+            end = next((link for link in reversed(links) if isinstance(link, int)), scan)
+            if end >= 0 and (names := self.physical.works[end].schema) is not None:
+                narrow.append(KernelStep(_ProjectKernel(dict(names))))
         return Program(steps, tuple(fuse_steps([*first, *map(self._step, written), *narrow, *last])))
 
     def scan(self, operator: Operator, plain: Reader) -> Any:
@@ -78,37 +90,17 @@ class Programs:
         policy = self.binding.policy(link)
         return KernelStep(self.binding.kernel(link), operators, self.binding.label(link), link.site, on_error=policy)
 
-    def _in_order(self, links: Sequence[Node | Branch]) -> bool:
-        """Whether all operators are in the order in which the user wrote them."""
-        numbers = [self._number(n) for n in links if isinstance(n, Node)]
-        numbers = [n for n in numbers if n >= 0]
-        return numbers == sorted(numbers)
-
     def _written(self, links: Sequence[Node | Branch]) -> list[Node | Branch]:
         """Sort operators as the user wrote them, within each branch of a concat; drop those the optimizer inserted."""
-        runs: list[list[Node | Branch]] = [[]]
+        written: list[Any] = []
+        start = 0  # where the current branch begins
         for link in links:
             if isinstance(link, Branch):
-                runs += [[link], []]
-            elif self._number(link) >= 0:
-                runs[-1].append(link)
-        return [link for run in runs for link in sorted(run, key=self._number)]
-
-    def _number(self, link: Node | Branch) -> int:
-        return 0 if isinstance(link, Branch) else self.binding.ordinal(link)
-
-    def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[KernelStep]:
-        """Return a step that drops the columns that the plan drops; [] if the plan drops none."""
-        drops = any(self._number(n) < 0 for n in links)
-        drops = drops or (
-            source is not None and isinstance(source.operator, Scan) and source.operator.columns is not None
-        )
-        names = self.physical.works[end].schema if drops and end >= 0 else None
-        return [] if names is None else [KernelStep(_ProjectKernel(dict(names)))]
-
-
-def _as_written(node: Node) -> Node:
-    return node.logical if node.operator is node.logical.operator else node
+                written.append(link)
+                start = len(written)
+            elif self.binding.ordinal(link) >= 0:
+                insort(written, link, start, key=self.binding.ordinal)
+        return written
 
 
 @dataclass(frozen=True)
