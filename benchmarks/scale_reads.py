@@ -46,8 +46,9 @@ class Dealt:
 def assigned(loader: cedar.Loader, size: Size) -> Dealt:
     """The runs of all ranks, by the streams of one of them: what a rank does at its start, for each of them."""
     job = loader._epochs.job
-    _, mine = job.streams(Runner("inline", 1), 0, [], dry=True)
-    (splits,) = [s for s in job._compiler(Runner("inline", 1), 0, None, dry=True).streams if isinstance(s, SplitStream)]
+    compiler, share = job.compiled(Runner("inline", 1), 0, [], dry=True)
+    (splits,) = [s for s in compiler.streams if isinstance(s, SplitStream)]
+    _, mine = compiler.top(share)
     layout = splits.layout(0)
     assert layout.before is not None
     ends = np.append(layout.starts[1:], len(layout.order))
@@ -66,11 +67,8 @@ def assigned(loader: cedar.Loader, size: Size) -> Dealt:
 
 def lanes(loader: cedar.Loader, size: Size) -> list[Ints]:
     """The splits of all ranks, where row counts are unknown."""
-    (stream,) = [
-        s
-        for s in loader._epochs.job._compiler(Runner("inline", 1), 0, None, dry=True).streams
-        if isinstance(s, SplitStream)
-    ]
+    compiler, _ = loader._epochs.job.compiled(Runner("inline", 1), 0, [], dry=True)
+    (stream,) = [s for s in compiler.streams if isinstance(s, SplitStream)]
     order = stream.layout(0).order
     return [order[lane] for lane in parted(stream._weights[order], size.ranks)]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -391,7 +391,10 @@ class Compiler:
                 return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
             elif stream.count < world:
                 return f"{works[stage.out].label} gives {stream.count} row(s)"
-        if self._lane_stages & self._stages_below(self._lane_stages):
+        below = [i for number in self._lane_stages for i in self.physical.stages[number].inputs]
+        for number in below:  # the list grows meanwhile, until it has all stages below
+            below += [i for i in self.physical.stages[number].inputs if i not in below]
+        if self._lane_stages.intersection(below):
             return "a part of the pipeline has two consumers, and one of them counts rows"
         return ""
 
@@ -404,11 +407,6 @@ class Compiler:
             if isinstance(splits, SplitStream) and 0 < splits.splits < world:
                 labels += [self.physical.works[segment.source].label for segment in stage.segments]
         return " and ".join(labels)
-
-    def _stages_below(self, numbers: Collection[int]) -> set[int]:
-        """Return the stages below the given ones."""
-        below = {i for number in numbers for i in self.physical.stages[number].inputs}
-        return below | self._stages_below(below) if below else below
 
     # ---- facts about operators ---------------------------------------------------------------------------------------
 

@@ -79,19 +79,19 @@ class Job:
         if self.balanced:
             name = self.binding.labels[id(over_ranks(self.binding.nodes))]
             return Sharing(why=f"{name} moves rows between ranks. What is above it is of a rank's own rows", asked=True)
-        compiler = self._compiler(Runner("inline", 1), 0, None, dry=True)
+        compiler, _ = self.compiled(Runner("inline", 1), 0, [], dry=True)
         if compiler.counted:
             return Sharing()
-        last = last_mode(self.binding.root)
         if self.deal == "global":
             return Sharing(why='deal="global" asks for it', asked=True)
-        if why := compiler.unshared(world):
-            return Sharing(why=_with_alternative(why, self.binding))
+        why, last = compiler.unshared(world), last_mode(self.binding.root)
         together = last != "keep" and self.steps is None and not self._local and not self.endless
-        if together and self.place(self.rank.rank, world) is None:
-            reported = last and f'"{last}"'
-            return Sharing(why=_with_alternative(NO_COMMON_END.format(last=reported), self.binding))
-        return Sharing(lanes=True, together=together)
+        if not why and together and self.place(self.rank.rank, world) is None:
+            why = NO_COMMON_END.format(last=last and f'"{last}"')
+        if not why:
+            return Sharing(lanes=True, together=together)
+        alternative = offer(self.binding)
+        return Sharing(why=f"{why}; or {alternative}" if alternative else why)
 
     def agreement(self, meeting: str, timeout: float | None, site: Site | None) -> Agreement | None:
         """Return the ranks' agreement on the end of the epoch that begins; None if none is needed.
@@ -143,7 +143,8 @@ class Job:
         written: Plan | None = None,
         mixed: Mixed = (),
     ) -> tuple[Compiler, Share]:
-        """Return the compiler of the streams below the top, and this rank's share of the units."""
+        """Return the compiler of the streams below the top, and this rank's share of the units; see ``streams``."""
+        began = time.perf_counter()
         alone = self.split_batches or lane is not None
         turn, turns = (lane.turn, lane.turns) if lane is not None else (0, 1)
         last = deal_mode(self.binding.root)
@@ -156,59 +157,7 @@ class Job:
             may_end_apart=alone or (last is None and self.rank.world > 1 and self._local),
             turns=(self.balanced and not alone) or lane is not None,
         )
-        return self._compiler(runner, epoch, lane, dry, written, share, mixed), share
-
-    def reads_beyond(self) -> str:
-        """Describe the rows that both this rank and other ranks read; "" if there are few."""
-        if self.rank.world == 1 or self.split_batches or self.sharing.why:
-            return ""
-        runner, world = Runner("inline", 1), self.rank.world
-        compiler = self._compiler(runner, 0, None, dry=True)
-        if self.sharing.lanes:
-            labels = compiler.by_key(world)
-            reads = (
-                f"each of the {world} ranks reads all of {labels}, which has fewer splits, and keeps its rows by key"
-            )
-            return reads if labels else ""
-        _, assigned = self.streams(runner, 0, [], dry=True)
-        sources = [stream for stream in compiler.streams if isinstance(stream, SplitStream)]
-        if len(sources) != 1:
-            return ""
-        return describe_overlap(sources[0], assigned, rows_per_unit(self.binding.root), world)
-
-    @cached_property
-    def _local(self) -> bool:
-        """Whether ranks may end an epoch at different steps, because an operator has ``local=True``."""
-        operators = [node.operator for node in self.binding.nodes]
-        return any(isinstance(each, StreamOperator) and each.local for each in operators)
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether an input of a mixture has weight zero, so that rows of it may remain when a lane ends."""
-        return any(0 in weights for weights in self.weights.values())
-
-    @cached_property
-    def endless(self) -> bool:
-        """Whether an epoch of the data never ends."""
-        return endless(self.binding.root)
-
-    @cached_property
-    def balanced(self) -> bool:
-        """Whether an operator moves rows between the batches of different ranks at a step."""
-        return over_ranks(self.binding.nodes) is not None
-
-    def _compiler(
-        self,
-        runner: Runner,
-        epoch: int,
-        lane: Lane | None,
-        dry: bool,
-        written: Plan | None = None,
-        share: Share | None = None,
-        mixed: Mixed = (),
-    ) -> Compiler:
         plain = dry or written is not None
-        began = time.perf_counter()
         watcher = Watcher() if plain else self.plans.watcher(runner)
         metrics = self.metrics if written is None else Metrics()
         watch: Literal["", "audit"] = "" if written is None else "audit"
@@ -226,13 +175,39 @@ class Job:
         compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share, mixing)
         metrics.time.lanes = runner.lanes
         metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
-        return compiler
+        return compiler, share
 
+    def reads_beyond(self) -> str:
+        """Describe the rows that both this rank and other ranks read; "" if there are few."""
+        if self.rank.world == 1 or self.split_batches or self.sharing.why:
+            return ""
+        world = self.rank.world
+        compiler, share = self.compiled(Runner("inline", 1), 0, [], dry=True)
+        if self.sharing.lanes:
+            labels = compiler.by_key(world)
+            if not labels:
+                return ""
+            return f"each of the {world} ranks reads all of {labels}, which has fewer splits, and keeps its rows by key"
+        sources = [stream for stream in compiler.streams if isinstance(stream, SplitStream)]
+        if len(sources) != 1:
+            return ""
+        return describe_overlap(sources[0], compiler.top(share)[1], rows_per_unit(self.binding.root), world)
 
-def _with_alternative(why: str, binding: Binding) -> str:
-    """Return ``why`` ranks do not share an epoch, followed by the alternative ``counts="exact"`` if it would help."""
-    alternative = offer(binding)
-    return f"{why}; or {alternative}" if alternative else why
+    @cached_property
+    def _local(self) -> bool:
+        """Whether ranks may end an epoch at different steps, because an operator has ``local=True``."""
+        operators = [node.operator for node in self.binding.nodes]
+        return any(isinstance(each, StreamOperator) and each.local for each in operators)
+
+    @cached_property
+    def endless(self) -> bool:
+        """Whether an epoch of the data never ends."""
+        return endless(self.binding.root)
+
+    @cached_property
+    def balanced(self) -> bool:
+        """Whether an operator moves rows between the batches of different ranks at a step."""
+        return over_ranks(self.binding.nodes) is not None
 
 
 class DataEpoch:
@@ -347,10 +322,12 @@ class DataEpoch:
 
     def _mark_finished(self, lanes: int) -> None:
         """Record that this rank has finished its first ``lanes`` lanes."""
+        # If an input of a mixture has weight zero, rows of it may remain when a lane ends.
+        leaves_out = any(0 in weights for weights in self._job.weights.values())
         for number in range(lanes):
             assert self._lanes is not None
             lane = LaneState(*self._lanes[number])
-            self._lanes[number] = lane.finished(self._ends.get(number, lane.position), self._job.leaves_out)
+            self._lanes[number] = lane.finished(self._ends.get(number, lane.position), leaves_out)
 
     def _all(self) -> Iterator[tuple[Origin, Piece]]:
         """Yield each piece together with its epoch and the index of its lane."""
