@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
@@ -15,11 +14,12 @@ from cedar.core.remote import as_options
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
-from cedar.engine.delivery.options import Observer, Options
+from cedar.engine.delivery.options import Options
 from cedar.operators.base import Env
 from cedar.pipeline.explain_logical import as_written
 from cedar.pipeline.look import observers, progress_line
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, skipping_damaged
+from cedar.pipeline.surveying import whole_epoch
 from cedar.pipeline.typed import ExecutorLike, LoaderOptions
 from cedar.plan.steps.facts import leave_unread
 
@@ -163,23 +163,9 @@ class RunMethods:
     def _blocks(self, method: str) -> Iterator[Block]:
         """Yield all rows of one epoch for sinks. This process reads all of them, even if it is one of several ranks."""
         with progress_line(method) as progress:
-            loader = self._whole(method, progress)
+            loader = whole_epoch(cast("Pipeline", self).node, method, progress, site=user_site())
             progress.position = loader.position
             yield from loader
-
-    def _whole(self, method: str, observer: Observer | None = None) -> Loader:
-        """Return a loader of blocks, or raise if the pipeline never ends."""
-        node = cast("Pipeline", self).node
-        planner, _ = choose_plan(node, "auto", "auto", None, None, True, PlanOptions())
-        options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observer=observer, planner=planner)
-        loader = Loader(node, options)
-        if loader.units() == math.inf:
-            raise PipelineError(
-                f"{method}() needs a pipeline that ends; this one never ends",
-                site=user_site(),
-                fix="end it with take(n), or give repeat(n) a number",
-            )
-        return loader
 
     def to_arrow(self) -> pa.Table:
         """Return all rows of an epoch, including those in batches, as one Arrow table.
@@ -314,7 +300,7 @@ class RunMethods:
 
         pipeline = cast("Pipeline", self)
         rows = type(pipeline)(leave_unread(pipeline.given, frozenset()))
-        loader = rows._whole("count")
+        loader = whole_epoch(rows.node, "count", None, site=user_site())
         units = loader.units()
         if units is not None and not loader.skips:
             return int(units)

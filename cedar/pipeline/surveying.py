@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, Site, user_site
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
-from cedar.engine.delivery.options import Options
+from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
 from cedar.operators.expressions import Select
 from cedar.pipeline.look import progress_line
@@ -38,22 +38,33 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
         on_error: policy for rows that fail.
     """
     narrow = leave_unread(node if columns is None else Node(Select(tuple(columns)), (node,), node.site))
-    planner, _ = choose_plan(narrow, "auto", "auto", None, on_error, True, PlanOptions())
-    with progress_line(method) as progress:
-        options = Options(
-            rank=0, world=1, subgroup=True, as_blocks=True, on_error=on_error, observer=progress, planner=planner
+    with progress_line(method) as progress, whole_epoch(narrow, method, progress, on_error, node.site) as loader:
+        progress.position = loader.position
+        yield from loader
+        if left_out := sum(loader.skipped.values()):
+            _log.warning("%s: %d row(s) failed in the pass before the epoch, and were left out", method, left_out)
+
+
+def whole_epoch(
+    node: Node, method: str, observer: Observer | None, on_error: Skip | None = None, site: Site | None = None
+) -> Loader:
+    """Return a loader of blocks with all rows of an epoch, even if this process is one of several ranks.
+
+    Raises:
+        PipelineError: the pipeline never ends.
+    """
+    planner, _ = choose_plan(node, "auto", "auto", None, on_error, True, PlanOptions())
+    options = Options(
+        rank=0, world=1, subgroup=True, as_blocks=True, on_error=on_error, observer=observer, planner=planner
+    )
+    loader = Loader(node, options)
+    if loader.units() == math.inf:
+        raise PipelineError(
+            f"{method}() needs a pipeline that ends; this one never ends",
+            site=site,
+            fix="end it with take(n), or give repeat(n) a number",
         )
-        with Loader(narrow, options) as loader:
-            if loader.units() == math.inf:
-                raise PipelineError(
-                    f"{method}() needs a pipeline that ends; this one never ends",
-                    site=node.site,
-                    fix="end it with take(n)",
-                )
-            progress.position = loader.position
-            yield from loader
-            if left_out := sum(loader.skipped.values()):
-                _log.warning("%s: %d row(s) failed in the pass before the epoch, and were left out", method, left_out)
+    return loader
 
 
 def in_order(node: Node) -> Node:

@@ -36,9 +36,6 @@ class Scan(Read):
         chosen = chosen_fields(self.columns, known)
         return {name: narrowed_type(known.get(name, UNKNOWN), paths) for name, paths in chosen.items()}
 
-    def parameters(self) -> dict[str, Any]:
-        return super().parameters()
-
 
 def chosen_fields(columns: Iterable[str], known: Iterable[str]) -> dict[str, list[str] | None]:
     """Return, for each column, the paths of the fields chosen from it; None means the whole column.

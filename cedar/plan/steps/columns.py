@@ -130,8 +130,7 @@ def restore_order(root: Node, facts: Facts) -> Node:
     """Return the graph with columns in the order of the pipeline as written, wherever the order affects results.
 
     The order affects the output, functions of whole rows, expressions that select by type, and caches. It is also
-    restored before a node behind which the columns are unknown.
-    ``facts`` must describe ``root``.
+    restored before a node after which the columns are unknown. ``facts`` must describe ``root``.
     """
     written = graphs.schemas(facts.logical)
     done: dict[int, Node] = {}
@@ -144,8 +143,7 @@ def restore_order(root: Node, facts: Facts) -> Node:
                 if sees or lost:
                     names = _wanted(facts.schemas[id(child)], written[id(node.logical.inputs[i])])
                     inputs[i] = only(inputs[i], names) if names else inputs[i]
-        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        done[id(node)] = node if same else rebuilt(node, tuple(inputs), facts)
+        done[id(node)] = with_inputs(node, tuple(inputs), facts)
     names = _wanted(facts.schemas[id(root)], written[id(facts.logical)])
     if not names:
         return done[id(root)]

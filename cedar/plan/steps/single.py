@@ -16,7 +16,7 @@ from cedar.plan.graph import Node
 from cedar.plan.places import kind
 from cedar.plan.steps.facts import Facts, Refusal
 from cedar.plan.steps.reorder import is_row_operator, may_skip
-from cedar.plan.steps.step import Step, rebuilt, run_below, shared
+from cedar.plan.steps.step import Step, rebuilt, run_below, shared, with_inputs
 
 
 @dataclass(frozen=True)
@@ -248,9 +248,8 @@ class Place(Step):
     def apply(self, graph: Node, facts: Facts) -> Node:
         done: dict[int, Node] = {}
         for node, place in zip(graphs.walk(graph), self.places, strict=True):
-            made = node
-            inputs = tuple(done[id(child)] for child in node.inputs)
-            if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)) or place != node.place:
-                made = dataclasses.replace(rebuilt(node, inputs, facts), place=place)
+            made = with_inputs(node, tuple([done[id(child)] for child in node.inputs]), facts)
+            if place != made.place:
+                made = dataclasses.replace(rebuilt(node, made.inputs, facts), place=place)
             done[id(node)] = made
         return done[id(graph)]
