@@ -54,6 +54,27 @@ _RUN_BYTES = 4 << 20
 _MAX_SELECTIONS = 16  # maximum number of cached column selections
 
 
+@dataclass(frozen=True)
+class _Schema:
+    """What a source reads of the files with one schema.
+
+    Args:
+        names: all columns of the files.
+        types: the types of the columns to read.
+        leaves: the indices of the leaf columns to read.
+        int96: those of columns that contain INT96 timestamps.
+        lists: the columns that ``read_lists`` can read.
+        tensors: the columns that contain arrays.
+    """
+
+    names: list[str]
+    types: Types
+    leaves: list[int]
+    int96: frozenset[int]
+    lists: dict[str, ListLeaf]
+    tensors: dict[str, TensorType]
+
+
 @dataclass(frozen=True, repr=False)
 class ParquetSource(FileSource):
     """Parquet files with the same schema.
@@ -101,21 +122,26 @@ class ParquetSource(FileSource):
         return [h for h in hive_columns(self.listing, dict(self.declared)) if h.name not in inside]
 
     @once
-    def _stored(self) -> tuple[Types, list[list[int]], list[Types]]:
-        """Return the column types of the first file, and for each schema the leaf indices to read and column types."""
+    def _schemas(self) -> list[_Schema]:
+        """Return what to read of the files with each schema."""
         outside = {h.name for h in self._hive}
         wanted = None if self.columns is None else [c for c in self.columns if c not in outside]
         declared = dict(self.declared)
-        leaves, types = [], []
+        arrow_only = self.verify or any(file.remote is not None for file in self.listing.files)
+        found: list[_Schema] = []
         for number in self._footers.firsts:
-            names = self._footers[number].schema.to_arrow_schema().names
-            present = None if wanted is None else [c for c in wanted if c in names or c not in declared]
-            others, places = types_of(self._footers[number], self.listing[number], present)
-            types.append(others)
-            leaves.append(places)
-            one, other = ({n: t for n, t in each.items() if n not in declared} for each in (types[0], others))
+            footer = self._footers[number]
+            arrow = footer.schema.to_arrow_schema()
+            present = None if wanted is None else [c for c in wanted if c in arrow.names or c not in declared]
+            types, leaves = types_of(footer, self.listing[number], present)
+            first = found[0].types if found else types
+            one, other = ({n: t for n, t in each.items() if n not in declared} for each in (first, types))
             check_same(one, other, self.listing[0], self.listing[number])
-        return types[0], leaves, types
+            with_int96 = {_column_name(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
+            int96 = frozenset(leaf for leaf in leaves if with_int96 and _column_name(footer, leaf) in with_int96)
+            lists = {} if arrow_only else list_leaves(footer.schema, arrow, leaves)
+            found.append(_Schema(arrow.names, types, leaves, int96, lists, tensor_types(arrow, first)))
+        return found
 
     @once
     def _casts(self) -> Types:
@@ -125,19 +151,13 @@ class ParquetSource(FileSource):
             PipelineError: no file has a declared column, or the conversion would involve a nested type.
         """
         casts: Types = {}
-        inside = [self._footers[number].schema.to_arrow_schema().names for number in self._footers.firsts]
         for name, kind in self.declared:
-            if not self.lenient and all(name not in names for names in inside):
-                if all(name != hive.name for hive in self._hive):
-                    raise missing_column(name, inside[0], f"{self.describe()}: schema")
+            outside = any(name == hive.name for hive in self._hive)
+            if not self.lenient and not outside and all(name not in schema.names for schema in self._schemas):
+                raise missing_column(name, self._schemas[0].names, f"{self.describe()}: schema")
+            if outside or name in self._tensors or (self.columns is not None and name not in self.columns):
                 continue
-            if (
-                name in self._tensors
-                or any(name == hive.name for hive in self._hive)
-                or (self.columns is not None and name not in self.columns)
-            ):
-                continue
-            stored = [types.get(name) for types in self._stored[2]]
+            stored = [schema.types.get(name) for schema in self._schemas]
             for each in stored:
                 if each not in (None, kind, pa.null()) and (pt.is_nested(kind) or pt.is_nested(each)):
                     raise PipelineError(f"{self.describe()}: schema[{name!r}]: {each} cannot be read as {kind}")
@@ -147,12 +167,7 @@ class ParquetSource(FileSource):
 
     @once
     def _tensors(self) -> dict[str, TensorType]:
-        footers = (self._footers[number] for number in self._footers.firsts)
-        return same_tensors(tensor_types(footer.schema.to_arrow_schema(), self._stored[0]) for footer in footers)
-
-    def _leaves_read(self, file: int) -> list[int]:
-        """Return the indices of the leaf columns to read from a file."""
-        return self._stored[1][self._footers.kinds[file]]
+        return same_tensors(schema.tensors for schema in self._schemas)
 
     def sound_splits(self) -> SplitTable:
         return self._splits
@@ -160,7 +175,7 @@ class ParquetSource(FileSource):
     @once
     def _splits(self) -> SplitTable:
         footers = self._footers
-        rows, size = footers.rows, footers.sizes(self._stored[1])
+        rows, size = footers.rows, footers.sizes([schema.leaves for schema in self._schemas])
         file = np.repeat(np.arange(len(footers)), np.diff(footers.groups))
         before = np.cumsum(rows) - rows  # rows in all earlier row groups
         start = before - before[footers.groups[file]]
@@ -171,31 +186,27 @@ class ParquetSource(FileSource):
     row_keys = staticmethod(numbered_rows)
 
     def read(self, split: Split) -> Iterator[Chunk]:
-        return self._read(split, None)
-
-    def read_rows(self, split: Split, wanted: Index) -> Iterator[Chunk]:
-        return self._read(split, wanted)
+        return self.read_rows(split, None)
 
     def reads_rows(self, split: Split) -> bool:
-        columns = self._lists[self._footers.kinds[split.file]]
+        columns = self._schemas[self._footers.kinds[split.file]].lists
         return bool(columns) and are_read(self._footers[split.file].row_group(split.part), columns)
 
-    def _read(self, split: Split, wanted: Index | None) -> Iterator[Chunk]:
+    def read_rows(self, split: Split, wanted: Index | None) -> Iterator[Chunk]:
+        """Yield the rows at the ascending positions ``wanted`` of a split; None reads all rows."""
         file, footer = self.listing[split.file], self._footers[split.file]
-        group = footer.row_group(split.part)
+        group, schema = footer.row_group(split.part), self._schemas[self._footers.kinds[split.file]]
         rows = group.num_rows if wanted is None else len(wanted)
-        types, leaves = self._stored[2][self._footers.kinds[split.file]], self._leaves_read(split.file)
+        leaves, types = schema.leaves, schema.types
         # Count only the leaves that this source reads; ``split.bytes`` may come from a source with more columns.
-        size = sum(decoded_bytes(group, leaves))
-        MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
+        sizes = decoded_bytes(group, leaves)
+        MemoryReservation.of_task(file.url, file.limits).take(sum(sizes), f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
             if leaves:
                 check_unchanged(file)
             columns = self._lists_read(split, wanted)
             others = [leaf for leaf in leaves if _column_name(footer, leaf) not in columns] if columns else leaves
-            rest = _read_group(
-                file, footer, split.part, others, self.verify, self._int96[self._footers.kinds[split.file]]
-            )
+            rest = _read_group(file, footer, split.part, others, self.verify, schema.int96)
             columns |= rest if wanted is None else take_each(rest, wanted)
             if leaves and file.remote is None:  # check that the file was not replaced while it was read
                 check_unchanged(file)
@@ -216,7 +227,10 @@ class ParquetSource(FileSource):
                 ) from error
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        operator_bytes = self._operator_bytes(split) if self.repeating else size
+        repeats = [bool(self.repeating) and _column_name(footer, leaf) in self.repeating for leaf in leaves]
+        operator_bytes = sum(
+            size / (_REPEAT_DISCOUNT if repeating else 1) for size, repeating in zip(sizes, repeats, strict=True)
+        )
         step = max(_MIN_CHUNK_ROWS, int(_CHUNK_BYTES * group.num_rows / max(operator_bytes, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
@@ -227,7 +241,7 @@ class ParquetSource(FileSource):
         """Return the columns of lists that need not be read by Arrow."""
         if not self.reads_rows(split):
             return {}
-        file, columns = self.listing[split.file], self._lists[self._footers.kinds[split.file]]
+        file, columns = self.listing[split.file], self._schemas[self._footers.kinds[split.file]].lists
         group = self._footers[split.file].row_group(split.part)
         keep = np.ones(group.num_rows, np.uint8)
         if wanted is not None:
@@ -236,40 +250,11 @@ class ParquetSource(FileSource):
         return dict(read_lists(file.path, group, columns, keep))
 
     @once
-    def _int96(self) -> list[frozenset[int]]:
-        """Return for each schema the leaves to read of columns that contain INT96 timestamps."""
-        found = []
-        for number, leaves in zip(self._footers.firsts, self._stored[1], strict=True):
-            footer = self._footers[number]
-            names = {_column_name(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
-            found.append(frozenset(leaf for leaf in leaves if _column_name(footer, leaf) in names))
-        return found
-
-    @once
-    def _lists(self) -> list[dict[str, ListLeaf]]:
-        """Return for each schema the columns that ``read_lists`` can read."""
-        if self.verify or any(file.remote is not None for file in self.listing.files):
-            return [{} for _ in self._footers.firsts]
-        schemas = (self._footers[number].schema for number in self._footers.firsts)
-        pairs = zip(schemas, self._stored[1], strict=True)
-        return [list_leaves(schema, schema.to_arrow_schema(), leaves) for schema, leaves in pairs]
-
-    def _operator_bytes(self, split: Split) -> float:
-        """Estimate the bytes of a row group that operators process, with a discount for repeating columns."""
-        group = self._footers[split.file].row_group(split.part)
-        leaves = self._leaves_read(split.file)
-        repeats = [group.column(leaf).path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
-        sizes = decoded_bytes(group, leaves)
-        return sum(
-            size / (_REPEAT_DISCOUNT if repeating else 1) for size, repeating in zip(sizes, repeats, strict=True)
-        )
-
-    @once
     def _names(self) -> list[str]:
         """Return the column names in the requested order; by default, the first file's, then partition columns."""
-        known = list(dict.fromkeys([*self._stored[0], *self._casts, *(h.name for h in self._hive)]))
+        known = self._types
         if self.columns is None:
-            return known
+            return list(known)
         return list(dict.fromkeys(c if c in known else c.partition(".")[0] for c in self.columns))
 
     def schema(self) -> Types:
@@ -278,14 +263,15 @@ class ParquetSource(FileSource):
     @once
     def _types(self) -> Types:
         """Return the types of the stored, declared and partition columns."""
-        return self._stored[0] | self._casts | {h.name: h.kind for h in self._hive}
+        return self._schemas[0].types | self._casts | {h.name: h.kind for h in self._hive}
 
     def select(self, columns: Sequence[str]) -> ParquetSource:
         """Return a source over the same files with only ``columns``; it reuses the listing and the footers.
 
         If this source reads only some fields of a struct column, selecting that column selects only those fields.
         """
-        asked, known = tuple(columns), self._selections
+        _ = self._footers  # read footers before selections copy them, so that they are read once
+        asked, known = tuple(columns), self.__dict__.setdefault("_selections", {})  # repeated runs reuse the metadata
         selection = known.get(asked)
         if selection is None:
             parts = [c for c in self.columns or () if c not in self._names]
@@ -295,12 +281,6 @@ class ParquetSource(FileSource):
                 known.clear()
             known[asked] = selection
         return selection
-
-    @once
-    def _selections(self) -> dict[tuple[str, ...], ParquetSource]:
-        """Return the cache of sources by selected columns; repeated runs reuse their metadata."""
-        _ = self._footers  # read footers before selections copy them, so that they are read once
-        return {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_selections"}
@@ -396,22 +376,24 @@ def _read_group(
         # From a path, pyarrow would first look for a file system and what is at the path.
         source = stack.enter_context(pa.OSFile(file.path) if file.remote is None else open_stored(file))
 
-        def read(leaves: list[int], unit: str) -> dict[str, Column]:
-            # ``pre_buffer`` saves requests to remote storage; for local files it would only use memory.
-            opened = pq.ParquetFile(
-                source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None,
-                coerce_int96_timestamp_unit=unit,
-            )  # fmt: skip
-            with opened:
-                # Select by index, since a column "a.b" and the field b of a struct "a" have the same path.
-                table = opened.reader.read_row_group(part, column_indices=leaves, use_threads=False)
-            return as_columns(dict(zip(table.column_names, table.columns, strict=True)))
-
         for run in _runs(footer, part, leaves):
-            columns |= read(run, "us")
-            if int96 and (int96_leaves := [leaf for leaf in run if leaf in int96]):
-                for name, column in read(int96_leaves, "ns").items():
-                    check_microseconds(name, columns[name], column, file)
+            for unit, chosen in ("us", run), ("ns", [leaf for leaf in run if leaf in int96]):
+                if not chosen:
+                    continue
+                # ``pre_buffer`` saves requests to remote storage; for local files it would only use memory.
+                opened = pq.ParquetFile(
+                    source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None,
+                    coerce_int96_timestamp_unit=unit,
+                )  # fmt: skip
+                with opened:
+                    # Select by index, since a column "a.b" and the field b of a struct "a" have the same path.
+                    table = opened.reader.read_row_group(part, column_indices=chosen, use_threads=False)
+                decoded = as_columns(dict(zip(table.column_names, table.columns, strict=True)))
+                if unit == "us":
+                    columns |= decoded
+                else:
+                    for name, column in decoded.items():
+                        check_microseconds(name, columns[name], column, file)
     for column in columns.values():
         column.validate(full=_has_strings(column.type))
     return columns
