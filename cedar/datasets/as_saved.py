@@ -144,7 +144,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     uncounted = (columns["part"] == UNCOUNTED) != (np.array(saved.columns["part"]) == UNCOUNTED)
     other.__dict__.update(
         listing=listing, splits=partial(_constant, table), digest=partial(_constant, saved.digest),
-        marks=partial(_constant, marks), saved_row_bytes=(saved.row_bytes,),
+        marks=marks, saved_row_bytes=(saved.row_bytes,),
         gone=frozenset(columns["file"][uncounted].tolist()),
     )  # fmt: skip
     messages = [

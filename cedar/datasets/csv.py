@@ -1,9 +1,16 @@
-"""Read CSV files; column types are inferred from the first 4 MiB of the first file that has rows."""
+"""Read CSV files; column types are inferred from the first 4 MiB of the first file that has rows.
+
+Arrow's parser does not report where rows end, so cedar splits a file into complete rows by the same rules.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -16,13 +23,24 @@ from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Index
 from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.core.limits import too_much
 from cedar.datasets.base import Chunk, Split, once, selected
-from cedar.datasets.csv_rows import read_header, row_blocks
 from cedar.datasets.exact import Inexact, check_text, integer_type, rounded_rows
-from cedar.datasets.files_io import File, actual_format, concurrently, open_file, open_native, reading
+from cedar.datasets.files_io import (
+    Bytes,
+    File,
+    actual_format,
+    check_unchanged,
+    concurrently,
+    open_file,
+    open_native,
+    reading,
+)
 from cedar.datasets.filesource import FileSource, Paths, as_flag, as_paths
 from cedar.datasets.split_table import SplitTable
 from cedar.datasets.text import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
+
+_QUOTE = ord('"')
 
 _BLOCK = 4 << 20  # bytes parsed at a time; types are inferred from the first block
 _ROW = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)
@@ -70,36 +88,61 @@ class CsvSource(FileSource):
     def _names(self) -> tuple[str, ...]:
         """Return the names of all columns in the files."""
         if not self.dialect.header:
-            return self.dialect.column_names or self._numbered_names()
+            first = next((file for file in self.listing if file.size != 0), self.listing[0])
+            return self.dialect.column_names or tuple(f"column_{i + 1}" for i in range(len(self._header(first)[0])))
         header = self._headers[0]
         names = self.dialect.column_names or header
         if len(names) != len(header):
             raise PipelineError(
                 f"{self.describe()}: {len(names)} column_names for {len(header)} columns: {list(header)}"
             )
-        return _check_unique(names, self.listing[0])
+        if (twice := next((n for n in names if names.count(n) > 1), None)) is not None:
+            raise SourceError(
+                f"{self.listing[0].url}: two columns are named {twice!r}",
+                fix="give other names with column_names=[...]",
+            )
+        return names
 
     @once
     def _headers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Return the header, which all files share, and for each file the byte offset at which the header ends."""
         headers = concurrently(self._header, self.listing.files)
+        first = headers[0][0]
         for file, (header, _) in zip(self.listing, headers, strict=True):
-            if header != headers[0][0]:
-                raise _other_header(self.listing[0], file, headers[0][0], header)
-        return headers[0][0], tuple(end for _, end in headers)
+            if header != first:
+                missing, extra = [n for n in first if n not in header], [n for n in header if n not in first]
+                how = f"the second has no {missing}" if missing else f"the second also has {extra}"
+                raise SourceError(
+                    f"{self.listing[0].url} and {file.url} have different headers: "
+                    f"{how if missing or extra else 'another order'}",
+                    fix="read them separately and combine them with cedar.concat",
+                )
+        return first, tuple(end for _, end in headers)
 
     def _header(self, file: File) -> tuple[tuple[str, ...], int]:
-        """Return the fields of a file's first row, and the byte offset at which the row ends."""
-        with reading(file.url, "header"), open_file(file) as stream:
-            return read_header(file, stream, self.dialect.delimiter, self.dialect.quoting)
+        """Return the fields of a file's first row that is not blank, and the byte offset at which the row ends."""
+        quoting = self.dialect.quoting
+        line_bytes_read: list[int] = []
+        with (
+            reading(file.url, "header"),
+            open_file(file) as stream,
+            io.TextIOWrapper(stream, encoding="latin-1", newline="") as text,  # decodes each byte to one character
+        ):
+            lines = _lines(file, text, line_bytes_read)
+            rows = csv.reader(
+                lines,
+                delimiter=self.dialect.delimiter,
+                quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
+                strict=quoting,
+            )
+            first = next((row for row in rows if row), None)
+            if first is None:
+                raise SourceError(f"{file.url}: the file is empty and has no header", fix="leave it out")
+        return tuple(first), sum(line_bytes_read)
 
     def _first_row_offset(self, ordinal: int) -> int:
         """Return the byte offset of a file's first data row."""
         return self._headers[1][ordinal] if self.dialect.header else 0
-
-    def _numbered_names(self) -> tuple[str, ...]:
-        first = next((file for file in self.listing if file.size != 0), self.listing[0])
-        return tuple(f"column_{i + 1}" for i in range(len(self._header(first)[0])))
 
     @once
     def _stored(self) -> dict[str, pa.DataType]:
@@ -141,11 +184,33 @@ class CsvSource(FileSource):
         return types
 
     def _row_blocks(self, ordinal: int, file: File) -> Iterator[bytes]:
+        """Yield blocks of complete rows, about 4 MiB each.
+
+        Raises:
+            SourceError: a row is longer than the limit, a quote is never closed, or the file changed during reading.
+        """
         with open_native(file) as stream:
-            dialect = self.dialect
-            yield from row_blocks(
-                file, stream, self._first_row_offset(ordinal), dialect.delimiter, dialect.quoting, _BLOCK
+            remaining = begin = self._first_row_offset(ordinal)
+            while remaining and (skipped := stream.read(min(remaining, _BLOCK))):
+                remaining -= len(skipped)
+            rest = b"" if begin else stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
+            while block := stream.read(_BLOCK):
+                data = rest + block
+                cut, _ = _last_end(data, self.dialect)
+                if cut:
+                    yield _protect_bom(data[:cut])
+                rest = data[cut:]
+                if len(rest) > file.limits.line_bytes:
+                    row = f"{file.url}: a row (unless a quote is never closed)"
+                    raise too_much(row, "is longer than", "line_bytes", file.limits)
+            check_unchanged(file)
+        if _last_end(rest, self.dialect)[1]:
+            raise SourceError(
+                f"{file.url}: a quote is opened and never closed: the last value continues to the end of the file",
+                fix="correct the file, or read_csv(..., quoting=False) if quotes have no special meaning",
             )
+        if rest:
+            yield _protect_bom(rest)
 
     def _parsed(self, rows: Any, convert: Any) -> Any:
         """Parse complete rows into a table."""
@@ -260,57 +325,47 @@ class CsvSource(FileSource):
         self._check_exact(chunk, strings, ordinal, file, "byte")
         yield chunk
 
-    def _errors(self, file: File, ordinal: int, place: Index | int = 0) -> Any:
-        return _CsvErrors(self, file, ordinal, place)
+    @contextmanager
+    def _errors(self, file: File, ordinal: int, place: Index | int = 0) -> Iterator[None]:
+        """Convert the parser's errors into a RowError that names the row, and other errors into a SourceError.
 
+        Args:
+            file: the file whose rows are parsed.
+            ordinal: the file's index in the listing.
+            place: the byte offset of each parsed row, or the index of the first parsed row in the file.
+        """
+        try:
+            yield
+        except Exception as error:
+            match = _ROW.match(str(error)) if isinstance(error, pa.ArrowInvalid) else None
+            if match:
+                raise self._row_error(match, file, ordinal, place) from error
+            with reading(file.url):
+                raise
 
-class _CsvErrors:
-    """Convert the parser's errors into a RowError that names the row, and other errors into a SourceError.
-
-    Args:
-        source: the source being read.
-        file: the file whose rows are parsed.
-        ordinal: the file's index in the listing.
-        place: the byte offset of each parsed row, or the index of the first parsed row in the file.
-    """
-
-    def __init__(self, source: CsvSource, file: File, ordinal: int, place: Index | int) -> None:
-        self._source, self._file, self._ordinal, self._place = source, file, ordinal, place
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        match = _ROW.match(str(error)) if isinstance(error, pa.ArrowInvalid) else None
-        if match:
-            raise self._row_error(match) from error
-        if isinstance(error, Exception):
-            with reading(self._file.url):
-                raise error
-
-    def _row_error(self, match: re.Match[str]) -> RowError:
+    def _row_error(self, match: re.Match[str], file: File, ordinal: int, place: Index | int) -> RowError:
         number = int(match[2]) - 1
-        if isinstance(self._place, int):
-            row, unit = self._place + number, "row"
-            where = f"{self._file.url}, row {row} (counted from 0, without the header)"
+        if isinstance(place, int):
+            row, unit = place + number, "row"
+            where = f"{file.url}, row {row} (counted from 0, without the header)"
         else:
-            row, unit = int(self._place[min(number, len(self._place) - 1)]), "byte"
-            where = f"{self._file.url}, line {line_number(self._file, row) + 1}"
+            row, unit = int(place[min(number, len(place) - 1)]), "byte"
+            where = f"{file.url}, line {line_number(file, row) + 1}"
         text = match[3].replace("CSV conversion error to", "cannot be")
         text = f"{text[:200]}..." if len(text) > 200 else text
         fix = "correct the row; if a value holds the delimiter, quote it"
-        if not self._source.dialect.quoting:
+        if not self.dialect.quoting:
             fix = "correct the row; if a value that holds the delimiter is quoted, leave out quoting=False"
         if match[1] is not None:
-            name = self._source._names[int(match[1])]
+            name = self._names[int(match[1])]
             text = f"column {name!r} {text}"
             fix = (
                 "convert the file to utf-8"
                 if "UTF8" in text
                 else f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
             )
-        text, fix = actual_format(self._file) or (text, fix)
-        return RowError(f"{where}: {text}", row=RowRef(0, self._ordinal, row, url=self._file.url, unit=unit), fix=fix)
+        text, fix = actual_format(file) or (text, fix)
+        return RowError(f"{where}: {text}", row=RowRef(0, ordinal, row, url=file.url, unit=unit), fix=fix)
 
 
 def _is_float(kind: pa.DataType) -> bool:
@@ -322,24 +377,6 @@ def _column_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_null(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.large_string()
     return kind
-
-
-def _check_unique(names: tuple[str, ...], file: File) -> tuple[str, ...]:
-    twice = next((n for n in names if names.count(n) > 1), None)
-    if twice is not None:
-        raise SourceError(
-            f"{file.url}: two columns are named {twice!r}", fix="give other names with column_names=[...]"
-        )
-    return names
-
-
-def _other_header(first: File, other: File, names: tuple[str, ...], others: tuple[str, ...]) -> SourceError:
-    missing, extra = [n for n in names if n not in others], [n for n in others if n not in names]
-    how = f"the second has no {missing}" if missing else f"the second also has {extra}" if extra else "another order"
-    return SourceError(
-        f"{first.url} and {other.url} have different headers: {how}",
-        fix="read them separately and combine them with cedar.concat",
-    )
 
 
 def read_csv(
@@ -393,3 +430,67 @@ def read_csv(
     dialect = Dialect(delimiter, flags[0], names, nulls, flags[1])
     chosen = None if columns is None else tuple(columns)
     return CsvSource(as_paths(paths, "read_csv"), dialect, tuple((dtypes or {}).items()), chosen)
+
+
+def _lines(file: File, text: Any, line_bytes_read: list[int]) -> Iterator[str]:
+    """Yield decoded lines and append the bytes of each to ``line_bytes_read``; reject lines over the limit."""
+    limit = file.limits.line_bytes
+    while line := text.readline(limit + 1):
+        if len(line) > limit:
+            raise too_much(f"{file.url}: the header", "is longer than", "line_bytes", file.limits)
+        try:
+            decoded = line.encode("latin-1").decode("utf-8" if line_bytes_read else "utf-8-sig")
+            if "\0" in decoded:
+                raise ValueError("it has a null byte")
+        except ValueError as error:
+            problem, fix = actual_format(file) or (f"the header is not UTF-8: {error}", "convert the file to UTF-8")
+            raise SourceError(f"{file.url}: {problem}", fix=fix) from error
+        line_bytes_read.append(len(line))
+        yield decoded
+
+
+def _protect_bom(rows: bytes) -> bytes:
+    """If rows begin with a byte order mark, add another one, since the parser drops the first."""
+    return BOM_UTF8 + rows if rows.startswith(BOM_UTF8) else rows
+
+
+def _last_end(data: bytes, dialect: Dialect) -> tuple[int, bool]:
+    """Return the end of the last complete row (0 if there is none), and whether ``data`` ends inside a quoted value."""
+    opens, closes = _quoted(data, dialect.delimiter) if dialect.quoting else ([], [])
+    stop = len(data)
+    for i in reversed(range(len(opens))):
+        if i < len(closes) and (end := _line_end(data, int(closes[i]), stop)):
+            return end, len(opens) > len(closes)
+        stop = int(opens[i])
+    return _line_end(data, 0, stop), len(opens) > len(closes)
+
+
+def _line_end(data: bytes, start: int, stop: int) -> int:
+    """Return the end of the last line in a range; ignore a CR at the end of ``data``, as an LF may follow."""
+    return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, min(stop, len(data) - 1))) + 1
+
+
+def _quoted(data: bytes, delimiter: str) -> tuple[Any, Any]:
+    """Return the positions of opening and closing quotes; the last closing quote may be missing.
+
+    A value with doubled quotes may count as several. Quotes inside unquoted fields have no meaning, as in ``5" pipe``.
+    """
+    characters: Bytes = np.frombuffer(data, dtype=np.uint8)
+    quotes = np.flatnonzero(characters == _QUOTE)
+    begins = np.zeros(256, dtype=bool)  # whether a field begins after a byte, indexed by that byte
+    begins[[*delimiter.encode(), *b"\r\n"]] = True
+    opens = quotes[::2]
+    if (begins[characters[opens - 1]] | (characters[opens - 1] == _QUOTE) | (opens == 0)).all():
+        return opens, quotes[1::2]
+    positions, starts, ends = quotes.tolist(), [], []
+    is_begin = (begins[characters[quotes - 1]] | (quotes == 0)).tolist()
+    i = 0
+    while i < len(positions):
+        if is_begin[i]:
+            starts.append(positions[i])
+            i += 1
+            while i + 1 < len(positions) and positions[i + 1] == positions[i] + 1:  # a doubled quote is one quote
+                i += 2
+            ends += positions[i : i + 1]
+        i += 1
+    return starts, ends

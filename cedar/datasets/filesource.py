@@ -150,20 +150,13 @@ class FileSource(BaseSource):
     def digest(self) -> str:
         return self.listing.digest()
 
-    @once
-    def _identity(self) -> str:
-        return self.listing.identity()
-
     def identity(self) -> str:
-        return self._identity
+        return self.listing.identity
 
     @once
-    def _marks(self) -> tuple[list[str], list[str]]:
-        return marks_of(self.listing.files)
-
     def marks(self) -> tuple[list[str], list[str]]:
-        """Return stamps and content hashes of groups of files, which a state stores: see ``stamps.changed_runs``."""
-        return self._marks
+        """Return stamps and content hashes of groups of files, which a state stores: see ``changed_runs``."""
+        return marks_of(self.listing.files)
 
     def describe(self) -> str:
         more = f", +{len(self.paths) - 1}" if len(self.paths) > 1 else ""

@@ -111,6 +111,7 @@ class Listing:
         text = json.dumps([[[n, f.size] for n, f in zip(self.names(), self.every, strict=True)], *more], default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @once
     def identity(self) -> str:
         """Return a hash of the ids, locations, sizes and modification times of the files."""
         text = json.dumps([f.identity_parts for f in self.every])

@@ -271,7 +271,8 @@ class ParquetSource(FileSource):
         If this source reads only some fields of a struct column, selecting that column selects only those fields.
         """
         _ = self._footers  # read footers before selections copy them, so that they are read once
-        asked, known = tuple(columns), self.__dict__.setdefault("_selections", {})  # repeated runs reuse the metadata
+        known: dict[tuple[str, ...], ParquetSource] = self.__dict__.setdefault("_selections", {})  # for repeated runs
+        asked = tuple(columns)
         selection = known.get(asked)
         if selection is None:
             parts = [c for c in self.columns or () if c not in self._names]

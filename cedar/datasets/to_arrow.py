@@ -112,7 +112,7 @@ def with_bytes(table: pa.Table) -> pa.Table:
     """Return a table in which arrays are stored as bytes instead of nested lists."""
     fields, columns = list(table.schema), list(table.columns)
     for place, field in enumerate(fields):
-        kind = _declared_tensor(field)
+        kind = declared_tensors([field]).get(field.name)
         if kind is None or not pt.is_fixed_size_list(field.type):
             continue
         stored = pa.binary(_width(kind))
@@ -133,25 +133,22 @@ def tensor_types(fields: Iterable[pa.Field], types: Mapping[str, pa.DataType]) -
         fields: the fields of a file.
         types: the canonical types of the columns to read; other columns are ignored.
     """
-    return {
-        name: kind for name, kind in declared_tensors(fields).items() if name in types and _can_store(types[name], kind)
-    }
+    declared = declared_tensors(fields)
+    return {name: kind for name, kind in declared.items() if name in types and _can_store(types[name], kind)}
 
 
 def declared_tensors(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
-    """Return the tensor types that field metadata declares, by column."""
-    return {field.name: kind for field in fields if (kind := _declared_tensor(field)) is not None}
-
-
-def _declared_tensor(field: pa.Field) -> TensorType | None:
-    """Return the tensor type that a field's metadata declares; None if it is missing or invalid."""
-    try:
-        reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
-        shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])
-        valid = all(isinstance(size, int) and size > 0 for size in shape) and dtype.kind in "biufmM"
-        return TensorType(shape, str(dtype)) if valid else None
-    except (KeyError, TypeError, ValueError):
-        return None
+    """Return the tensor types that field metadata declares, by column; invalid metadata is ignored."""
+    declared = {}
+    for field in fields:
+        try:
+            reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
+            shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if all(isinstance(size, int) and size > 0 for size in shape) and dtype.kind in "biufmM":
+            declared[field.name] = TensorType(shape, str(dtype))
+    return declared
 
 
 def _width(kind: TensorType) -> int:

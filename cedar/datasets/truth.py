@@ -14,7 +14,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -281,43 +281,42 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
         >>> [excludes(what, lambda path: bounds, types) for what in (pl.col("x") > 5, pl.col("x") >= 5)]
         [True, False]
     """
-    key = _IdentityKey(predicate)
-    node, reads = _compiled(key)
+    compiled = _compiled_predicates.get(id(predicate))
+    if compiled is None:
+        if len(_compiled_predicates) >= _MAX_COMPILED:
+            _compiled_predicates.clear()
+        compiled = _compiled_predicates[id(predicate)] = _Predicate(predicate)
     try:
-        if node is None or node.truth(known).true:
+        if compiled.clause is None or compiled.clause.truth(known).true:
             return False
     except CanFailError:
         return False
-    return _never_fails(key, tuple((name, types.get(name, UNKNOWN)) for name in reads))
+    return compiled.never_fails(types)
 
 
-class _IdentityKey:
-    """Wraps an expression as a cache key that is equal only for the same object; keys compiled predicates."""
+class _Predicate:
+    """A compiled predicate; ``clause`` is None if it cannot be compiled."""
 
     def __init__(self, expr: pl.Expr) -> None:
-        self.expr = expr
+        self._expr = expr  # as long as it is referenced, no other expression has its id
+        self._verdicts: dict[tuple[ColumnType, ...], bool] = {}
+        reads = columns_of(expr)
+        self._reads = sorted(reads or ())
+        try:
+            self.clause = None if reads is None else _compile(tree(expr))
+        except CanFailError:
+            self.clause = None
 
-    def __hash__(self) -> int:
-        return id(self.expr)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and self.expr is other.expr
-
-
-@lru_cache(maxsize=256)
-def _compiled(key: _IdentityKey) -> tuple[Clause | None, tuple[str, ...]]:
-    """Return the compiled predicate (None if it cannot be compiled) and the columns that it reads."""
-    reads = columns_of(key.expr)
-    try:
-        node = None if reads is None else _compile(tree(key.expr))
-    except CanFailError:
-        node = None
-    return node, tuple(sorted(reads or ()))
+    def never_fails(self, types: Mapping[str, ColumnType]) -> bool:
+        """Return whether the predicate fails on no row, by the optimizer's rules."""
+        kinds = tuple(types.get(name, UNKNOWN) for name in self._reads)
+        if kinds not in self._verdicts:
+            self._verdicts[kinds] = never_fails(self._expr, dict(zip(self._reads, kinds, strict=True)))
+        return self._verdicts[kinds]
 
 
-@lru_cache(maxsize=256)
-def _never_fails(key: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) -> bool:
-    return never_fails(key.expr, dict(types))
+_MAX_COMPILED = 256
+_compiled_predicates: dict[int, _Predicate] = {}  # by the id of the expression
 
 
 # ---- compile polars expressions --------------------------------------------------------------------------------------
@@ -352,8 +351,9 @@ def _compile_function(body: Json) -> Clause | None:
     if name in {"AllHorizontal", "AnyHorizontal"}:
         parts = [_compile(part) for part in inputs]
         if name == "AnyHorizontal":
-            return Not(_all_of([Not(part) for part in parts]))
-        return _all_of(parts)
+            negated: list[Clause] = [Not(part) for part in parts]
+            return Not(reduce(And, negated))
+        return reduce(And, parts)
     path = _path(inputs[0])
     if path is None:
         return None
@@ -364,13 +364,6 @@ def _compile_function(body: Json) -> Clause | None:
     if name == "IsIn" and _is_constant(inputs[1]):
         return IsIn(path, _values(inputs[1]), bool((options or {}).get("nulls_equal")))
     return None
-
-
-def _all_of(parts: list[Clause]) -> Clause:
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = And(joined, part)
-    return joined
 
 
 def _compile_comparison(left: Json, op: str, right: Json) -> Clause | None:

@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 def describe(source: ParquetSource) -> list[Any]:
     """What a source says of its data, and what it reads."""
     return [
-        list(source.splits()), source.digest(), source.identity(), source.marks(), dict(source.schema()),
+        list(source.splits()), source.digest(), source.identity(), source.marks, dict(source.schema()),
         source.row_bytes, [file.stamp for file in source.listing], read_keyed(source),
         [source.prune(split, pl.col("x") > 103) for split in source.splits()],
         [source.prune(split, pl.col("day") == 1) for split in source.splits()],

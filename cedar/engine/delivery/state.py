@@ -113,7 +113,7 @@ class Identity:
         files: list[Sequence[Any]] = [s.listing.files if isinstance(s, FileSource) else () for s in sources]
         if len(reads) <= BUCKETS:
             marks = [
-                list(source.marks()) if isinstance(source, FileSource) and source.listing.files else None
+                list(source.marks) if isinstance(source, FileSource) and source.listing.files else None
                 for source in sources
             ]
             listings = list(map(listing_text, sources))
