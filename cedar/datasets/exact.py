@@ -70,17 +70,14 @@ def check_value(name: str, value: Any, kind: pa.DataType) -> None:
 
 
 def _check(name: str, shown: Any, number: float, kind: pa.DataType) -> None:
+    try:
+        rounded = float(number)
+    except OverflowError:
+        rounded = np.inf
     with np.errstate(over="ignore"):
-        stored = float(np.dtype(kind.to_pandas_dtype()).type(_float(number)))
+        stored = float(np.dtype(kind.to_pandas_dtype()).type(rounded))
     if not np.isfinite(stored) or (isinstance(number, int) and int(stored) != number):
         raise Inexact(name, shown, kind)
-
-
-def _float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return np.inf
 
 
 def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[float, pa.DataType]]:

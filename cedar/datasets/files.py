@@ -122,24 +122,18 @@ def _paths(files: Sequence[File]) -> Column:
 
 
 def _contents(files: Sequence[File]) -> Column:
-    if all(file.remote is None and file.size is not None for file in files):
-        return _local_contents(files)
-    parts = [_content(file) for file in files]
-    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    data = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return pa.Array.from_buffers(pa.large_binary(), len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _local_contents(files: Sequence[File]) -> Column:
-    """Read files one after another into a single buffer."""
+    """Read files one after another; local files are read into a single buffer."""
     offsets = np.zeros(len(files) + 1, dtype=np.int64)
-    np.cumsum([file.size or 0 for file in files], out=offsets[1:])
-    data = np.empty(int(offsets[-1]), dtype=np.uint8)
-    whole: Any = data
-    view, at = memoryview(whole), offsets.tolist()
-    for i, file in enumerate(files):
-        read_whole(file, view[at[i] : at[i + 1]])
+    if all(file.remote is None and file.size is not None for file in files):
+        np.cumsum([file.size or 0 for file in files], out=offsets[1:])
+        data: Any = np.empty(int(offsets[-1]), dtype=np.uint8)
+        view, at = memoryview(data), offsets.tolist()
+        for i, file in enumerate(files):
+            read_whole(file, view[at[i] : at[i + 1]])
+    else:
+        parts = [_content(file) for file in files]
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        data = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return pa.Array.from_buffers(pa.large_binary(), len(files), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

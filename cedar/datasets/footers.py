@@ -7,7 +7,6 @@ import struct
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,11 +63,6 @@ class Footers(Sequence[Any]):
     @abstractmethod
     def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
         """Estimate the decoded bytes of leaf columns in each row group; ``leaves`` has leaf indices for each schema."""
-
-    def rows_of_files(self) -> list[list[int]]:
-        """Return for each file the row counts of its row groups."""
-        rows, ends = self.rows.tolist(), self.groups.tolist()
-        return [rows[low:high] for low, high in pairwise(ends)]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -152,7 +146,18 @@ class KeptFooters(Footers):
             return footer
 
     def _unpacked(self, file: int) -> Any:
-        return metadata_of(unpack_footer(self._packed[file].as_py(), self.files[file]))
+        """Decompress and parse a footer, which must not exceed the file's size or the limit on decompression."""
+        data, listed = self._packed[file].as_py(), self.files[file]
+        if len(data) < _LENGTH.size:
+            raise BadFooter("it is cut off")
+        (length,) = _LENGTH.unpack_from(data)
+        if length > len(data) * listed.limits.decompression_ratio or (listed.size is not None and length > listed.size):
+            raise BadFooter(f"it says it has {length:,} bytes")
+        try:
+            tail = pa.decompress(data[_LENGTH.size :], decompressed_size=length, codec=_CODEC, asbytes=True)
+        except (pa.ArrowException, OSError) as error:
+            raise BadFooter(f"it is damaged: {error}") from error
+        return metadata_of(tail)
 
     def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
         if self._sizes is None:
@@ -214,17 +219,3 @@ def pack_footer(file: File) -> tuple[Any, Index, Index, bytes]:
         small = _LENGTH.pack(len(tail)) + pa.compress(tail, codec=_CODEC, asbytes=True)
         rows = [group.num_rows for group in groups]
         return footer, np.array(rows, dtype=np.int64), np.array(sizes, dtype=np.int64), small
-
-
-def unpack_footer(data: bytes, file: File) -> bytes:
-    """Decompress a footer; raise BadFooter if it would exceed the file's size or the limit on decompression."""
-    if len(data) < _LENGTH.size:
-        raise BadFooter("it is cut off")
-    (length,) = _LENGTH.unpack_from(data)
-    if length > len(data) * file.limits.decompression_ratio or (file.size is not None and length > file.size):
-        raise BadFooter(f"it says it has {length:,} bytes")
-    try:
-        tail: bytes = pa.decompress(data[_LENGTH.size :], decompressed_size=length, codec=_CODEC, asbytes=True)
-    except (pa.ArrowException, OSError) as error:
-        raise BadFooter(f"it is damaged: {error}") from error
-    return tail

@@ -100,15 +100,11 @@ def _kind(text: str) -> pa.DataType:
         with suppress(ValueError):
             date.fromisoformat(text)
             return pa.date32()
-    if not _is_int(text):
-        return pa.large_string()
-    return pa.int64() if int(text) < 1 << 63 else pa.uint64()
-
-
-def _is_int(text: str) -> bool:
     digits = text.removeprefix("-")
     plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
-    return plain and text != "-0" and -(1 << 63) <= int(text) < 1 << 64
+    if not plain or text == "-0" or not -(1 << 63) <= int(text) < 1 << 64:
+        return pa.large_string()
+    return pa.int64() if int(text) < 1 << 63 else pa.uint64()
 
 
 def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:

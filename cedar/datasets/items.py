@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.core.columns import UNKNOWN, Column, nbytes
+from cedar.core.columns import UNKNOWN, nbytes
 from cedar.core.errors import CedarError, PipelineError, RowError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows, once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, copied_if_dict, fix_types, names_of
@@ -110,32 +110,24 @@ class ItemsSource(BaseSource):
 
     def read_valid_rows(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
         assert split.stop is not None
-        failed: dict[int, RowError] = {}
-        items = self._fetch_valid(split.start, split.stop, failed)
-        columns = self._build_valid(items, failed)
-        yield Chunk(columns, np.array(list(items), dtype=np.int64), len(items)), failed
-
-    def _fetch_valid(self, start: int, stop: int, failed: dict[int, RowError]) -> dict[int, Any]:
         items: dict[int, Any] = {}
-        for number in range(start, stop):
+        failed: dict[int, RowError] = {}
+        for number in range(split.start, split.stop):
             try:
                 (items[number],) = self._fetch(number, number + 1)
             except RowError as error:
                 failed[number] = error
-        return items
-
-    def _build_valid(self, items: dict[int, Any], failed: dict[int, RowError]) -> dict[str, Column]:
-        """Build columns from items; move items that do not fit the column types from ``items`` to ``failed``."""
         try:
-            return build_rows(list(items.values()), self._types, self._origin, 0)
-        except RowError:  # build rows one by one to find the rows that fail
+            columns = build_rows(list(items.values()), self._types, self._origin, 0)
+        except RowError:  # build rows one by one to find the rows that do not fit the column types
             for number, item in list(items.items()):
                 try:
                     build_rows([item], self._types, self._origin, number)
                 except RowError as error:
                     del items[number]
                     failed[number] = error
-            return build_rows(list(items.values()), self._types, self._origin, 0)
+            columns = build_rows(list(items.values()), self._types, self._origin, 0)
+        yield Chunk(columns, np.array(list(items), dtype=np.int64), len(items)), failed
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
         items = self._load(start, stop)
@@ -198,16 +190,14 @@ class ItemsSource(BaseSource):
         return self._fetch(0, 1)[0]
 
     @once
-    def _row_bytes(self) -> float:
+    def row_bytes(self) -> float | None:
+        """Return the size of the first item in bytes, rounded up to a power of two; None without items."""
+        if not self._length:
+            return None
         first = [self._first]
         columns = build_rows(first, fix_types(first, self._origin, 0, self.dtypes), self._origin, 0)
         size = sum(map(nbytes, columns.values()))
         return float(1 << max(3, (size - 1).bit_length()))
-
-    @property
-    def row_bytes(self) -> float | None:
-        """Return the size of the first item in bytes, rounded up to a power of two; None without items."""
-        return self._row_bytes if self._length else None
 
     @property
     def per_row(self) -> bool:

@@ -68,7 +68,7 @@ class JsonlSource(FileSource):
         offsets: list[int] = []
         every = self.sound_splits()
         for ordinal, file in enumerate(self.listing):
-            splits = list(every.of_file(ordinal))
+            splits = list(every[every.column("file") == ordinal])
             if splits and splits[0].stop is not None:  # try a small range first; it usually has enough lines
                 splits = [replace(splits[0], stop=min(_HEAD_BYTES, splits[0].stop)), *splits]
             for i, split in enumerate(splits):

@@ -14,7 +14,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from typing import Any
@@ -78,7 +77,8 @@ class Listing:
         every, roots = self.every, [root := ""]
         for file in every:
             if file.path != root + file.name:
-                root = _root(file)
+                path = file.path if file.path.endswith(file.name) else file.path.partition("?")[0]
+                root = path.removesuffix(file.name) if path.endswith(file.name) else f"{path.rpartition('/')[0]}/"
             roots.append(root)
         parts = {root: root.split("/") for root in dict.fromkeys(roots[1:])}
         common = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, zip(*parts.values(), strict=False)))
@@ -116,12 +116,6 @@ class Listing:
         """Return a hash of the ids, locations, sizes and modification times of the files."""
         text = json.dumps([f.identity_parts for f in self.every])
         return hashlib.sha256(text.encode() + self.ids.tobytes()).hexdigest()[:16]
-
-
-def _root(file: File) -> str:
-    """Return the part of a file's path before its ``name``."""
-    path = file.path if file.path.endswith(file.name) else file.path.partition("?")[0]
-    return path[: -len(file.name)] if path.endswith(file.name) else f"{path.rpartition('/')[0]}/"
 
 
 def list_files(
@@ -174,25 +168,10 @@ def _groups(paths: Sequence[str]) -> list[list[str]]:
 def _list(
     path: str, suffixes: tuple[str, ...] | None, request_stats: RequestStats, options: StorageOptions | None
 ) -> list[File]:
-    if is_remote(path):
-        with _listing(path):
-            return _remote(path, suffixes, *Remote.at(path, options, request_stats))
-    with _listing(path):
-        return _local(path, local_path(path), suffixes)
-
-
-def below(given: str, path: str) -> bool:
-    """Return whether ``path`` may match ``given``, a path, directory or glob without a scheme."""
-    if path == given:
-        return True
-    root = (_fixed_part(given) if _MAGIC.search(given) else given).rstrip("/")
-    return path.startswith(f"{root}/") and ".." not in path.split("/")
-
-
-@contextmanager
-def _listing(path: str) -> Iterator[None]:
     try:
-        yield
+        if is_remote(path):
+            return _remote(path, suffixes, *Remote.at(path, options, request_stats))
+        return _local(path, local_path(path), suffixes)
     except CedarError:
         raise
     except PermissionError as error:
@@ -205,6 +184,14 @@ def _listing(path: str) -> Iterator[None]:
         fix = "check the credentials and their permissions" if status_of(error) in {401, 403} else "check the URL"
         fix = install(error) or fix
         raise SourceError(f"{redact_url(path)!r} cannot be listed: {redact(str(error))}", fix=fix) from cause
+
+
+def below(given: str, path: str) -> bool:
+    """Return whether ``path`` may match ``given``, a path, directory or glob without a scheme."""
+    if path == given:
+        return True
+    root = (_fixed_part(given) if _MAGIC.search(given) else given).rstrip("/")
+    return path.startswith(f"{root}/") and ".." not in path.split("/")
 
 
 # ---- local files ---------------------------------------------------------------------------------------------------
@@ -225,7 +212,7 @@ def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]
         files = [f for m in matches for f in _walk_files(m, suffixes)]
     if not files:
         if matches:
-            raise _directories_error(path, len(matches))
+            raise _directory_error(path, len(matches))
         raise _no_match_error(path, *_nearest_local(root))
     return [_local_file(f, root) for f in files]
 
@@ -311,7 +298,7 @@ def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, .
         files = [f for folder in folders for f in _select_files(walking.find(remote, folder), root, suffixes)]
     if not files:
         if matches:
-            raise _directories_error(path, len(matches))
+            raise _directory_error(path, len(matches))
         raise _no_match_error(path, *_nearest_remote(remote, root))
     return [_remote_file(p, root, info, remote) for p, info in sorted(files, key=lambda entry: entry[0])]
 
@@ -355,17 +342,13 @@ def _no_match_error(path: str, nearest: str, names: Iterable[str]) -> SourceErro
     return SourceError(f"no file matches {redact_url(path)!r}{hint}", fix="check the path or the pattern")
 
 
-def _directory_error(path: str) -> SourceError:
+def _directory_error(path: str, matches: int = 0) -> SourceError:
+    """Return the error for a directory, or for a pattern with so many ``matches``, none of which is a file."""
+    several = f"matches {matches} director{'y' if matches == 1 else 'ies'} and no file"
     return SourceError(
-        f"{redact_url(path)!r} is a directory where a file is expected",
-        fix=f"list the files in it with a pattern, such as {redact_url(path).rstrip('/') + '/*'!r}",
-    )
-
-
-def _directories_error(path: str, count: int) -> SourceError:
-    return SourceError(
-        f"{redact_url(path)!r} matches {count} director{'y' if count == 1 else 'ies'} and no file",
-        fix=f"list the files in them, such as {redact_url(path).rstrip('/') + '/*'!r}",
+        f"{redact_url(path)!r} {several if matches else 'is a directory where a file is expected'}",
+        fix=f"list the files in {'them' if matches else 'it with a pattern'}, such as "
+        f"{redact_url(path).rstrip('/') + '/*'!r}",
     )
 
 

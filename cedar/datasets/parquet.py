@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -333,7 +333,8 @@ class ParquetSource(FileSource):
 
     @once
     def _digest(self) -> str:
-        return self.listing.digest(self._footers.rows_of_files())
+        rows, ends = self._footers.rows.tolist(), self._footers.groups.tolist()
+        return self.listing.digest([rows[low:high] for low, high in pairwise(ends)])
 
     def digest(self) -> str:
         return self._digest

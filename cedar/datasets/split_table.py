@@ -149,10 +149,6 @@ class SplitTable(Sequence[Split]):
         both = (self.rows >= 0) & (self.bytes >= 0)
         return (_total(self.rows[both]), _total(self.bytes[both])) if both.any() else None
 
-    def of_file(self, file: int) -> Iterator[Split]:
-        """Return the splits of one file in order."""
-        return (self[int(place)] for place in np.flatnonzero(self.column("file") == file))
-
     # ---- sequence methods --------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -80,12 +80,8 @@ class TableSource(BaseSource):
         return replace(self, table=self.table.select(list(columns)))
 
     @once
-    def _row_bytes(self) -> float:
-        return float(self.table.nbytes / max(1, self.table.num_rows))
-
-    @property
     def row_bytes(self) -> float | None:
-        return self._row_bytes
+        return float(self.table.nbytes / max(1, self.table.num_rows))
 
     def digest(self) -> str:
         return f"{self._length} rows of {', '.join(f'{n}: {t}' for n, t in self.schema().items())}"

@@ -99,19 +99,14 @@ def read_lines(file: File, split: Split) -> Iterator[Lines]:
         assert split.stop is not None
         pieces = iter([_range(file, split.start, split.stop)])
     for lines in pieces:
+        if len(lines.data) > file.limits.line_bytes:
+            ends = lines.ends()
+            starts = Lines.starts(ends)
+            longest = int(np.argmax(ends - starts))
+            if ends[longest] - starts[longest] > file.limits.line_bytes:
+                raise _too_long_error(file, lines.start + int(starts[longest]))
         if len(lines.data):
-            _check_length(file, lines)
             yield lines
-
-
-def _check_length(file: File, lines: Lines) -> None:
-    if len(lines.data) <= file.limits.line_bytes:
-        return
-    ends = lines.ends()
-    starts = Lines.starts(ends)
-    longest = int(np.argmax(ends - starts))
-    if ends[longest] - starts[longest] > file.limits.line_bytes:
-        raise _too_long_error(file, lines.start + int(starts[longest]))
 
 
 def _too_long_error(file: File, start: int) -> SourceError:
@@ -158,8 +153,14 @@ def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
 
 
 def _find_newline(data: Bytes) -> int | None:
-    position = data.tobytes().find(b"\n") if len(data) <= _SEARCH_BYTES else _find_first(data)
-    return position if position >= 0 else None
+    """Return the index of the first newline; search pieces of growing size, since most lines are short."""
+    start, size = 0, _SEARCH_BYTES
+    while start < len(data):
+        position = data[start : start + size].tobytes().find(b"\n")
+        if position >= 0:
+            return start + position
+        start, size = start + size, size * 2
+    return None
 
 
 def _find_last(data: Bytes) -> int:
@@ -170,17 +171,6 @@ def _find_last(data: Bytes) -> int:
         if position >= 0:
             return max(0, stop - size) + position
         stop, size = stop - size, size * 2
-    return -1
-
-
-def _find_first(data: Bytes) -> int:
-    """Return the index of the first newline, or -1; search pieces of growing size, since most lines are short."""
-    start, size = 0, _SEARCH_BYTES
-    while start < len(data):
-        position = data[start : start + size].tobytes().find(b"\n")
-        if position >= 0:
-            return start + position
-        start, size = start + size, size * 2
     return -1
 
 

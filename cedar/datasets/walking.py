@@ -122,10 +122,14 @@ def local_glob(pattern: str) -> set[str]:
     parts = pattern.split("/")
     if "**" not in parts:
         return set(patterns.glob(pattern))
-    above = "/".join(parts[: parts.index("**")]) or "/"
+    depth = ("/".join(parts[: parts.index("**")]) or "/").count("/")
     matches = _matches(parts)
-    folders = {os.path.dirname(path) for path in matches}
-    cyclic_folders = {folder for folder in folders if _has_cycle(folder, above.count("/"))}
+    cyclic_folders = set()
+    for folder in {os.path.dirname(path) for path in matches}:
+        names = folder.split("/")
+        inodes = [_inode("/".join(names[:n]) or "/") for n in range(depth + 1, len(names) + 1)]
+        if len(set(inodes)) < len(inodes):  # the path contains the same folder twice: links form a cycle
+            cyclic_folders.add(folder)
     return {path for path in matches if os.path.dirname(path) not in cyclic_folders}
 
 
@@ -142,13 +146,6 @@ def _matches(parts: list[str]) -> set[str]:
             else:
                 matches |= {folder, *(os.path.join(folder, name) for name in names if not name.startswith("."))}
     return matches
-
-
-def _has_cycle(folder: str, depth: int) -> bool:
-    """Return whether links form a cycle: a path contains the same folder twice below level ``depth``."""
-    parts = folder.split("/")
-    inodes = [_inode("/".join(parts[:n]) or "/") for n in range(depth + 1, len(parts) + 1)]
-    return len(set(inodes)) < len(inodes)
 
 
 def _inode(path: str) -> tuple[int, int]:

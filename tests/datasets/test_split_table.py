@@ -52,7 +52,7 @@ def test_what_is_known_of_all_is_what_the_splits_say(splits: list[Split]) -> Non
         assert table.max_rows == max((s.rows or 0 for s in splits), default=0)
         assert table.measured() == ((sum(s.rows or 0 for s in both), sum(s.bytes or 0 for s in both)) if both else None)
         for file in {s.file for s in splits}:
-            assert list(table.of_file(file)) == [s for s in splits if s.file == file]
+            assert list(table[table.column("file") == file]) == [s for s in splits if s.file == file]
 
 
 def test_single_values_are_those_of_every_split_and_take_no_room_for_each() -> None:
