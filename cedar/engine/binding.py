@@ -350,7 +350,7 @@ def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
     draws: dict[int, int] = {}
     for node in nodes:
         if node.operator.effects().random:
-            name = getattr(node.operator, "named", None)
+            name = node.operator.named
             named = (
                 [int.from_bytes(name.encode()[i : i + 8], "little") for i in range(0, len(name), 8)] if name else None
             )

@@ -256,6 +256,11 @@ class Operator(ABC):
         return "expanded"
 
     @property
+    def named(self) -> str | None:
+        """The name that keys the draws of a random operator; None uses its position among the random operators."""
+        return None
+
+    @property
     def calls_functions(self) -> bool:
         """Whether the operator runs user code, whose results may depend on the numeric environment."""
         ours = type(self).__module__.startswith("cedar.")
