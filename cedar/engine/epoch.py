@@ -29,8 +29,7 @@ from cedar.engine.rendezvous import talk
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING
-from cedar.engine.streams.lane_states import LaneState
-from cedar.engine.streams.lanes import NO_COMMON_END, Lane, Sharing
+from cedar.engine.streams.lanes import NO_COMMON_END, Lane, LaneState, Sharing
 from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks, Watcher
 from cedar.operators.base import Env, StreamOperator

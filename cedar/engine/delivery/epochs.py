@@ -17,7 +17,7 @@ from cedar.engine.delivery.state import copied
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner
-from cedar.engine.streams.lane_states import LaneState
+from cedar.engine.streams.lanes import LaneState
 from cedar.operators.take import whole
 from cedar.plan.graph import Node
 

@@ -19,8 +19,7 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream
 from cedar.engine.streams.deal import EVERYTHING, first_untaken, remaining
 from cedar.engine.streams.derived import SharedStream, WindowStream
-from cedar.engine.streams.lane_states import END, LaneState
-from cedar.engine.streams.lanes import Lane, Past
+from cedar.engine.streams.lanes import END, Lane, LaneState, Past
 from cedar.operators.mix import Mix, MixStream, Weight
 from cedar.operators.take import whole
 from cedar.plan import graph

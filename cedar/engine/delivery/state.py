@@ -25,7 +25,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state_fields import PACKED, fault_of, packed, unpacked
 from cedar.engine.streams.deal import EVERYTHING
-from cedar.engine.streams.lane_states import LaneState, merged, past_of, reassign_lanes
+from cedar.engine.streams.lanes import LaneState, merged, past_of, reassign_lanes
 from cedar.plan import graph
 from cedar.plan.graph import Node
 

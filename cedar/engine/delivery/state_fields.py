@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import is_count, is_list
-from cedar.engine.streams.lane_states import END
-from cedar.engine.streams.lanes import DONE
+from cedar.engine.streams.lanes import DONE, END
 
 SMALL = 4096  # maximum characters of a state that is not packed
 PACKED = 4  # the version of states with ``packed``

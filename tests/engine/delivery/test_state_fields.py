@@ -20,7 +20,7 @@ from cedar import col
 from cedar.core.errors import ResumeError
 from cedar.engine.delivery.state import VERSION, merge, part_of, seal, validated
 from cedar.engine.delivery.state_fields import SMALL, fault_of, packed, unpacked
-from cedar.engine.streams.lane_states import LaneState
+from cedar.engine.streams.lanes import LaneState
 from cedar.plan import graph
 
 
