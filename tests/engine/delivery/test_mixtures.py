@@ -282,7 +282,8 @@ def test_an_input_is_added_at_a_step(counted: bool, world: int) -> None:
     for rank in range(world):
 
         def loader(*more: tuple[str, Any], rank: int = rank) -> cedar.Loader:
-            return make(*more).loader(rank=rank, world=world, executor="inline")
+            made: cedar.Loader = make(*more).loader(rank=rank, world=world, executor="inline")
+            return made
 
         now, later, states = loader(), loader(), []
         later.update_mix({"a": 0.1}, add={"c": new}, at_step=5)
