@@ -74,7 +74,7 @@ class SkippedFile(NamedTuple):
 
 @dataclass(slots=True)
 class StageWork:
-    """Totals over the tasks of one stage: number of tasks, input rows, wall seconds, and output rows.
+    """Totals over the tasks of one stage: tasks, input rows, wall seconds, output rows, and bytes of results.
 
     A block that a task delivers before it ends counts as a task.
     """
@@ -83,6 +83,7 @@ class StageWork:
     rows: float = 0.0
     wall: float = 0.0
     left: float = 0.0  # output rows
+    bytes: float = 0.0  # of the results of stages that read no source
 
 
 @dataclass
@@ -165,6 +166,7 @@ class Metrics:
         rows: int = 0,
         operators: Iterable[int] = (),
         left: int = 0,
+        size: int = 0,
     ) -> None:
         """Add a finished task.
 
@@ -172,12 +174,13 @@ class Metrics:
             source, operators: the ordinals of the source that the task read, if any, and of the operators that it ran.
             extra: see ``timed``.
             rows, left: input and output rows; when reading, all rows of the split are input, even if not decoded.
+            size: bytes of the result.
         """
         with self._lock:
             stage = (-1 if source is None else source, *sorted(operators))
             done = self.stages.get(stage) or self.stages.setdefault(stage, StageWork())
             done.tasks, done.rows = done.tasks + 1, done.rows + rows
-            done.wall, done.left = done.wall + timing.took, done.left + left
+            done.wall, done.left, done.bytes = done.wall + timing.took, done.left + left, done.bytes + size
             self.time.add(timing, extra)
             self.tasks += 1
             for operator, observation in timing.seen.items():
@@ -225,13 +228,19 @@ class Metrics:
             self.seen = {i: CallTimes(seen.figures(self.labels.get(i, ""))) for i, seen in self.seen.items()}
 
     def rows_per_task(self, operators: Iterable[int], seconds: float, size: int) -> int | None:
-        """Return how many rows make a task of this time and result size; None if an operator was not measured yet."""
+        """Return how many rows make a task of this time and result size, from tasks of the stage, otherwise from its
+        operators measured separately; None if neither ran yet.
+        """
         with self._lock:
-            times = [self.seen.get(i, CallTimes()) for i in operators]
-            seen = [each.figures("") for each in times if each.calls or each.former]
-        if not seen or len(seen) < len(times):
-            return None
-        wall, out = sum(each.wall for each in seen), max(each.bytes_out for each in seen)
+            stage = self.stages.get((-1, *sorted(operators)))
+            if stage is not None and stage.rows:
+                wall, out = stage.wall / stage.rows, stage.bytes / stage.rows
+            else:
+                times = [self.seen.get(i, CallTimes()) for i in operators]
+                seen = [each.figures("") for each in times if each.calls or each.former]
+                if not seen or len(seen) < len(times):
+                    return None
+                wall, out = sum(each.wall for each in seen), max(each.bytes_out for each in seen)
         return max(1, int(min(seconds / max(wall, 1e-9), size / max(out, 1.0))))
 
     def profile(

@@ -161,6 +161,7 @@ class StageFlow(Flow):
         self._short = False  # whether fewer tasks are in progress than possible, for lack of input rows
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
+        self._pace = 0.0  # seconds of work per unit in recent tasks; 0 before the first
         self._begun = False
         self._hurries = True  # whether the next task is the first, for which the caller waits
         self._units = 0  # number of units submitted so far; a flow begins at the start of a batch
@@ -222,12 +223,13 @@ class StageFlow(Flow):
             return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
         result = self._runner.result(task.future, stream.program.awaited)
         metrics, ordinals = stream.tasks.metrics, stream.program.ordinals
-        metrics.add(result.timing, None, not self._runner.local, len(kept.rows.row), ordinals)
         block = result.blocks[0]
+        size = block.nbytes if stream.per_row and not task.batch else 0
+        metrics.add(result.timing, None, not self._runner.local, len(kept.rows.row), ordinals, size=size)
         metrics.results[stream.program.label] = _size(block)
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
-            self._adapt(task.units, worked, block.nbytes)
+            self._adapt(task.units, worked, size)
         slots = len(block.keys.row)
         # A filter on batches may have removed the whole batch.
         batch = task.batch and (slots > 0 or not block.aligned)
@@ -237,8 +239,10 @@ class StageFlow(Flow):
         return done
 
     def _adapt(self, units: int, seconds: float, size: int) -> None:
+        pace = seconds / units
+        self._pace = self._pace + (pace - self._pace) / 4 if self._pace else pace  # one slow task changes little
         target = min(TASK_SECONDS, _RAMP * (time.perf_counter() - self._opened))
-        ideal = units * min(target / max(seconds, 1e-6), _TARGET_BYTES / max(size, 1))
+        ideal = min(target / max(self._pace, 1e-9), units * _TARGET_BYTES / max(size, 1))
         self._rows = int(min(max(ideal, self._rows / 4, 1), self._rows * 4, _MOST_ROWS))
 
     def _top_up(self, wait: bool) -> None:

@@ -199,8 +199,9 @@ def test_read_only_parts_make_a_read_only_whole() -> None:
     assert not found.flags.writeable
 
 
-def test_the_next_epoch_begins_with_the_task_size_that_was_measured() -> None:
-    loader = cedar.from_items(list(range(4000))).map(abs, "item", into="y").batch(4).loader(workers=2)
+@pytest.mark.parametrize("plan", ["auto", "off"])  # as written, no operator is measured separately
+def test_the_next_epoch_begins_with_the_task_size_that_was_measured(plan: Any) -> None:
+    loader = cedar.from_items(list(range(4000))).map(abs, "item", into="y").batch(4).loader(workers=2, plan=plan)
     flows: list[int] = []
     begin = stage.StageFlow._top_up
 
@@ -226,11 +227,13 @@ def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatc
     flow = stage.StageFlow(stream, source, [0, 0])
     assert flow._rows == 16
     clock[0] += 1 / 16  # a twentieth of it: the code that waits for the first batch waits for those before it
-    flow._adapt(16, 1 / 640, 100)
-    assert flow._rows == 32
+    flow._adapt(16, 0.001, 100)
+    assert flow._rows == 50
     clock[0] += 10
     flow._adapt(32, 0.002, 100)
-    assert flow._rows == 128
+    assert flow._rows == 200
     flow._adapt(128, 0.008, 100)
     flow._adapt(512, 0.032, 100)
     assert flow._rows == 800  # 50 ms
+    flow._adapt(800, 0.5, 100)
+    assert 200 < flow._rows < 300, "one task that was interrupted counts a quarter"
