@@ -36,6 +36,9 @@ TARGETS = {
     "python_map": Target(0.97, 1.2),
     "random_reads": Target(),
     "cached": Target(3.0, 5.0),
+    "images_function": Target(0.97),
+    "audio_function": Target(0.97),
+    "text_function": Target(0.97),
 }
 FIRST = 0.7  # of the time to the first batch of the best peer that has processes
 WITH_PROCESSES = (("DataLoader", "2 workers"), ("DataLoader", "tuned"), ("Grain", "2 processes"), ("Grain", "tuned"),

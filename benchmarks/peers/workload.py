@@ -156,6 +156,7 @@ class Workload:
         random: True if rows are drawn upon: the draws of ours are our own, and are compared with those of the plan
             as written, run inline, and by their means with the reference.
         tolerance: largest mean absolute difference of a compared row where operators are not the same.
+        holds_gil: its functions hold the GIL: peers that choose by hand take processes.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Workload:
     limits: Mapping[str, Callable[[Any, Sequence[int]], int]] = field(default_factory=dict)
     random: bool = False
     tolerance: float = 0.0
+    holds_gil: bool = False
 
 
 def workloads() -> dict[str, Workload]:

@@ -16,7 +16,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def settings(workload: Workload) -> tuple[str, ...]:
-    return ("auto", "processes") if workload.name == "python_map" else ("auto",)
+    return ("auto", "processes") if workload.holds_gil else ("auto",)
 
 
 def run(workload: Workload, work: Work, setting: str) -> Iterable[Any]:

@@ -58,7 +58,7 @@ def run(workload: Workload, work: Work, setting: str) -> Iterable[Any]:
     options = importlib.import_module("grain.multiprocessing")
 
     def started(dataset: Any) -> Endless:
-        processes = setting == "2 processes" or workload.name == "python_map"
+        processes = setting == "2 processes" or workload.holds_gil
         threads = 0 if processes and setting == "tuned" else 2
         reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads or 1)
         made = dataset.repeat().to_iter_dataset(reading)

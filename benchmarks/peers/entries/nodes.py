@@ -31,7 +31,7 @@ class Many:
 
 def run(workload: Workload, work: Work, setting: str) -> Iterable[Any]:
     nodes = importlib.import_module("torchdata.nodes")
-    method = "process" if workload.name == "python_map" else "thread"
+    method = "process" if workload.holds_gil else "thread"
 
     loader: Iterable[Any]
 

@@ -16,7 +16,7 @@ TIMEOUT = 120  # seconds; a lost task ends the run instead of hanging it
 
 def run(workload: Workload, work: Work, setting: str) -> Iterable[Any]:
     builder = importlib.import_module("spdl.pipeline").PipelineBuilder
-    pool: dict[str, Any] = {"executor": _pool()} if workload.name == "python_map" else {}
+    pool: dict[str, Any] = {"executor": _pool()} if workload.holds_gil else {}
 
     def pipeline() -> Any:
         if isinstance(work, Chunks):

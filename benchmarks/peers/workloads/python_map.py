@@ -71,4 +71,5 @@ WORKLOAD = Workload(
     prepare=prepare,
     pipeline=pipeline,
     limits={"function": alone},
+    holds_gil=True,
 )
