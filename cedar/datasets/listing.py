@@ -48,7 +48,8 @@ class Listing:
 
     Args:
         files: the files that can be read.
-        lost: unreadable files with their errors; ``names`` and ``ids`` list these files last.
+        lost: unreadable files with their errors; ``names`` and ``ids`` list these files last. A file that was repaired
+            during an epoch is in both until the epoch ends.
     """
 
     files: tuple[File, ...]
@@ -84,7 +85,9 @@ class Listing:
         common = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, zip(*parts.values(), strict=False)))
         below = {root: "/".join(part[common:]) for root, part in parts.items()}
         names = [below[root] + file.name for root, file in zip(roots[1:], every, strict=True)]
-        if "?" in every[-1].path and len(set(names)) < len(names):  # some URLs differ only in their query
+        if "?" in every[-1].path and len(set(names)) < len(
+            {file.path for file in every}
+        ):  # some URLs differ only in their query
             names = [f"{name} {file.path.partition('?')[2]}" for name, file in zip(names, every, strict=True)]
         return names
 
@@ -97,13 +100,11 @@ class Listing:
         """
         ids = hash_names(self.names())
         ordered = np.sort(ids)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(twice):
-            one, other, *_ = (self[i] for i in np.flatnonzero(ids == twice[0]).tolist())
-            raise SourceError(
-                f"the names of {one.url} and {other.url} have the same 64-bit hash, which is part of their row keys",
-                fix="rename one of the two files",
-            )
+        for twice in ordered[1:][ordered[1:] == ordered[:-1]].tolist():
+            one, other, *_ = (self[i] for i in np.flatnonzero(ids == twice).tolist())
+            if one.path != other.path:
+                what = "have the same 64-bit hash, which is part of their row keys"
+                raise SourceError(f"the names of {one.url} and {other.url} {what}", fix="rename one of the two files")
         return ids
 
     def digest(self, *more: Any) -> str:

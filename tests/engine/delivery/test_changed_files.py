@@ -187,6 +187,29 @@ def test_the_report_counts_the_missing_rows_after_the_epoch(tmp_path: Path, dama
 
 
 @pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_file_that_was_damaged_when_the_epoch_began_is_repaired(tmp_path: Path, bad: int, counted: bool) -> None:
+    for number in range(4):
+        write_parquet(tmp_path / f"{number}.parquet", [10 * number + i for i in range(10)])
+    whole = (tmp_path / f"{bad}.parquet").read_bytes()
+    (tmp_path / f"{bad}.parquet").write_bytes(whole[:20])
+
+    def loader() -> Any:
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet")
+        p = (p if counted else p.filter(lambda i: i >= 0, "id")).batch(5, last="keep")
+        return p.loader(executor="inline", on_error=cedar.Skip(files=True))
+
+    got, states = taken([loader()], None, 1)
+    (tmp_path / f"{bad}.parquet").write_bytes(whole)
+    for steps in (1, None):  # the state of the rest has the repaired file, too
+        more, states = taken([resumed := loader()], states, steps)
+        got += more
+    assert sorted(got) == [i for i in range(40) if i // 10 != bad]
+    assert any(f"{bad}.parquet" in note for note in resumed.report().skipped_files)
+    assert sorted(i for batch in resumed for i in batch["id"].tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize("counted", [True, False])
 def test_a_rank_that_finished_reads_the_new_files_before_the_others(tmp_path: Path, counted: bool) -> None:
     for number in range(2):
         write_parquet(tmp_path / f"{number}.parquet", [10 * number + i for i in range(5)])
