@@ -30,8 +30,8 @@ if not __package__:
 from benchmarks import kept as keeping
 from benchmarks.harness import ROOT, Figure, Form, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
-from cedar.cli import recoveries as reports
-from cedar.cli.text_pipeline import text_pipeline
+from cedar.cli import resilient as reports
+from cedar.cli.resilient import text_pipeline
 from cedar.core.errors import CedarError
 from cedar.simulate import Durations, error, predict
 from cedar.trainers.common import links

@@ -9,9 +9,8 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 import cedar
-from cedar.cli import bench, commands, data, doctor, look, service, simulate, top, traces, train
-from cedar.cli.arguments import Parser
-from cedar.cli.target import load_pipeline
+from cedar.cli import commands, data, doctor, service, top, train
+from cedar.cli.arguments import Parser, load_pipeline
 from cedar.core.errors import CedarError
 
 __all__ = ["load_pipeline", "main"]
@@ -54,7 +53,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"cedar {cedar.__version__}")
     parser.set_defaults(parser=parser)
     adder = parser.add_subparsers(prog="cedar", metavar="COMMAND", help=argparse.SUPPRESS)
-    for module in (look, commands, top, traces, data, train, simulate, service, bench, doctor):
+    for module in (commands, top, data, train, service, doctor):
         module.add(adder)
     summaries = {action.dest: action.help for action in adder._choices_actions}
     groups = [f"{group}:\n" + "".join(f"  {n:<9} {summaries[n]}\n" for n in names) for group, names in GROUPS.items()]

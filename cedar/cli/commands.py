@@ -1,4 +1,4 @@
-"""The commands on a pipeline: ``explain``, ``profile``, ``run``, ``warm``, ``locate`` and ``where``."""
+"""The commands on a pipeline or data files, such as ``head``, ``explain``, ``profile``, ``run`` and ``locate``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -16,14 +17,18 @@ from typing import TYPE_CHECKING, Any
 import cedar
 from cedar import PipelineError
 from cedar.cli import tables
-from cedar.cli.arguments import count, index, names, on_pipeline, seconds
-from cedar.cli.target import load_name, load_pipeline
+from cedar.cli.arguments import count, index, load_data, load_name, load_pipeline, names, on_data, on_pipeline, seconds
+from cedar.core.errors import writing
+from cedar.core.printable import one_line, printable
+from cedar.profile.text import cut
 
 if TYPE_CHECKING:
     from cedar import Loader, Pipeline
     from cedar.cli.arguments import Adder
 
+
 _GRACE_SECONDS = 1.0  # seconds after the time limit, in which a loop that gets batches ends by itself
+_MAX_TABLE_COLUMNS = 8  # max columns in a table; if there are more, each column is printed as a line
 
 
 def add(adder: Adder) -> None:
@@ -58,6 +63,20 @@ def add(adder: Adder) -> None:
     made.add_argument("state", metavar="STATE", help="a file with loader.state_dict() as JSON")
     made.add_argument("file", metavar="FILE", help="a file of the pipeline, or the end of its path")
     made.add_argument("row", type=index, metavar="ROW", help="row of the file, from 0")
+
+    made = on_data(adder, "head", "print the first rows", head, " --rows 5")
+    made.add_argument("--rows", type=count, default=10, metavar="N", help="how many rows (default: 10)")
+
+    on_data(adder, "schema", "print the names and types of the columns", schema)
+    on_data(adder, "count", "print the number of rows, or of batches", lambda it: print(load_data(it.data).count()))
+    summary = "print statistics of each column: nulls, range, mean, quantiles"
+    on_data(adder, "describe", summary, lambda it: print(load_data(it.data).describe()))
+
+    made = on_data(adder, "inspect", "show rows before and after each operator", inspect, " --rows 8 --out page.html")
+    made.add_argument("--rows", type=count, default=4, metavar="N", help="how many rows (default: 4)")
+    made.add_argument("--out", metavar="FILE", help="write a page that shows images and sound, instead of text")
+    made.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the run (default: 0)")
+    made.add_argument("--epoch", type=index, default=0, metavar="E", help="epoch of the run (default: 0)")
 
 
 def _add_run(adder: Adder) -> None:
@@ -157,8 +176,10 @@ def run(chosen: argparse.Namespace) -> int:
         "executor": chosen.executor, "workers": chosen.workers, "without": names(chosen.without),
         "rules": [load_name(each) for each in names(chosen.rules)], "budget": budget_of(chosen.budget),
     }  # fmt: skip
-    interrupted, stop = False, math.inf
-    with pipeline.loader(plan=_plan(chosen.plan, pipeline, chosen.executor), progress=True, **options) as loader:
+    plan, interrupted, stop = chosen.plan, False, math.inf
+    if plan not in ("auto", "off"):
+        plan = cedar.Plan.load(plan, pipeline, cluster=chosen.executor if "://" in chosen.executor else None)
+    with pipeline.loader(plan=plan, progress=True, **options) as loader:
         try:
             stop = time.perf_counter() + (chosen.seconds or math.inf)
             with _interrupted_after(chosen.seconds):
@@ -251,7 +272,35 @@ def budget_of(text: str) -> cedar.Budget | None:
     return cedar.Budget(cpus=int(cpus) if cpus.isdecimal() else cpus or None, **pairs) if text else None  # type: ignore[arg-type]
 
 
-def _plan(text: str, pipeline: Pipeline, executor: str) -> Any:
-    """Return the loader's ``plan`` argument: auto, off, or a plan that is loaded from a file."""
-    cluster = executor if "://" in executor else None
-    return text if text in ("auto", "off") else cedar.Plan.load(text, pipeline, cluster=cluster)
+def head(chosen: argparse.Namespace) -> None:
+    """``cedar head``: print a table, or one line per column if there are many."""
+    import polars as pl
+
+    frame = load_data(chosen.data).head(chosen.rows)
+    width = shutil.get_terminal_size((120, 0)).columns
+    if frame.width > _MAX_TABLE_COLUMNS:
+        lines = frame.glimpse(max_items_per_column=chosen.rows, return_type="string").splitlines()
+        print(printable("\n".join(cut(line, width) for line in lines)))
+        return
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=width, tbl_hide_dataframe_shape=True):
+        print(printable(str(frame)) if frame.width else "no rows")
+
+
+def schema(chosen: argparse.Namespace) -> None:
+    """``cedar schema``: print one column per line."""
+    kinds = {one_line(name): str(kind) for name, kind in load_data(chosen.data).schema.items()}
+    width = max(map(len, kinds), default=0)
+    print(printable("\n".join(f"{name:<{width}}  {kind}" for name, kind in kinds.items())))
+
+
+def inspect(chosen: argparse.Namespace) -> None:
+    """``cedar inspect``."""
+    pipeline = load_data(chosen.data)
+    with tables.status(f"taking {chosen.rows} row(s) through {chosen.data}"):
+        sheet = pipeline.inspect(chosen.rows, seed=chosen.seed, epoch=chosen.epoch)
+    if chosen.out is None:
+        print(sheet)
+        return
+    with writing(chosen.out):
+        sheet.html(chosen.out)
+    print(f"wrote {chosen.out}")

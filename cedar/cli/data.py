@@ -157,7 +157,7 @@ def _cluster(chosen: argparse.Namespace) -> None:
 
 def _convert(chosen: argparse.Namespace) -> None:
     import cedar
-    from cedar.cli.target import load_pipeline
+    from cedar.cli.arguments import load_pipeline
 
     if chosen.out is None and not chosen.measure:
         raise cedar.PipelineError("cedar data convert: DST is missing", fix="name a folder, or use --measure")

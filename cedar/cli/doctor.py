@@ -1,4 +1,4 @@
-"""``cedar doctor``: reports installed versions, and the resources that this process may use."""
+"""``cedar doctor`` and ``cedar bench``: report versions and resources, and compare the loaders installed here."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import platform
 import re
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cedar
+from cedar import CedarError
 from cedar.cli import tables
-from cedar.cli.arguments import command
+from cedar.cli.arguments import command, count
 from cedar.core import quota
 from cedar.store.private_folder import private_folder
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
+
 
 _REQUIREMENT = re.compile(r"([\w.-]+)[^<>=!~;]*(?:(>=|==) *([\d.]+))?")
 _EXTRA = re.compile(r"""extra == ["']([^"']+)""")
@@ -29,8 +34,20 @@ _FEW_FILES, _SMALL_SHM = 1024, 256 << 20
 
 
 def add(adder: Adder) -> None:
-    """Register the command."""
+    """Register the commands."""
     command(adder, "doctor", "print versions, extras, cores, limits and GPUs", doctor, [""])
+
+    about = """Compare with the peers that are installed in this environment. Needs a checkout of the project;
+`make bench` gives every peer its own environment."""
+    examples = ["--only clicklog,python_map", "--peers cedar,dataloader --data my_photos"]
+    bench = command(adder, "bench", "compare with the other loaders that are installed", bench_here, examples, about)
+    bench.add_argument("--only", metavar="A,B", help="only these workloads")
+    bench.add_argument("--peers", metavar="A,B", help="only these entries; limits measures single parts alone")
+    bench.add_argument("--rounds", type=count, metavar="N", help="runs of each workload (default: 2, with --full 5)")
+    bench.add_argument("--full", action="store_true", help="more rows, more rounds, every setting")
+    bench.add_argument("--data", metavar="DIR", help="your own .jpg, .wav, .flac and .txt files")
+    bench.add_argument("--out", metavar="DIR", help="folder for results and inputs (default: benchmarks/out/peers)")
+    bench.add_argument("--list", action="store_true", help="list workloads and peers")
 
 
 def doctor(_: argparse.Namespace) -> None:
@@ -108,3 +125,23 @@ def _gpus() -> Iterator[tuple[str, str, str]]:
     hidden = os.path.exists("/dev/nvidiactl")
     advice = "the machine has an NVIDIA driver: install a torch build with its CUDA version" if hidden else ""
     yield "GPU", f"torch {torch.__version__} sees none", advice
+
+
+def bench_here(chosen: argparse.Namespace) -> int:
+    """``cedar bench``. Exit status 1: a loader returned an incorrect row; 2: an argument is invalid."""
+    root = Path(cedar.__file__).resolve().parents[1]
+    if not (root / "benchmarks" / "peers" / "__main__.py").is_file():
+        raise CedarError(
+            f"cedar bench needs a checkout: there is no benchmarks/peers next to {Path(cedar.__file__).parent}",
+            fix="clone the project, then `pip install -e .` and `cedar bench` there, or `make bench` for every peer",
+        )
+    command = [sys.executable, "-m", "benchmarks.peers", "--here", "--all-settings"]
+    for name in ("only", "peers", "rounds"):
+        if (value := getattr(chosen, name)) is not None:
+            command += [f"--{name}", str(value)]
+    for name in ("data", "out"):
+        if (value := getattr(chosen, name)) is not None:
+            command += [f"--{name}", str(Path(value).resolve())]
+    command += [f"--{name}" for name in ("full", "list") if getattr(chosen, name)]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(command, cwd=root, env=os.environ | {"PYTHONPATH": path}, check=False).returncode  # noqa: S603

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cedar
 from cedar.cli import tables
 from cedar.cli.arguments import command
-from cedar.cli.ranks_page import page_of_service, watch
+from cedar.cli.top import page_of_service, watch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,40 +1,61 @@
-"""``cedar top``: shows the live status of runs that have a status server."""
+"""``cedar top``, ``trace``, ``view`` and ``merge``: show the status and traces of runs that have a status server."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import secrets
 import sys
 import time
-from collections.abc import Sequence
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 from urllib.request import urlopen
 
 import cedar
 from cedar.cli.arguments import command
-from cedar.cli.ranks_page import page_of, watch
-from cedar.core.errors import PipelineError
-from cedar.core.printable import printable
+from cedar.core import listen
+from cedar.core.errors import CedarError, PipelineError, writing
+from cedar.core.printable import escape, printable
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
+
 _MAX_PARTS = 12
+_MAX_TRACE_SECONDS = 60
+_REFRESH_SECONDS = 2  # seconds between refreshes of a page in the browser
 _MAX_ERROR_BYTES = 200  # max bytes of an error response to show
 ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its process on this machine'
 
 
 def add(adder: Adder) -> None:
-    """Register the command."""
+    """Register the commands."""
     about = "Show runs with a status server, such as the ranks of a job: live in a terminal, once in a pipe."
     examples = ['"http://127.0.0.1:41234/status?token=..."   # loader.url', "4711   # one of your local processes"]
     made = command(adder, "top", "show the status of a run", top, examples, about)
     made.add_argument("urls", metavar="URL|PID", nargs="+", help=ADDRESS)
     made.add_argument("--page", metavar="HOST:PORT", help="serve a page of all runs, such as at 127.0.0.1:0")
+
+    view = command(adder, "view", "show a trace as a self-contained page", _view, ["run.json --open"])
+    view.add_argument("file", metavar="FILE", help="a trace from loader(trace=FILE) or cedar trace")
+    view.add_argument("--out", metavar="PAGE", help="the page to write (default: FILE with the extension .html)")
+    view.add_argument("--open", action="store_true", help="show it in a browser")
+    examples = ['"http://127.0.0.1:41234/?token=..."', "4711   # one of your processes on this machine"]
+    trace = command(adder, "trace", "record a trace of a running job", _trace, examples)
+    trace.add_argument("url", metavar="URL|PID", help=ADDRESS)
+    trace.add_argument("--seconds", type=_span, default=5, metavar="S", help=f"1 to {_MAX_TRACE_SECONDS} (default: 5)")
+    trace.add_argument("--out", default="run.json", metavar="FILE", help="default: run.json")
+    examples = ["both.json run.json torch.json"]
+    merge = command(adder, "merge", "merge traces into one file for Perfetto, with aligned clocks", _merge, examples)
+    merge.add_argument("out", metavar="OUT", help="the file to write")
+    merge.add_argument("traces", metavar="TRACE", nargs="+", help="a trace from cedar or torch.profiler")
 
 
 def top(chosen: argparse.Namespace) -> None:
@@ -42,7 +63,7 @@ def top(chosen: argparse.Namespace) -> None:
     chosen.urls = [url for text in chosen.urls for url in addresses(text)]
     statuses = [_fetch_status(url) for url in chosen.urls]
     if chosen.page is not None:
-        watch(chosen.page, lambda: page_of(chosen.urls, headline(_reachable_statuses(chosen.urls)), ask))
+        watch(chosen.page, lambda: page_of(chosen.urls, headline(_reachable_statuses(chosen.urls))))
     if not sys.stdout.isatty():
         print(describe_all(statuses, statuses))
         return
@@ -129,7 +150,7 @@ def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
     rate, stall = now["rows_per_second"], now["stall"]
     if passed > 0:
         rate = (now["rows"] - before["rows"]) / passed
-        waited = _seconds_waited(now) - _seconds_waited(before)
+        waited = now["stall"] * now["seconds"] - before["stall"] * before["seconds"]
         stall = min(max(waited / passed, 0.0), 1.0)
     step = f"{now['step']:,}" + (f" of {now['steps']:,}" if now["steps"] else "")
     total = sum(now["worker_seconds"].values()) or 1.0
@@ -147,5 +168,117 @@ def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
     )
 
 
-def _seconds_waited(status: dict[str, Any]) -> float:
-    return float(status["stall"] * status["seconds"])
+def page_of(urls: Sequence[str], head: str) -> str:
+    """Return a page with the reports of several runs, or an error for each run that does not answer.
+
+    Args:
+        urls: addresses of the runs.
+        head: a line to show above all reports.
+    """
+    parts = []
+    for number, url in enumerate(urls):
+        try:
+            shown = ask(urlunsplit(urlsplit(url)._replace(path="/report"))).decode("utf-8", "replace")
+        except PipelineError as error:
+            shown = f"<p>{escape(str(error.what))}</p>"
+        where = urlsplit(url).netloc
+        parts.append(f"<details{' open' if number == 0 else ''}><summary>{escape(where)}</summary>{shown}</details>")
+    return _page(f"{len(urls)} ranks", head, "".join(parts))
+
+
+def page_of_service(status: Any) -> str:
+    """Return a page with a service's jobs and workers.
+
+    Args:
+        status: a ``ServiceStatus``.
+    """
+    tables = []
+    for header, *rows in (status.job_cells(), status.worker_cells()):
+        lines = [_cells("th", header), *(_cells("td", row) for row in rows)]
+        tables.append(f'<table style="font:14px system-ui">{"".join(lines)}</table>')
+    return _page("service", status.summary(), "".join(tables))
+
+
+def _cells(kind: str, strings: Sequence[str]) -> str:
+    style = ' style="text-align:left;padding:1px 12px 1px 0"'
+    return f"<tr>{''.join(f'<{kind}{style}>{escape(text)}</{kind}>' for text in strings)}</tr>"
+
+
+def _page(title: str, head: str, shown: str) -> str:
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="{_REFRESH_SECONDS}">'
+        f'<title>cedar: {title}</title><link rel="icon" href="data:,"><main><p style="font:16px system-ui">'
+        f"{escape(head)}</p>{shown}</main></html>"
+    )
+
+
+def watch(address: str, shown: Callable[[], str]) -> None:
+    """Serve a page until Ctrl-C, and print its URL."""
+    url, server = serve(address, shown)
+    print(f"{url}   # Ctrl-C ends it", flush=True)
+    with server:
+        server.serve_forever()
+
+
+def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
+    """Serve a page to clients that have the token. Return its URL, and a server that the caller must start.
+
+    Args:
+        address: host and port; port 0 selects a free port.
+        shown: renders the page.
+
+    Raises:
+        PipelineError: the address is invalid or cannot be listened on.
+    """
+    token = secrets.token_urlsafe(16)
+    server = listen.listen(
+        address, "--page ", type("Handler", (_Handler,), {"token": token, "shown": staticmethod(shown)})
+    )
+    return f"http://{address.rpartition(':')[0]}:{server.server_address[1]}/?token={token}", server
+
+
+class _Handler(listen.TokenHandler):
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # blocks scripts that a rank may inject
+    shown: Callable[[], str]
+
+    def get(self, path: str, asked: Mapping[str, str]) -> None:
+        """Answer any path with the page."""
+        try:
+            page = self.shown()
+        except CedarError as error:
+            page = _page("no answer", str(error.what), "")
+        self.answer(200, page, listen.HTML)
+
+
+def _span(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_TRACE_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {_MAX_TRACE_SECONDS}")
+    return int(text)
+
+
+def _view(chosen: argparse.Namespace) -> None:
+    out = cedar.view_trace(chosen.file, chosen.out)
+    print(f"wrote {out}")
+    if chosen.open:
+        webbrowser.open(Path(out).resolve().as_uri())
+
+
+def _trace(chosen: argparse.Namespace) -> None:
+    url, *others = addresses(chosen.url)
+    if others:
+        raise cedar.PipelineError(f"process {chosen.url} serves {1 + len(others)} loaders", fix=f"name one: {url}, ...")
+    parts = urlsplit(url)
+    query = {"token": parse_qs(parts.query).get("token", [""])[0], "seconds": str(chosen.seconds)}
+    place = chosen.out if os.path.exists(chosen.out) else os.path.dirname(chosen.out) or os.curdir
+    with writing(chosen.out):
+        if not os.access(place, os.W_OK):  # check this before recording for a while
+            raise OSError(f"{place} is not writable")
+        trace = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
+        with open(chosen.out, "wb") as file:
+            file.write(trace)
+    print(f"wrote {chosen.out}")
+
+
+def _merge(chosen: argparse.Namespace) -> None:
+    cedar.merge_traces(chosen.out, chosen.traces)
+    print(f"wrote {chosen.out}")

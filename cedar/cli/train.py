@@ -1,22 +1,28 @@
-"""``cedar train``: reads a configuration, starts training, and prints the results."""
+"""``cedar train`` and ``cedar simulate``: read a configuration, train or predict how a model trains, print results."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cedar.cli.arguments import command, count
+from cedar.cli.tables import table
 from cedar.core.errors import CedarError
 from cedar.core.ranks import find_rank
+from cedar.simulate import Forecast, forecast
 from cedar.trainers.common import config, launch
 from cedar.trainers.common.files import PLOT, read_lines
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
+
 
 TRAINERS = {
     "dlrm": "a recommendation model on deduplicated features",
@@ -29,10 +35,10 @@ _OPTIONS = "cedar.trainers.{}.options"
 
 def add(adder: Adder) -> None:
     """Register the commands."""
-    train = adder.add_parser("train", help="train a model: " + ", ".join(TRAINERS), description="Train a model.")
-    kinds = train.add_subparsers(title="trainers", metavar="TRAINER", required=True)
+    trainers = adder.add_parser("train", help="train a model: " + ", ".join(TRAINERS), description="Train a model.")
+    kinds = trainers.add_subparsers(title="trainers", metavar="TRAINER", required=True)
     for name, summary in TRAINERS.items():
-        made = command(kinds, name, summary, partial(main, name))
+        made = command(kinds, name, summary, partial(train, name))
         made.add_argument(
             "config", metavar="CONFIG", help=f"a TOML file; python -m pydoc {_OPTIONS.format(name)} lists settings"
         )
@@ -42,6 +48,14 @@ def add(adder: Adder) -> None:
             _add_grid(made)
         else:
             made.epilog = f"on several ranks: torchrun --nproc-per-node N -m cedar train {name} CONFIG"
+
+    summary = "simulate a model on a cluster: steps, throughput under failures"
+    about = "Simulate a pipeline-parallel model on a cluster. All figures are simulated."
+    made = command(adder, "simulate", summary, simulate, about=about)
+    made.add_argument("config", metavar="FILE", help="a TOML file; python -m pydoc cedar.simulate.job lists settings")
+    made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="overrides of settings in the file: run.hours=2")
+    made.add_argument("--against", metavar="REPORT", help="report.json of a run, to compare the simulation with")
+    made.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_grid(made: argparse.ArgumentParser) -> None:
@@ -53,7 +67,7 @@ def _add_grid(made: argparse.ArgumentParser) -> None:
     made.add_argument("--chaos", default="", metavar="WHAT", help="inject failures: kill=2@step40, rejoin@step80")
 
 
-def main(name: str, chosen: argparse.Namespace) -> int:
+def train(name: str, chosen: argparse.Namespace) -> int:
     """Train the model of a configuration."""
     options = config.load(chosen.config, import_module(_OPTIONS.format(name)).Options, chosen.changes)
     return _supervise(chosen, options) if name == "resilient" else _rank(name, chosen, options)
@@ -84,8 +98,8 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
 
 def _supervise(chosen: argparse.Namespace, options: Any) -> int:
     """Supervise this machine's workers until the run is over. With torchrun, each rank is a machine's supervisor."""
-    from cedar.cli import recoveries
-    from cedar.cli.text_pipeline import text_pipeline
+    from cedar.cli import resilient
+    from cedar.cli.resilient import text_pipeline
     from cedar.trainers.resilient.pipeline import Workers
 
     machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
@@ -103,9 +117,9 @@ def _supervise(chosen: argparse.Namespace, options: Any) -> int:
     record = pipeline.train(resume=chosen.resume, chaos=chosen.chaos)
     path = os.path.join(options.run.folder, REPORT)
     record.save(path)
-    recoveries.show(record)
+    resilient.show(record)
     try:
-        recoveries.plot(record, os.path.join(options.run.folder, THROUGHPUT))
+        resilient.plot(record, os.path.join(options.run.folder, THROUGHPUT))
     except CedarError as error:
         sys.stderr.write(f"{error}\n")
     sys.stdout.write(f"{path}\n")
@@ -117,3 +131,65 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise CedarError(f"{text!r} is not an address", fix="write HOST:PORT")
     return host, int(port)
+
+
+def simulate(chosen: argparse.Namespace) -> int:
+    """``cedar simulate``."""
+    found = forecast(chosen.config, chosen.changes, chosen.against)
+    if chosen.json:
+        print(json.dumps(asdict(found), indent=1, default=sorted))
+        return 0
+    from rich.console import Console
+
+    console = Console()
+    for title, header, rows in forecast_tables(found):
+        console.print(table(header, rows, title=title))
+    return 0
+
+
+def forecast_tables(forecast: Forecast) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+    """Yield a title, headings and rows for each table to print."""
+    low, middle, high = forecast.step
+    cells: list[tuple[str, ...]]
+    rows = [("seconds, median (5% to 95%)", f"{middle:.4g} ({low:.4g} to {high:.4g})")]
+    rows += [("with mean times for all instructions", f"{forecast.period:.4g}")]
+    if forecast.rows:
+        speeds = [f"{forecast.rows / seconds:,.0f}" for seconds in forecast.step]
+        rows += [("rows per second", f"{speeds[1]} ({speeds[2]} to {speeds[0]})")]
+    yield "a step without failures (simulated)", ("", ""), rows
+    if forecast.survivals:
+        cells = [
+            (one.system, _time(one.mtbf), _range(one.rate, ".4g"), _range(one.ratio, ".3f"))
+            for one in forecast.survivals
+        ]
+        yield "under failures (simulated)", ("system", "MTBF", "steps per hour", "effective training time"), cells
+    if forecast.rates:
+        cells = [(system, f"{rate:.0%}", f"{share:.3f}") for rate, system, share in forecast.rates]
+        yield "workers that fail at the same time (simulated)", ("system", "dead", "throughput left"), cells
+    if forecast.effective:
+        ratios: dict[float, dict[str, str]] = {}
+        for mtbf, name, every, ratio in forecast.effective:
+            ratios.setdefault(mtbf, {})[name] = f"{ratio:.3f} ({every})"
+        names = list(next(iter(ratios.values())))
+        title = "effective training time (iterations between checkpoints; simulated)"
+        yield title, ("MTBF", *names), [(_time(mtbf), *cells.values()) for mtbf, cells in ratios.items()]
+    if forecast.comparisons:
+        cells = [
+            (
+                ", ".join(map(str, sorted(one.dead))) or "none", str(one.steps), _range(one.measured, ".4g"),
+                _range(one.simulated, ".4g"), f"{one.off:.1%}",
+            )
+            for one in forecast.comparisons
+        ]  # fmt: skip
+        yield "compared with the run, in seconds", ("dead", "steps", "measured", "simulated", "median off by"), cells
+
+
+def _range(quantiles: Sequence[float], how: str) -> str:
+    low, middle, high = (format(value, how) for value in quantiles)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _time(seconds: float) -> str:
+    if not seconds:
+        return "trace"
+    return f"{seconds / 60:g} min" if seconds < 7200 else f"{seconds / 3600:g} h"

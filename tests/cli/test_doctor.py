@@ -1,6 +1,10 @@
 """cedar doctor: what is installed, and what is missing or too old."""
 
+from __future__ import annotations
+
 from importlib import metadata
+
+import pytest
 
 from cedar.cli import doctor, main
 
@@ -32,3 +36,25 @@ def test_what_is_missing_or_too_old_is_named(monkeypatch, capsys):
     assert ["s3", "missing", "nothing-like-it"] in lines
     assert ["fbgemm", "incomplete", "torch 2.14.0+cpu (needs ==2.13.0), fbgemm-gpu-cpu 1.8.0"] in lines
     assert not any(line[0] == "dev" for line in lines)
+
+
+def test_bench_runs_the_workloads_of_a_checkout(capfd):
+    assert main(["bench", "--list"]) == 0
+    told = capfd.readouterr().out
+    assert "clicklog" in told
+    assert "dataloader" in told
+    assert main(["bench", "--only", "nothing"]) == 2
+    assert "there is no workload 'nothing'" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["bench", "--rounds", "0"])
+    assert "must be an integer above 0" in capfd.readouterr().err
+
+
+def test_bench_says_that_it_needs_a_checkout(tmp_path, monkeypatch, capsys):
+    import cedar
+
+    monkeypatch.setattr(cedar, "__file__", str(tmp_path / "cedar" / "__init__.py"))
+    assert main(["bench"]) == 1
+    told = capsys.readouterr().err
+    assert "cedar bench needs a checkout" in told
+    assert "make bench" in told

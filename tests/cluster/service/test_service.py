@@ -19,7 +19,7 @@ import pytest
 
 import cedar
 from cedar.cli import main
-from cedar.cli.ranks_page import serve
+from cedar.cli.top import serve
 from cedar.cluster import dask
 from cedar.cluster.dask.local import LocalHost
 from tests.waiting import LIMIT, eventually

@@ -1,4 +1,4 @@
-"""The pipeline of the command: text cut into rows, a model cut into stages."""
+"""What a run's failures cost: recoveries by their parts, and a picture."""
 
 from __future__ import annotations
 
@@ -8,12 +8,34 @@ from pathlib import Path
 import pytest
 import torch
 
-from cedar.cli import train
-from cedar.cli.text_pipeline import next_token, text_pipeline
+from cedar.cli import resilient, train
+from cedar.cli.resilient import next_token, text_pipeline
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config
 from cedar.trainers.resilient.options import DataOptions, ModelOptions, Options, RunOptions
 from cedar.trainers.resilient.pipeline import Workers
+
+
+@pytest.mark.heavy
+def test_the_report_tells_recoveries_and_draws(tmp_path: Path) -> None:
+    from cedar.trainers.resilient.control.lead import Event
+    from cedar.trainers.resilient.run import Record
+    from cedar.trainers.resilient.schedule import Worker
+
+    times = {"seen": 10.3, "connected": 10.35, "agreed": 10.4, "planned": 10.45, "redo": 10.5, "kept": 3.0}
+    record = Record(
+        [(step, 9.0 + step, 2.0) for step in range(4)],
+        [Event("failure", Worker(1, 0), 2, 10.1, 10.2, "killed")],
+        {"1": {"(1, 1)": times}, "2": {"(0, 0)": times, "(1, 1)": times | {"redo": 10.7}}},
+        {"2/0": ("kill", 10.0)},
+    )
+    (one,) = resilient.recoveries(record)
+    found = [one.detection, one.decision, one.rebuild, one.plan, one.redo, one.redo_all]
+    assert found == pytest.approx([0.1, 0.1, 0.2, 0.05, 0.5, 0.7])
+    assert one.kept == 6
+    pytest.importorskip("matplotlib")
+    resilient.plot(record, str(tmp_path / "plot.png"))
+    assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
 def test_the_example_runs_with_the_defaults_of_the_command() -> None:
