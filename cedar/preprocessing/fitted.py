@@ -60,7 +60,11 @@ class Fitted:
         Raises:
             SourceError: the file cannot be written.
         """
-        steps = [{"is": type(step).__name__, "with": _options(step), "learned": known} for step, known in self.steps]
+        steps: list[dict[str, Any]] = []
+        for step, learned in self.steps:
+            fields = dataclasses.fields(step)  # type: ignore[arg-type]
+            options = {each.name: getattr(step, each.name) for each in fields if each.compare}
+            steps.append({"is": type(step).__name__, "with": options, "learned": learned})
         try:
             write_whole(os.fspath(path), json.dumps({"cedar": _FORMAT, "steps": steps}).encode())
         except OSError as error:
@@ -89,11 +93,6 @@ class Fitted:
                 f"{os.fspath(path)} is not a file of fitted preprocessors: {error!r}",
                 fix="give a file that fitted.save() wrote, and steps= with the classes of your own preprocessors",
             ) from error
-
-
-def _options(step: Step) -> dict[str, Any]:
-    fields = dataclasses.fields(step)  # type: ignore[arg-type]
-    return {each.name: getattr(step, each.name) for each in fields if each.compare}
 
 
 def fit(pipeline: Pipeline, *steps: Step) -> Fitted:

@@ -7,18 +7,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cedar.testing.deterministic import assert_deterministic as assert_deterministic
+    from cedar.testing.compare import assert_deterministic as assert_deterministic
+    from cedar.testing.compare import assert_resumable as assert_resumable
     from cedar.testing.killing import Kills as Kills
     from cedar.testing.killing import crash as crash
     from cedar.testing.killing import hang as hang
     from cedar.testing.killing import kill_workers as kill_workers
-    from cedar.testing.resumable import assert_resumable as assert_resumable
     from cedar.testing.storage import FlakyFileSystem as FlakyFileSystem
     from cedar.testing.storage import StorageFault as StorageFault
     from cedar.testing.storage import flaky as flaky
 
 _HOMES = {
-    "assert_deterministic": "deterministic", "assert_resumable": "resumable", "kill_workers": "killing",
+    "assert_deterministic": "compare", "assert_resumable": "compare", "kill_workers": "killing",
     "Kills": "killing", "crash": "killing", "hang": "killing", "flaky": "storage", "FlakyFileSystem": "storage",
     "StorageFault": "storage",
 }  # fmt: skip

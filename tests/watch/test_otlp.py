@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 import cedar
-from cedar.cli.target import load_pipeline  # noqa: F401 - the command line imports without the extra
+from cedar.cli.arguments import load_pipeline  # noqa: F401 - the command line imports without the extra
 from cedar.watch.status import figures
 
 ITEMS = [{"x": i} for i in range(100)]

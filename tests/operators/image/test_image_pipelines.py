@@ -6,7 +6,7 @@ import pytest
 import cedar
 from benchmarks.mutated_images import encoded, picture
 from cedar.operators import image
-from cedar.testing.deterministic import blocks_of
+from cedar.testing.compare import blocks_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from cedar.operators import image
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import IMAGES
 from cedar.operators.transform import Link
-from cedar.testing.deterministic import blocks_of
+from cedar.testing.compare import blocks_of
 from tests.operators.image.image_files import photo
 
 NEAR = 2.0  # of 255, on average
