@@ -28,7 +28,7 @@ from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.splits import Counts, Splits
 from cedar.plan.verify import verify
 from cedar.profile import Subject
-from cedar.tasks.copying import plain_copy
+from cedar.tasks.chain import plain_copy
 from cedar.tasks.reading import Reader
 
 SAMPLE_ROWS = 64

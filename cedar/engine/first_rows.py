@@ -43,7 +43,7 @@ from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.steps.step import tolerated
 from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
-from cedar.tasks.copying import own_columns
+from cedar.tasks.chain import own_column
 
 _SECONDS = 0.01  # seconds that operators may spend on the first rows
 _PROBE = 2  # rows to start with if the pipeline calls user functions, to measure how long a row takes
@@ -374,9 +374,9 @@ class _FewRowsRun:
     def _source(self, node: Node, operator: Read, written: dict[int, Node]) -> Operator:
         rows, known = self._rows[id(node.logical)], self._binding.schemas[id(node.logical)]
         splits = self._binding.splits(node.logical)
-        copied = Chunk(own_columns(rows.columns), length=rows.rows)  # since functions may change their input in place
+        copies = {name: own_column(column) for name, column in rows.columns.items()}  # functions may change them
         declared = None if known is None else {name: kind for name, kind in known.items() if name in rows.columns}
-        few = FewRows(copied, declared, splits.streams, splits.counted)
+        few = FewRows(Chunk(copies, length=rows.rows), declared, splits.streams, splits.counted)
         if not isinstance(operator, Scan):
             return Read(few)
         columns = operator.columns

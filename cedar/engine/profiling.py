@@ -27,8 +27,7 @@ from cedar.operators.instances import Instances
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
-from cedar.tasks.chain import KernelStep, Timing, run_steps
-from cedar.tasks.copying import own_copy
+from cedar.tasks.chain import KernelStep, Timing, own_copy, run_steps
 
 _SEPARATE_FRACTION = 0.75  # fraction of the time to measure operators separately; threads (for the GIL) use the rest
 _MIN_SECONDS = 0.1  # a run on threads that is shorter than this many seconds is not evaluated

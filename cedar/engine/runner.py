@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from cedar.control.timeline import Part
 from cedar.core.errors import WorkerError
+from cedar.core.quota import cores
 from cedar.core.request_owner import Stop, StopScope
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
@@ -22,12 +23,11 @@ from cedar.engine.rendezvous import PATIENCE
 from cedar.executors.base import TaskExecutor, task_executor
 from cedar.executors.choose import (
     InlineExecutor,
-    available_cpus,
+    ThreadExecutor,
     check_executor,
     executor_after_fork,
     names_cluster,
     open_executor,
-    own_threads,
 )
 from cedar.executors.recovery import (
     Deaths,
@@ -40,7 +40,6 @@ from cedar.executors.recovery import (
     time_limits,
 )
 from cedar.executors.recovery.patience import StallTimer
-from cedar.executors.recovery.trial import read_trial_task, run_trial_task, tried
 from cedar.executors.recovery.waiting import LocalTasks, RunningTask, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
@@ -154,7 +153,7 @@ class Runner:
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
-        self.cores = available_cpus()
+        self.cores = cores()
         self.deaths = deaths or Deaths()
         self.patience = patience = patience or Patience()
         self.executor = self._open(name, workers or (None if self._cluster else self.cores))
@@ -164,8 +163,7 @@ class Runner:
         self._ahead = 1 if self.inline else 2 * self.workers
         self.others: Runners | None = None  # runners for other executors that a plan may use
         # Executor for work that stays in this process. A thread pool starts threads only when needed.
-        here = self.executor if self.local else task_executor(own_threads(min(self.workers, _MAX_LOCAL_THREADS)))
-        self._here = here
+        self._here = self.executor if self.local else ThreadExecutor(min(self.workers, _MAX_LOCAL_THREADS))
         self._old_executors: list[Executor] = []  # executors replaced by ``resize``, which still finish their tasks
         self._supervisor: Recovery | None = None  # created with the first task in another process
         self._stop = Stop()
@@ -245,7 +243,7 @@ class Runner:
         code, gathering = self._ship((program,)), Gathering(rows)
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
-            return submit(run_trial_task if tried(marks) else run_shipped, code, replace(env, marks=marks), gathering)
+            return submit(run_shipped, code, replace(env, marks=marks), gathering)
 
         return self._record(self._recovery().submit(TaskWork(program, send, limits=time_limits(program))))
 
@@ -273,7 +271,7 @@ class Runner:
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             own = replace(env, marks=marks)
             kept = submit.executor.read_kept(code, own, split, lap, first, reader)
-            return kept or submit(read_trial_task if tried(marks) else read_shipped, code, own, split, lap, first)
+            return kept or submit(read_shipped, code, own, split, lap, first)
 
         work = TaskWork(program, send, _url(reader, split), time_limits(program, reader))
         return self.reads.notes(self._record(self._recovery().submit(work)))

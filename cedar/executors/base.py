@@ -6,22 +6,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cedar.datasets.base import Split
+    from cedar.executors.processes.process import WorkerProcess
     from cedar.operators.base import Env
     from cedar.tasks.code import Code
     from cedar.tasks.reading import SplitReader
-
-
-class OwnWorker(Protocol):
-    """A worker process that an executor in this process started."""
-
-    pid: int
-
-    def kill(self, why: str = "") -> None:
-        """Kill the worker; ``why`` is reported as the reason."""
 
 
 class TaskExecutor(Executor):
@@ -73,7 +65,7 @@ class TaskExecutor(Executor):
         """Return the threads of this process that run tasks."""
         return ()
 
-    def members(self) -> Sequence[OwnWorker]:
+    def members(self) -> Sequence[WorkerProcess]:
         """Return the worker processes that the executor started on this machine."""
         return ()
 

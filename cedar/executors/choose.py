@@ -39,9 +39,6 @@ class DoneFuture(Future[Any]):
     def result(self, timeout: float | None = None) -> Any:
         return self._result
 
-    def cancel(self) -> bool:
-        return False
-
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         fn(self)
 
@@ -60,9 +57,20 @@ class InlineExecutor(TaskExecutor):
             return future
 
 
-def available_cpus() -> int:
-    """Return how many cores this process may use, given its CPU affinity and its cgroup quotas."""
-    return cores()
+class ThreadExecutor(ThreadPoolExecutor, TaskExecutor):
+    """Threads of this process that only run cedar's tasks. They are started when they are first needed."""
+
+    in_this_process = True
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers, thread_name_prefix="cedar", initializer=keep_in_this_thread)
+
+    @property
+    def concurrency(self) -> int:
+        return self._max_workers
+
+    def threads(self) -> list[threading.Thread]:
+        return list(self._threads)
 
 
 def executor_after_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
@@ -72,27 +80,15 @@ def executor_after_fork(executor: Any, workers: int | None) -> tuple[Any, int | 
     return executor, workers
 
 
-def _inline(_workers: int) -> Executor:
-    return InlineExecutor()
-
-
-def own_threads(workers: int) -> Executor:
-    """Return a thread pool whose threads only run cedar's tasks."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="cedar", initializer=keep_in_this_thread)
-
-
 def _processes(workers: int) -> Executor:
     from cedar.executors.processes import Lease
 
     return Lease(workers)
 
 
-def _dask(workers: int) -> Executor:
-    return extension("cluster.dask").open_cluster("dask", workers)  # type: ignore[no-any-return]
-
-
 EXECUTORS: dict[str, Callable[[int], Executor]] = {
-    "inline": _inline, "threads": own_threads, "processes": _processes, "dask": _dask,
+    "inline": lambda _workers: InlineExecutor(), "threads": ThreadExecutor, "processes": _processes,
+    "dask": lambda workers: extension("cluster.dask").open_cluster("dask", workers),
 }  # fmt: skip
 """Factory of each executor, by name. To add an executor, add an entry."""
 
@@ -124,13 +120,20 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Tas
         return extension("cluster.dask").open_cluster(executor, workers, limit)  # type: ignore[no-any-return]
     if executor == "threads" and constructing():
         executor = "inline"
-    return task_executor(EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor)
+    return task_executor(EXECUTORS[executor](workers or cores()) if isinstance(executor, str) else executor)
 
 
 def check_executor(executor: Any) -> None:
     """Raise PlanError if the executor is unknown, or if its workers would hang."""
-    if isinstance(executor, ProcessPoolExecutor):
-        _check_start_method(executor)
+    if isinstance(executor, ProcessPoolExecutor):  # a forked worker could wait forever for locks of missing threads
+        context = getattr(executor, "_mp_context", None)
+        threads = threading.active_count() > 1 or "polars" in sys.modules
+        if context is not None and context.get_start_method() == "fork" and threads:
+            raise PlanError(
+                "the executor starts its processes by fork, which hangs if threads are running, as in this process",
+                site=user_site(),
+                fix='ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("forkserver")), or "spawn"',
+            )
     if isinstance(executor, ThreadPoolExecutor) and any(not thread.is_alive() for thread in executor._threads):
         raise PlanError(
             "the executor was created before this process was forked, and its threads do not exist here",
@@ -146,15 +149,3 @@ def check_executor(executor: Any) -> None:
         site=user_site(),
         fix=f"use {known_names}, a Dask client or scheduler address, or any concurrent.futures.Executor",
     )
-
-
-def _check_start_method(pool: ProcessPoolExecutor) -> None:
-    """Reject a pool that forks: its workers could wait forever for locks of threads that a fork does not copy."""
-    context = getattr(pool, "_mp_context", None)
-    threads = threading.active_count() > 1 or "polars" in sys.modules
-    if context is not None and context.get_start_method() == "fork" and threads:
-        raise PlanError(
-            "the executor starts its processes by fork, which hangs if threads are running, as in this process",
-            site=user_site(),
-            fix='ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("forkserver")), or "spawn"',
-        )

@@ -15,17 +15,18 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import WorkerError, portable
-from cedar.executors.choose import available_cpus, executor_after_fork
+from cedar.core.quota import cores
+from cedar.executors.choose import executor_after_fork
 from cedar.executors.processes import warm
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, TaskWork, WorkersDied
-from cedar.executors.recovery.trial import Survived, run_trial, tried
 from cedar.executors.recovery.waiting import Waiting
-from cedar.operators.base import BlockKernel, Env, FunctionKernel
+from cedar.operators.base import BlockKernel, Env
 from cedar.operators.calls import Call
 from cedar.operators.concurrent_calls import Outcome
 from cedar.operators.marks import Marks, each_key
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
+from cedar.tasks.shipped import Survived, run_trial
 
 _NO_SOURCE = -1  # source number in keys that are made up for rows without keys
 _MAX_BAD_ROWS = 8  # maximum number of sample rows per function that may crash workers
@@ -66,7 +67,8 @@ class IsolatedCalls:
         if block is not None and last is not None and last[0] is call and last[1] is block:
             return last[2]  # samples are used twice: to infer types, and to compute rows
         columns = [list(column) for column in arguments]
-        rows = Block({}, _numbered_keys(n) if block is None else block.live_keys())
+        made_up = Keys(np.arange(n, dtype=np.int64), source=_NO_SOURCE)
+        rows = Block({}, made_up if block is None else block.live_keys())
         outcome = self._outcome(call, replace(env, call_in_subprocess=None), rows, columns, hashes)
         if block is not None:
             self._last_outcome = call, block, outcome
@@ -74,7 +76,8 @@ class IsolatedCalls:
 
     def _outcome(self, call: Call, env: Env, rows: Block, columns: list[list[Any]], hashes: Hashes | None) -> Outcome:
         blame = call.blame
-        program = Program((KernelStep(FunctionKernel(_identity), (blame.index,), blame.label, blame.site),))
+        kernel = _SomeRowsKernel(call, rows.keys, columns, hashes)
+        program = Program((KernelStep(kernel, (blame.index,), blame.label, blame.site),))
 
         def send(submit: Submit, marks: Marks | None) -> Future[Any]:
             return submit(_run_call, code, env, marks, rows, columns, hashes)
@@ -87,7 +90,12 @@ class IsolatedCalls:
             Waiting(self._patience, recovery.progress, recovery.at_work, lambda: True).wait([task], blame.label)
             outcome: Any = task.result()
         except WorkersDied as error:
-            raise _crash_error(call, error.what) from error
+            raise WorkerError(
+                f"{blame.label} crashes every worker on the first rows ({error.what})",
+                site=blame.site,
+                done="nothing was run",
+                fix="check what crashes the process in the function, or in the constructor of its class",
+            ) from error
         except WorkerError:
             return call.run(env, columns, len(rows), hashes)  # the call cannot be pickled, so run it in this process
         finally:
@@ -95,56 +103,33 @@ class IsolatedCalls:
         return outcome  # type: ignore[no-any-return]
 
 
-def _numbered_keys(rows: int) -> Keys:
-    """Return made-up keys for rows without keys."""
-    return Keys(np.arange(rows, dtype=np.int64), source=_NO_SOURCE)
-
-
 def isolated_calls_for(
     executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None
 ) -> IsolatedCalls | None:
     """Return the object with which a loader calls functions on samples; None unless its executor is "processes"."""
     executor, workers = executor_after_fork(executor, workers)
-    return IsolatedCalls(workers or available_cpus(), deaths, patience) if executor == "processes" else None
-
-
-def _crash_error(call: Call, how: str) -> WorkerError:
-    return WorkerError(
-        f"{call.blame.label} crashes every worker on the first rows ({how})",
-        site=call.blame.site,
-        done="nothing was run",
-        fix="check what crashes the process in the function, or in the constructor of its class",
-    )
-
-
-def _identity(block: Block, _env: Env) -> Block:
-    return block
+    return IsolatedCalls(workers or cores(), deaths, patience) if executor == "processes" else None
 
 
 def _run_call(
     code: Code, env: Env, marks: Marks | None, rows: Block, columns: list[list[Any]], hashes: Hashes | None
 ) -> Outcome | Survived:
     (call,) = code.load()
-    if tried(marks):
-        step = KernelStep(
-            _SomeRowsKernel(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site
-        )
-        return run_trial((step,), [rows], replace(env, marks=marks))
+    blame, env = call.blame, replace(env, marks=marks)
+    if marks is not None and marks.trial is not None:
+        kernel = _SomeRowsKernel(call, rows.keys, columns, hashes)
+        return run_trial([KernelStep(kernel, (blame.index,), blame.label, blame.site)], [rows], env, marks.trial)
     if marks is not None:
-        env = replace(env, marks=marks)
-        marks.enter(call.blame.index, rows, divisible=True)
+        marks.enter(blame.index, rows, divisible=True)
         if (bad := marks.known()) is not None and bad.block:
-            failure = call.blame.failure(bad.error(0, len(rows) - 1))
+            failure = blame.failure(bad.error(0, len(rows) - 1))
             return [None] * len(rows), dict.fromkeys(range(len(rows)), failure)
 
     def work() -> Outcome:
-        return _portable(*call.run(env, columns, len(rows), hashes))
+        results, failures = call.run(env, columns, len(rows), hashes)
+        return results, {i: replace(f, cause=f.cause and portable(f.cause)) for i, f in failures.items()}
 
     return work() if env.numeric is None else env.numeric.run(work, again=False)
-
-
-def _portable(results: list[Any], failures: dict[int, Any]) -> Outcome:
-    return results, {i: replace(f, cause=f.cause and portable(f.cause)) for i, f in failures.items()}
 
 
 @dataclass(frozen=True)

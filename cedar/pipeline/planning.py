@@ -12,6 +12,7 @@ from cedar.cache.cost import load_seconds_per_byte
 from cedar.cache.store import MEMORY_BYTES
 from cedar.core.errors import CedarError, PlanError, nearest, user_site
 from cedar.core.extensions import extension
+from cedar.core.quota import cores
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.filesource import FileSource
@@ -21,7 +22,7 @@ from cedar.engine.first_rows import FirstRows
 from cedar.engine.machine import machine
 from cedar.engine.plan_control import Plans
 from cedar.engine.profiling import profile as measured
-from cedar.executors.choose import EXECUTORS, available_cpus
+from cedar.executors.choose import EXECUTORS
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import CacheCosts, Factors, Rule
@@ -152,7 +153,7 @@ def planner_for(
         splits=TolerantSplits(node, on_error=on_error),
         budget=budget,
         executors=_places(executor),
-        workers=workers or available_cpus(),
+        workers=workers or cores(),
         most_workers=_MAX_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
         keeping=CacheCosts(load_seconds_per_byte, cache_bytes, bool(budget.cache_bytes), budget.layout_place),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from cedar.control.timeline import AROUND, Part, TaskTime
 from cedar.core.block import Block, concat_blocks
-from cedar.core.columns import Column, nbytes
-from cedar.core.errors import CedarError, RowError, RowRef, Site, raised
+from cedar.core.columns import Column, nbytes, objects
+from cedar.core.errors import CedarError, RowError, Site, raised
 from cedar.core.limits import MemoryReservation, Passing
 from cedar.core.observation import Observation
 from cedar.core.request_owner import Use
@@ -22,10 +26,8 @@ from cedar.core.skip import Skip
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.failures import ErrorContext
 from cedar.operators.marks import Marks
-from cedar.tasks import clocks, preparing
-from cedar.tasks.copying import plain_copy
+from cedar.tasks import clocks
 
-CONVERT: Part = ("convert", ())
 _LONG_SECONDS = 0.001  # seconds; the time spent waiting for a core is measured only for longer tasks
 _MIN_MEASURED_ROWS = 4  # a fused step's operators are measured on this many rows or a 16th of the block
 
@@ -128,8 +130,8 @@ class Timing(TaskTime):
             around -= wall
         if around > 0:
             self.parts.append((AROUND, around, 0.0))
-        if preparing.last[0] > self.began:
-            preparing.separate(self.parts, self.began)
+        if clocks.last_preparation[0] > self.began:
+            clocks.separate_preparation(self.parts, self.began)
         if self.took > _LONG_SECONDS:
             self.crowded = clocks.seconds_waited_for_core()
 
@@ -162,39 +164,42 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
             return block
         start, worked = time.perf_counter(), time.thread_time()
         try:
-            apiece = env.marks is not None and env.marks.enter(_ordinal(step), block, step.kernel.row_wise)
+            ordinal = step.operators[0] if step.operators else -1
+            apiece = env.marks is not None and env.marks.enter(ordinal, block, step.kernel.row_wise)
             bad = env.marks.known() if env.marks is not None and step.operators and len(block) else None
             if bad is not None and (bad.block or step.kernel.row_wise):
                 block = step.kernel(step.blame.settle_crash(block, env, bad), env)
             elif env.marks is not None and apiece:
-                block = _run_row_by_row(step, block, env, env.marks)
+                block = _run_row_by_row(step, ordinal, block, env, env.marks)
             elif not step.operators:
                 block = step.kernel(block, env)
             else:
                 with Passing():
                     looks = env.watch in ("detail", "whole")
                     block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
-        except CedarError as error:
-            error.site = error.site or step.site
-            error.row = error.row or _first_row(block)
-            raise
         except raised() as error:
-            raise _block_error(step, block, error) from error
-        part: Part = ("operator", step.operators) if step.operators else CONVERT
+            first = replace(block.keys.ref(0), unit="rows starting at") if block.slots else None
+            if isinstance(error, CedarError):
+                error.site = error.site or step.site
+                error.row = error.row or first
+                raise
+            raise RowError(
+                f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
+                site=step.site,
+                row=first,
+                fix="see the exception above for its cause",
+            ) from error
+        part: Part = ("operator", step.operators) if step.operators else ("convert", ())
         timing.parts.append((part, time.perf_counter() - start, time.thread_time() - worked))
     return block
 
 
-def _ordinal(step: KernelStep) -> int:
-    return step.operators[0] if step.operators else -1
-
-
-def _run_row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> Block:
+def _run_row_by_row(step: KernelStep, ordinal: int, block: Block, env: Env, marks: Marks) -> Block:
     """Run a step one row at a time, since the rows crashed a worker when they were passed together."""
     result = []
     for slot in range(block.slots):
         row = block.slice(slot, slot + 1)
-        marks.enter(_ordinal(step), row, True)
+        marks.enter(ordinal, row, True)
         bad = marks.known() if len(row) else None
         result.append(step.kernel(row if bad is None else step.blame.settle_crash(row, env, bad), env))
     return concat_blocks(result)
@@ -232,31 +237,13 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
 
 def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:
     """Run a program on a block. If the plan's order raises, rerun the block in the order as written."""
-    if program.written is None:
-        return run_steps(program.steps, block, env, timing)
     try:
         return run_steps(program.steps, block, env, timing)
-    except Exception:  # noqa: BLE001 - a real error is raised again in the order as written
+    except Exception:
+        if program.written is None:
+            raise
         timing.fell_back += 1
-        return run_steps(program.written, block, quiet(env), Timing())
-
-
-def quiet(env: Env) -> Env:
-    return replace(env, watch="")
-
-
-def _block_error(step: KernelStep, block: Block, error: BaseException) -> RowError:
-    """Return the error to report if a kernel raised an exception that is not a CedarError."""
-    return RowError(
-        f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
-        site=step.site,
-        row=_first_row(block),
-        fix="see the exception above for its cause",
-    )
-
-
-def _first_row(block: Block) -> RowRef | None:
-    return replace(block.keys.ref(0), unit="rows starting at") if block.slots else None
+        return run_steps(program.written, block, replace(env, watch=""), Timing())
 
 
 def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
@@ -277,7 +264,7 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
     first = numeric is not None and _first_runs.get(id(program)) is not program
     if first:
         _first_runs[id(program)] = program
-        preparing.watch()
+        clocks.watch_compilation()
     result = work() if numeric is None else numeric.run(work, again=first)
     timing.ended()
     return result
@@ -300,7 +287,8 @@ def observe(
         for name, column in after.columns.items()
         if name not in before.columns or (len(before) == len(after) and before.columns[name] is not column)
     }
-    seen = Observation(len(before), len(after), _bytes(before, inside), _bytes(after, outside), wall, cpu, written)
+    read, made = sum(inside.values()) + 8 * before.slots, sum(outside.values()) + 8 * after.slots
+    seen = Observation(len(before), len(after), read, made, wall, cpu, written)
     timing.seen[operator] = timing.seen[operator] + seen if operator in timing.seen else seen
     if sizes is not None:
         sizes.clear()
@@ -310,10 +298,6 @@ def observe(
 def _sizes(block: Block, known: Sizes) -> dict[str, int]:
     """Return the bytes of each column, from ``known`` where possible."""
     return {name: known[id(c)][1] if id(c) in known else nbytes(c) for name, c in block.columns.items()}
-
-
-def _bytes(block: Block, sizes: dict[str, int]) -> int:
-    return sum(sizes.values()) + 8 * block.slots
 
 
 def fuse_steps(steps: Sequence[KernelStep]) -> list[KernelStep]:
@@ -329,3 +313,43 @@ def fuse_steps(steps: Sequence[KernelStep]) -> list[KernelStep]:
             parts = (*(last.parts or (last,)), *(step.parts or (step,)))
             fused[-1] = KernelStep(both, (*last.operators, *step.operators), label, last.site, parts)
     return fused
+
+
+def own_copy(block: Block) -> Block:
+    """Return the block with deep copies of its Python objects. Functions cannot change other columns, which are shared.
+
+    Objects that cannot be copied, such as file handles, are shared too.
+    """
+    return block.only_columns({name: own_column(column) for name, column in block.columns.items()})
+
+
+def plain_copy(block: Block) -> Block:
+    """Return the block with copies of the arrays, lists, dicts, tuples and sets in its object columns.
+
+    Instances of other classes are shared, because copying one may copy everything that it refers to.
+    """
+    columns = dict(block.columns)
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray) and column.dtype == object:
+            columns[name] = objects([_plain(value) for value in column])
+    return block.only_columns(columns)
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.copy() if value.dtype != object else own_column(value)
+    if kind is dict:
+        return {key: _plain(one) for key, one in value.items()}
+    return kind(map(_plain, value)) if kind in (list, tuple, set) else value
+
+
+def own_column(column: Column) -> Column:
+    """Return the column with deep copies of its Python objects, where they can be copied."""
+    if not isinstance(column, np.ndarray) or column.dtype != object:
+        return column
+    copies = column.copy()
+    for place, value in np.ndenumerate(column):
+        with suppress(Exception):  # copying a user's object may raise anything
+            copies[place] = copy.deepcopy(value)
+    return copies

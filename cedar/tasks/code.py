@@ -1,19 +1,25 @@
-"""Code: functions whose pickled code is sent to other processes, once to each process."""
+"""Code: functions whose pickled code is sent to other processes, once to each process.
+
+If a function cannot be pickled, the error names the object inside it that is to blame, and says what to do.
+"""
 
 from __future__ import annotations
 
+import dis
+import functools
 import hashlib
 import platform
 import sys
+import types
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cedar.core import forks
-from cedar.core.errors import WorkerError
+from cedar.core.errors import Site, WorkerError
 from cedar.operators.base import Env
 from cedar.operators.instances import Instances
-from cedar.tasks.unpicklable import unsendable_code
 
 _KEPT = 32  # maximum number of loaded values in a process
 _loading = forks.Lock()  # a cluster's worker may run several threads
@@ -104,3 +110,179 @@ def _unloadable(error: Exception) -> WorkerError:
     elif isinstance(error, (AttributeError, ImportError)):
         fix = f"the module at {here} may be another version than yours: install the same one"
     return WorkerError(problem, done="nothing was run there", fix=fix)
+
+
+# ---- the object that cannot be pickled -------------------------------------------------------------------------------
+
+_MAX_DEPTH = 24  # maximum levels of nested objects to search
+_MAX_PARTS = 256  # maximum parts of one container to try
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+_IN_INIT = "create it in the __init__ of a class and pass the class to map: each worker creates one instance"
+_ADVICE = (  # substrings of a type's name, and advice for such objects
+    (("Lock", "Condition", "Semaphore", "Event", "local"), "locks and threads belong to one process: " + _IN_INIT),
+    (("generator", "coroutine", "async_generator"), "a generator can be used only once: pass a list or a function"),
+    (("IO", "Buffered", "TextIO", "FileIO"), "keep the path, and open the file where it is read; or " + _IN_INIT),
+    (("socket", "SSL", "Connection", "Cursor", "Client", "Session", "Engine"), "connections stay here: " + _IN_INIT),
+    (("module",), "import the module inside the function"),
+)
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """An object that cannot be pickled.
+
+    Args:
+        path: the path to the object, such as ``decode.<closure conn>`` or ``Tokenizer._lock``.
+        kind: the object's type, such as ``sqlite3.Connection``.
+        label: the label of the operator that contains it.
+        site: the user's line that built that operator.
+    """
+
+    path: str
+    kind: str
+    label: str = ""
+    site: Site | None = None
+
+
+def unsendable_code(value: Any, error: Exception) -> WorkerError:
+    """Return the error for functions that cannot be pickled. It names the object to blame, if one is found."""
+    offender = culprit(value)
+    if offender is None:
+        return WorkerError(
+            f"a function of the pipeline cannot be sent to another process: {error}",
+            done="nothing was run",
+            fix='make what it closes over picklable, or use executor="threads"',
+        )
+    where = f"{offender.label}: " if offender.label else ""
+    name = offender.kind.rpartition(".")[2]
+    advice = next((advice for words, advice in _ADVICE if any(word in name for word in words)), _IN_INIT)
+    return WorkerError(
+        f"{where}{offender.path} cannot be sent to another process: it is a {offender.kind} ({error})",
+        site=offender.site,
+        done="nothing was run",
+        fix=f'{advice}; or use executor="threads"',
+    )
+
+
+def culprit(value: Any) -> Culprit | None:
+    """Return the innermost object in ``value`` that cannot be pickled; None if ``value`` can be pickled.
+
+    Examples:
+        >>> import threading
+        >>> def decode(x, lock=threading.Lock()):
+        ...     return x
+        >>> culprit([decode]).path
+        'decode.<default 0>'
+    """
+    return None if _pickles(value) else _inside(value, "", Culprit("", ""), _MAX_DEPTH, set())
+
+
+def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -> Culprit:
+    """Return the culprit in a value that cannot be pickled: one of its parts, or else the value itself.
+
+    Args:
+        value: the value, which cannot be pickled.
+        path: the path to the value from the user's function or object. Inside cedar's objects, only the last step.
+        above: has the label and site of the operator that contains the value.
+        depth: how many more levels to search.
+        seen: ids of the objects that contain the value.
+    """
+    kind = type(value)
+    label, site = getattr(value, "label", None), getattr(value, "site", None)
+    from_cedar = kind.__module__.partition(".")[0] == "cedar"
+    if from_cedar and isinstance(site, Site) and isinstance(label, str):  # a step has the user's line
+        above = Culprit("", "", label, site)
+    path = path or _name(value)
+    for step, part in _parts(value):
+        if id(part) not in seen and not isinstance(part, _PLAIN) and depth and not _pickles(part):
+            if from_cedar or not path:
+                inner = step.lstrip(".") if isinstance(part, _CONTAINERS) and step.startswith(".") else ""
+            else:
+                inner = path + step
+            return _inside(part, inner, above, depth - 1, seen | {id(value)})
+    named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return Culprit(path or _name(value) or kind.__name__, named, above.label, above.site)
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, (types.FunctionType, types.MethodType, type)):
+        return value.__qualname__.rpartition("<locals>.")[2]
+    return "" if isinstance(value, _CONTAINERS) else type(value).__qualname__.rpartition("<locals>.")[2]
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts that a pickle of the value contains, each with its path step."""
+    if isinstance(value, types.FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, functools.partial):
+        yield ".func", value.func
+        yield from ((f".args[{i}]", part) for i, part in enumerate(value.args))
+        yield from ((f".keywords[{name!r}]", part) for name, part in value.keywords.items())
+    elif isinstance(value, type):
+        yield from ((f".{name}", getattr(part, "__func__", part)) for name, part in vars(value).items())
+    elif isinstance(value, Mapping):
+        for i, (key, part) in enumerate(value.items()):
+            if i == _MAX_PARTS:
+                return
+            yield f"[{key!r}]", part
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{i}]", part) for i, part in zip(range(_MAX_PARTS), value, strict=False))
+    else:
+        yield from _state(value)
+
+
+def _parts_of_function(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            yield f".<closure {name}>", cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+    for name in dict.fromkeys(_globals_of(fn.__code__)):
+        if name in fn.__globals__:
+            yield f".<global {name}>", fn.__globals__[name]
+    yield from ((f".<default {i}>", part) for i, part in enumerate(fn.__defaults__ or ()))
+    yield from ((f".<default {name}>", part) for name, part in (fn.__kwdefaults__ or {}).items())
+    yield from ((f".{name}", part) for name, part in vars(fn).items())
+
+
+def _globals_of(code: types.CodeType) -> Iterator[str]:
+    """Yield the global names that a function, or a function nested in it, uses."""
+    yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _globals_of(inner)
+
+
+def _state(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of an object's pickle: the parts of ``__getstate__()`` if it has one, else its attributes."""
+    own = getattr(type(value), "__getstate__", None)
+    state: Any = None
+    if own is not None and own is not getattr(object, "__getstate__", None):
+        try:
+            state = own(value)
+        except Exception:  # noqa: BLE001 - user code failed: use the attributes instead
+            state = None
+    if not isinstance(state, dict):
+        state = getattr(value, "__dict__", {})
+    yield from ((f".{name}", part) for name, part in list(state.items()))
+    for each in type(value).__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield f".{name}", getattr(value, name)
+    if hasattr(value, "__wrapped__"):
+        yield ".__wrapped__", value.__wrapped__
+
+
+def _pickles(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - pickling an object may raise anything
+        return False
+    return True

@@ -23,9 +23,8 @@ from cedar.core.skip import Skip
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, BaseSource, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import BlockKilled, reading
-from cedar.tasks import clocks, preparing
-from cedar.tasks.chain import KernelStep, Program, Result, Timing, quiet, run_steps
-from cedar.tasks.copying import own_copy
+from cedar.tasks import clocks
+from cedar.tasks.chain import KernelStep, Program, Result, Timing, own_copy, run_steps
 
 Hand: TypeAlias = Callable[[int, Block], None]
 OnBlock: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block, with all blocks so far
@@ -182,9 +181,16 @@ def read_split(
     def work() -> Result:
         timing = Timing()
         with counting(timing.storage), MemoryReservation("a task", env.limits):
-            return _read_split(program, reader, split, lap, env, first, timing, on_block)
+            try:
+                return Result(_read(program.steps, reader, split, lap, env, first, timing, on_block), timing)
+            except Exception:
+                if program.written is None:
+                    raise
+                timing.fell_back += 1
+                plain, unwatched = reader.as_written, replace(env, watch="")
+                return Result(_read(program.written, plain, split, lap, unwatched, first, Timing(), on_block), timing)
 
-    preparing.watch()
+    clocks.watch_compilation()
     began = time.perf_counter()
     again = not reader.plain.source.one_pass
     result = work() if env.numeric is None else env.numeric.run(work, again=again)
@@ -193,33 +199,9 @@ def read_split(
     return result
 
 
-def _read_split(
-    program: Program,
-    reader: SplitReader,
-    split: Split,
-    lap: int,
-    env: Env,
-    first: int,
-    timing: Timing,
-    on_block: OnBlock,
-) -> Result:
-    if program.written is None:
-        return Result(_read(program.steps, reader, split, lap, env, first, timing, on_block), timing)
-    try:
-        blocks = _read(program.steps, reader, split, lap, env, first, timing)
-    except Exception:  # noqa: BLE001 - a real error is raised again in the order as written
-        timing.fell_back += 1
-        return Result(_read_written(program, reader, split, lap, env, first), timing)
-    return Result(blocks, timing)
-
-
-def _read_written(program: Program, reader: SplitReader, split: Split, lap: int, env: Env, first: int) -> list[Block]:
-    return _read(program.written or (), reader.as_written, split, lap, quiet(env), first, Timing())
-
-
 def _read(
     steps: Sequence[KernelStep], reader: SplitReader, split: Split, lap: int, env: Env, first: int, timing: Timing,
-    on_block: OnBlock = lambda _: None,
+    on_block: OnBlock,
 ) -> list[Block]:  # fmt: skip
     start = clocks.now()
     scanning = Timing()

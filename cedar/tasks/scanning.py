@@ -88,25 +88,14 @@ class ScanReader:
     caches: ClassVar[bool] = False
 
     @property
-    def source(self) -> BaseSource:
-        """The source of the pipeline as written. It defines splits, windows and keys."""
-        return self.plain.source
-
-    @property
     def as_written(self) -> Reader:
         return self.plain
 
-    @property
-    def ordinal(self) -> int:
-        return self.plain.ordinal
+    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+        """Yield the rows of a split that pass, with the same keys as from ``Reader``.
 
-    def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
-        """Yield the rows of a split that pass, with the same keys as from ``Reader``, or one empty block.
-
-        Args:
-            timing: receives the number of rows read, and the filters' time.
+        If no row passes and the types of the columns are known, yield one empty block.
         """
-        timing = Timing() if timing is None else timing
         if not self.steps:
             yield from self._at_once(split, lap, env, timing)
             return
@@ -116,8 +105,12 @@ class ScanReader:
                 any_rows = True
                 yield block
             self.selectivity.see(not any_rows)
-        if not any_rows:
-            yield from self._empty_block()
+        if any_rows:
+            return
+        types = self.narrow.source.schema()
+        if types is not None and UNKNOWN not in types.values():
+            columns = {name: blank(kind, 0) for name, kind in types.items()}
+            yield Block(columns if self.columns is None else _ordered(self.columns, columns), no_keys())
 
     def _passing_rows(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
         rest = self._second_reader(split)
@@ -139,13 +132,13 @@ class ScanReader:
         if self.rest.reads_rows(split):
             return self.rest
         size = None if split.rows is None or self.rest_bytes is None else split.rows * self.rest_bytes
-        return self.rest if self.selectivity.worth(size, self.source.second_read_cost_bytes or 0) else None
+        return self.rest if self.selectivity.worth(size, self.plain.source.second_read_cost_bytes or 0) else None
 
     def _pruned(self, split: Split) -> bool:
         if self.predicate is None:
             return False
         try:
-            return self.source.prune(split, self.predicate)
+            return self.plain.source.prune(split, self.predicate)
         except CedarError as error:
             error.site = error.site or self.plain.site
             raise
@@ -228,7 +221,7 @@ class ScanReader:
             start, done = stop, upto
             if done == len(places):
                 return
-        url = self.source.url(split.file)
+        url = self.plain.source.url(split.file)
         raise SourceError(
             f"{url}: read {start} rows, but the first read had at least {int(places[-1]) + 1}",
             site=self.plain.site,
@@ -244,13 +237,6 @@ class ScanReader:
             both = {**some.columns, **rest}
             yield some.only_columns(both if self.columns is None else _ordered(self.columns, both))
             done += some.slots
-
-    def _empty_block(self) -> Iterator[Block]:
-        """Yield one empty block if the column types are known."""
-        types = self.narrow.source.schema()
-        if types is not None and UNKNOWN not in types.values():
-            columns = {name: blank(kind, 0) for name, kind in types.items()}
-            yield Block(columns if self.columns is None else _ordered(self.columns, columns), no_keys())
 
 
 def scan_reader(

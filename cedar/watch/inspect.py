@@ -21,8 +21,7 @@ from cedar.operators.determinism import same_value
 from cedar.operators.instances import Instances
 from cedar.pipeline.explain_logical import as_written
 from cedar.plan.graph import Node
-from cedar.tasks.chain import KernelStep, Program, run_block
-from cedar.tasks.copying import own_copy
+from cedar.tasks.chain import KernelStep, Program, own_copy, run_block
 from cedar.watch.contact_sheet import Cell, Sheet, SheetRow
 
 

@@ -7,9 +7,9 @@ import tempfile
 import pytest
 
 from cedar.core import quota
+from cedar.core.quota import cores
 from cedar.engine import machine as module
 from cedar.engine.machine import machine, ship_costs
-from cedar.executors.choose import available_cpus
 from cedar.store.keep import user_place
 from cedar.store.place import INSIDE, name_of
 
@@ -46,7 +46,7 @@ def test_it_is_measured_once_and_kept_for_other_processes(home, monkeypatch):
 
 def test_figures_of_a_busy_machine_are_used_but_not_stored(home, monkeypatch):
     _, calls = home
-    monkeypatch.setattr(os, "getloadavg", lambda: (available_cpus(), 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (cores(), 0.0, 0.0))
     assert machine().ship_seconds == COSTS[0]
     assert machine(measure=False).ship_seconds == COSTS[0]
     forget(monkeypatch)
@@ -146,4 +146,4 @@ def test_shipping_is_measured_with_a_real_process():
 def test_a_run_has_as_many_workers_as_the_quota_allows(monkeypatch):
     monkeypatch.setattr(quota, "allowed", lambda: 16)
     monkeypatch.setattr(quota, "_cpu_quotas", lambda root: iter([2.5]))
-    assert available_cpus() == machine(measure=False).cores == 3
+    assert cores() == machine(measure=False).cores == 3

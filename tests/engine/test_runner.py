@@ -35,7 +35,7 @@ def most_ahead(size: int) -> int:
 
 
 def test_large_results_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "available_cpus", lambda: 2)
+    monkeypatch.setattr(runner, "cores", lambda: 2)
     assert most_ahead(1 << 10) > 12, "small ones may"
     monkeypatch.setattr(runner, "_AHEAD_BYTES", 1 << 20)
     assert most_ahead(1 << 20) <= 7

@@ -37,7 +37,7 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical
 from cedar.plan.steps.step import tolerated
-from cedar.tasks.copying import own_columns
+from cedar.tasks.chain import own_column
 from tests.oracle.sample_rows import SampleRows, made_up
 from tests.oracle.stand_ins import NoStandIn, TwinGraphs
 
@@ -238,7 +238,8 @@ class _Check:
     def _source(self, node: Node) -> SampleRows:
         assert isinstance(node.operator, Read)
         splits, known = self.binding.splits(node), self.binding.schemas[id(node)]
-        rows = own_columns(self.rows[id(node)])  # functions that change their input in place see it once
+        copied = self.rows[id(node)].items()
+        rows = {name: own_column(column) for name, column in copied}  # functions may change their input in place
         return SampleRows(
             rows,
             None if known is None else {name: kind for name, kind in known.items() if name in rows},

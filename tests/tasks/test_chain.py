@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cedar
 from cedar.core.block import Block
+from cedar.core.columns import objects
 from cedar.core.cursor import Keys
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.marks import BadRow, Mark, Marks, SlotAddress
 from cedar.tasks import clocks
-from cedar.tasks.chain import KernelStep, Program, Timing, run_steps
+from cedar.tasks.chain import KernelStep, Program, Timing, own_copy, plain_copy, run_steps
 from tests.toy_blocks import block, values
 
 
@@ -116,3 +119,37 @@ def test_rows_that_crash_are_dropped_before_a_kernel_gets_them(
     assert len(done.dead) == 3 - len(left)
     with pytest.raises(cedar.RowError, match=r"with_columns\(y\) failed: .*killed by SIGABRT"):
         run_steps([replace(step, on_error=None)], given, Env(marks=marks), Timing())
+
+
+class Reader:
+    """Something large that all rows refer to."""
+
+    copies = 0
+
+    def __deepcopy__(self, memo: Any) -> Reader:
+        Reader.copies += 1
+        return self
+
+
+class Lazy:
+    def __init__(self, reader: Reader, number: int) -> None:
+        self.reader, self.number = reader, number
+
+
+def test_what_rows_refer_to_is_not_copied() -> None:
+    reader = Reader()
+    rows = cedar.from_items([{"sample": Lazy(reader, i)} for i in range(100)])
+    pipeline = rows.map(lambda sample: sample, "sample").map(lambda sample: sample.number, "sample", into="n")
+    assert [row["n"] for row in pipeline.loader(plan="off")] == list(range(100))
+    assert Reader.copies == 0
+
+
+def test_objects_are_copied_and_handles_shared() -> None:
+    lock = threading.Lock()
+    rows = block(x=[1, 2]).with_columns({"tags": objects([{"all": [1]}, lock])})
+    for copied in (own_copy(rows), plain_copy(rows)):
+        tags = copied.columns["tags"]
+        tags[0]["all"].append(2)
+        assert tags[1] is lock
+        assert copied.columns["x"] is rows.columns["x"]
+    assert rows.columns["tags"][0] == {"all": [1]}

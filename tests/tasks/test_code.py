@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import socket
+import sqlite3
 import sys
+import threading
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cedar
-from cedar.tasks.code import Code
+from cedar.tasks.code import Code, culprit
 
 
 def test_equal_code_is_equal_whatever_the_run() -> None:
@@ -34,3 +40,162 @@ def test_a_module_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyP
     del module.new
     with pytest.raises(cedar.WorkerError, match="another version than yours"):
         code.load()
+
+
+WORKERS = 2
+
+
+class Client:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+
+class Tokenizer:
+    def __init__(self) -> None:
+        self.client = Client()
+
+    def __call__(self, x: int) -> int:
+        return x
+
+    def encode(self, x: int) -> int:
+        return x
+
+
+def closes_over(thing: Any) -> Any:
+    def decode(x: int) -> int:
+        assert thing
+        return x
+
+    return decode
+
+
+def of_a_function_inside() -> Any:
+    connection = sqlite3.connect(":memory:")
+
+    def lookup(x: int) -> int:
+        assert connection
+        return x
+
+    def decode(x: int) -> int:
+        return lookup(x)
+
+    return decode
+
+
+HELD = threading.Lock()
+
+
+def by_default(x: int, lock: Any = HELD) -> int:
+    return x
+
+
+by_default.__module__ = "__main__"  # by value
+
+CASES = {
+    "a lock in a closure": (lambda: closes_over(threading.Lock()), "decode.<closure thing>", "_thread.lock"),
+    "a connection of an inner function": (
+        of_a_function_inside,
+        "decode.<closure lookup>.<closure connection>",
+        "sqlite3.Connection",
+    ),
+    "a generator": (lambda: closes_over(i for i in range(3)), "decode.<closure thing>", "generator"),
+    "a lock deep in an object": (lambda: Tokenizer(), "Tokenizer.client._lock", "_thread.lock"),
+    "a method": (lambda: Tokenizer().encode, "Tokenizer.encode.__self__.client._lock", "_thread.lock"),
+    "a partial": (lambda: functools.partial(max, threading.Lock()), "partial.args[0]", "_thread.lock"),
+    "a list in a closure": (
+        lambda: closes_over([1, {"a": threading.Lock()}]),
+        "decode.<closure thing>[1]['a']",
+        "_thread.lock",
+    ),
+    "a default": (lambda: by_default, "by_default.<default 0>", "_thread.lock"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_innermost_culprit_is_named(case: str):
+    make, path, kind = CASES[case]
+    found = culprit((make(),))
+    assert found is not None
+    assert (found.path, found.kind) == (path, kind)
+
+
+def test_what_can_be_pickled_has_no_culprit():
+    assert culprit(closes_over([1, 2])) is None
+
+
+def test_a_circle_ends():
+    loop: list[Any] = [threading.Lock()]
+    loop.insert(0, loop)
+    assert culprit(loop) is not None
+
+
+def failed(pipeline: cedar.Pipeline) -> cedar.WorkerError:
+    """The error that a run on processes ends with."""
+    with pipeline.loader(executor="processes", workers=WORKERS) as loader, pytest.raises(cedar.WorkerError) as caught:
+        list(loader)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["socket", "file", "global"])
+def test_the_pipeline_says_which_object_of_which_operator(kind: str, tmp_path: Path):
+    (tmp_path / "f").write_text("x")
+    with socket.socket() as connection, open(tmp_path / "f", "rb") as file:
+        thing = {"socket": connection, "file": file, "global": threading.Lock()}[kind]
+        fn = closes_over(thing)
+        if kind == "global":
+            code = compile("def decode(x):\n    return thing and x", "<user>", "exec")
+            names = {"thing": thing, "__name__": "__main__"}
+            exec(code, names)
+            fn = names["decode"]
+        pipeline = cedar.from_items([{"x": 1}] * 50).map(fn, "x", dtype=int).batch(10)
+        caught = failed(pipeline)
+    text = str(caught)
+    assert "map(decode): decode.<" in text
+    assert " thing> cannot be sent to another process: it is a " in text
+    assert caught.site is not None
+    assert caught.site.file == __file__
+    assert "__init__ of a class" in text or "open the file where it is read" in text
+
+
+def test_rows_that_hold_what_cannot_travel():
+    rows = [{"x": 1}, {"x": 2}]
+    rows[1]["x"] = threading.Lock()
+    found = culprit(cedar.from_items(rows))
+    assert found is not None
+    assert found.path == "items[1]['x']"
+
+
+def test_a_class_makes_in_each_worker_what_cannot_travel():
+    class Guarded:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __call__(self, x: int) -> int:
+            with self.lock:
+                return x + 1
+
+    pipeline = cedar.from_items([{"x": i} for i in range(50)]).map(Guarded, "x", dtype=int).batch(10)
+    with pipeline.loader(executor="processes", workers=WORKERS) as loader:
+        assert [x for batch in loader for x in batch["x"].tolist()] == list(range(1, 51))
+
+
+# ---- modules that the worker does not have ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def only_here(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module that exists in this process alone."""
+    module = types.ModuleType("only_here_not_there")
+    exec("def double(x):\n    return 2 * x", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def test_a_module_that_the_worker_does_not_have(only_here: Any):
+    pipeline = cedar.from_items([{"x": 1}] * 50).map(only_here.double, "x", dtype=int).batch(10)
+    caught = failed(pipeline)
+    text = str(caught)
+    assert "there is no module 'only_here_not_there'" in text
+    assert "install 'only_here_not_there' there" in text
+    assert "register_pickle_by_value" in text
+    assert isinstance(caught.__cause__, ModuleNotFoundError)

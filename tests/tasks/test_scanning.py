@@ -102,7 +102,7 @@ def as_written(reader, split, columns, predicates, policy=None):
 
 def check_same(scan, reader, split, columns, predicates, policy=None):
     expected = as_written(reader, split, columns, predicates, policy)
-    found = concat_blocks(list(scan.read_blocks(split, 2, Env())))
+    found = concat_blocks(list(scan.read_blocks(split, 2, Env(), Timing())))
     assert list(found.columns) == list(expected.columns)
     assert found.types == expected.types
     for name, column in expected.columns.items():
@@ -145,7 +145,7 @@ def test_the_rows_that_reading_everything_gives(source, columns, predicates, emp
 
 def test_blocks_without_rows_keep_their_types(source):
     (block,) = scan_reader(Reader(source, 0), ["tags", "n"], steps_of([n < 0]), [n < 0]).read_blocks(
-        source.splits()[0], 0, Env()
+        source.splits()[0], 0, Env(), Timing()
     )
     assert block.types == {"tags": pa.large_list(pa.int64()), "n": pa.int64()}
     assert block.slots == 0
@@ -199,7 +199,7 @@ def test_parts_of_structs(tmp_path: Path):
     source = read_parquet(tmp_path / "t.parquet")
     field = pl.col("at").struct.field("b")
     scan = scan_reader(Reader(source, 0), ["n", "at.b"], steps_of([field > 500]), [field > 500], ALWAYS)
-    block = concat_blocks([b for s in source.splits() for b in scan.read_blocks(s, 0, Env())])
+    block = concat_blocks([b for s in source.splits() for b in scan.read_blocks(s, 0, Env(), Timing())])
     assert list(block.columns) == ["n", "at"]
     kept = [i for i in range(501, ROWS) if i % 9]
     assert block.columns["at"].to_pylist() == [{"b": i} for i in kept]
@@ -213,7 +213,7 @@ def test_a_filter_that_fails_fails_as_written(source, empty):
     scan = scan_reader(reader, ["n"], steps_of([failing]), [failing], empty)
     split = source.splits()[0]
     with pytest.raises(RowError) as found:
-        list(scan.read_blocks(split, 2, Env()))
+        list(scan.read_blocks(split, 2, Env(), Timing()))
     with pytest.raises(RowError) as expected:
         as_written(reader, split, ["n"], [failing])
     assert str(found.value) == str(expected.value)
@@ -241,7 +241,7 @@ def test_sources_that_know_nothing_of_columns():
     reader = Reader(Plain(), 0)
     scan = scan_reader(reader, ["x"], steps_of([n > 1]), [n > 1])
     assert check_same(scan, reader, Split(0, 0, 3, 3), ["x"], [n > 1]) == 2
-    assert not list(scan_reader(reader, ["x"], steps_of([n > 9]), [n > 9]).read_blocks(Split(), 0, Env()))
+    assert not list(scan_reader(reader, ["x"], steps_of([n > 9]), [n > 9]).read_blocks(Split(), 0, Env(), Timing()))
 
 
 def test_paths_are_filtered_before_files_are_read(tmp_path: Path):
@@ -252,7 +252,7 @@ def test_paths_are_filtered_before_files_are_read(tmp_path: Path):
     wanted = pl.col("path").str.ends_with("39.bin")
     scan = scan_reader(Reader(source, 0), None, steps_of([wanted]), [wanted], ALWAYS)
     (tmp_path / "00.bin").unlink()
-    found = [b for s in splits for b in scan.read_blocks(s, 0, Env()) if b.slots]
+    found = [b for s in splits for b in scan.read_blocks(s, 0, Env(), Timing()) if b.slots]
     assert [b.columns["bytes"].to_pylist() for b in found] == [[b"x" * 39]]
 
 
@@ -263,7 +263,7 @@ def test_a_streaming_split_is_read_once(tmp_path: Path):
     scan = scan_reader(reader, ["c", "a"], [], [])
     (split,) = source.splits()
     check_same(scan, reader, split, ["c", "a"], [])
-    assert [b.slots for b in scan.read_blocks(split, 0, Env())] == [50]
+    assert [b.slots for b in scan.read_blocks(split, 0, Env(), Timing())] == [50]
 
 
 def test_data_that_change_between_the_two_reads():
@@ -278,7 +278,7 @@ def test_data_that_change_between_the_two_reads():
     source = Shrinking(from_arrow(table()))
     scan = scan_reader(Reader(source, 0), None, steps_of([n >= 0]), [n >= 0], ALWAYS)
     with pytest.raises(SourceError, match="rows, but the first read had"):
-        list(scan.read_blocks(source.splits()[0], 0, Env()))
+        list(scan.read_blocks(source.splits()[0], 0, Env(), Timing()))
 
 
 def test_an_error_of_the_source_names_the_users_line(tmp_path: Path):
@@ -289,4 +289,4 @@ def test_an_error_of_the_source_names_the_users_line(tmp_path: Path):
     (split,) = source.splits()
     path.unlink()
     with pytest.raises(CedarError):
-        list(scan.read_blocks(split, 0, Env()))
+        list(scan.read_blocks(split, 0, Env(), Timing()))

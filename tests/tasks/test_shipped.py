@@ -37,6 +37,8 @@ def test_a_program_runs_and_is_loaded_once() -> None:
     code = Code.of((Program((KernelStep(Plus(), (4,)),)),))
     first = run_shipped(code, Env(), block(x=[1, 2]))
     again = run_shipped(code.known(), Env(), block(x=[1, 2]))  # the process has it by now
+    assert isinstance(first, Result)
+    assert isinstance(again, Result)
     assert [values(result.blocks[0], "x") for result in (first, again)] == [[2, 3], [3, 4]]
     assert {("operator", (4,)), ("ship", ())} <= set(parts(first))
 
@@ -46,6 +48,7 @@ def test_a_split_is_read_by_the_reader_that_came_along() -> None:
     (split,) = source.splits()
     code = Code.of((Program((KernelStep(Plus(), (4,)),)), Reader(source, 0)))
     result = read_shipped(code, Env(), split, 0, 1)
+    assert isinstance(result, Result)
     assert [values(each, "x") for each in result.blocks] == [[3, 4]]
     assert {("read", (0,)), ("ship", ())} <= set(parts(result))
 

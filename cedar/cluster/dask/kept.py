@@ -18,9 +18,8 @@ from cedar.core.block import Block
 from cedar.executors.worker.main import TaskFailed
 from cedar.operators.base import Env
 from cedar.plan import graph
-from cedar.tasks.chain import KernelStep, Result, Timing
+from cedar.tasks.chain import KernelStep, Result, Timing, own_copy
 from cedar.tasks.code import Code
-from cedar.tasks.copying import own_copy
 from cedar.tasks.reading import Reader, SplitReader, read_split
 
 _MAX_CODE_BYTES = 1 << 18  # splits are only shared if the code, which is sent with each of them, is smaller

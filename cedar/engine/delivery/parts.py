@@ -14,6 +14,7 @@ from cedar.core.block import Block
 from cedar.core.columns import writeable
 from cedar.core.errors import PipelineError, Site
 from cedar.core.numeric import NumericEnvironment, hold_threads
+from cedar.core.quota import cores
 from cedar.core.ranks import Rank
 from cedar.engine.account import DeliveryCounter
 from cedar.engine.agree import Agreement, meeting_place
@@ -30,7 +31,6 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, Runners, UntakenResults
-from cedar.executors.choose import available_cpus
 from cedar.executors.isolated import isolated_calls_for
 from cedar.executors.recovery import Patience
 from cedar.operators.base import Env
@@ -92,7 +92,7 @@ class Parts:
             finish = (KernelStep(last, (), f"format={options.format!r}"),)
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
         plans = Plans(options.planner, plan, binding, counters, rank.world, Patience(options.timeout))
-        store = Store.within(plan.cache_bytes, plan.memory_bytes, options.workers or available_cpus())
+        store = Store.within(plan.cache_bytes, plan.memory_bytes, options.workers or cores())
         place = functools.partial(meeting_place, options.agree, options.executor)
         self.job = Job(
             binding, rank, options.seed, options.split_batches, finish, instances, store, counters, plans,

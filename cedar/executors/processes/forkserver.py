@@ -22,7 +22,6 @@ from typing import Any
 import cedar
 from cedar.core import forks
 from cedar.core.numeric import NumericEnvironment
-from cedar.executors.processes.memory import ending
 from cedar.executors.worker.arena import fork_lock
 from cedar.executors.worker.server import ENDED, FAILED, REPLY, REQUEST
 
@@ -104,8 +103,8 @@ class ForkServer:
             self.close()
             raise
 
-    def fork(self, end: int, level: int) -> ForkedWorker:
-        """Fork a worker.
+    def fork(self, end: int, level: int) -> int:
+        """Fork a worker, and return its process id.
 
         Args:
             end: the file descriptor of the worker's end of the wire.
@@ -114,7 +113,11 @@ class ForkServer:
         Raises:
             OSError: no process could be started.
         """
-        streams = [number for number in (1, 2) if _is_open(number)]
+        streams = []
+        for number in (1, 2):
+            with suppress(OSError):
+                os.fstat(number)
+                streams.append(number)
         with self._lock:
             socket.send_fds(self._control, [REQUEST.pack(level, 1 in streams, 2 in streams)], [end, *streams])
             what, number = self._next_reply()
@@ -122,7 +125,7 @@ class ForkServer:
                 raise OSError(number, os.strerror(number))
             self._workers.add(number)
             self._ended.pop(number, None)  # an earlier worker may have had the same pid
-        return ForkedWorker(number, self)
+        return number
 
     def _next_reply(self) -> tuple[int, int]:
         """Return the server's next reply to a request. Also record workers whose end the server reports.
@@ -135,17 +138,14 @@ class ForkServer:
             if self._receive_message(max(deadline - time.monotonic(), 0.0)):
                 continue
             if self._lost:
-                raise OSError(self._describe_ending())
+                try:
+                    raise OSError(ending(self._process.wait(_END_SECONDS), None))
+                except subprocess.TimeoutExpired:
+                    raise OSError("the process that forks workers no longer answers") from None
             self._process.kill()  # otherwise a late reply would be mistaken for the reply to the next request
             self._lost = True
             raise OSError(f"the process that forks workers did not answer within {_START_SECONDS:g} s")
         return self._replies.popleft()
-
-    def _describe_ending(self) -> str:
-        try:
-            return ending(self._process.wait(_END_SECONDS), None)
-        except subprocess.TimeoutExpired:
-            return "the process that forks workers no longer answers"
 
     def _receive_message(self, seconds: float) -> bool:
         """Receive one message from the server; return False if none arrived within ``seconds``."""
@@ -214,50 +214,6 @@ class ForkServer:
         self._control.close()
 
 
-class ForkedWorker:
-    """A forked worker, with methods like those of ``subprocess.Popen``."""
-
-    def __init__(self, pid: int, server: ForkServer) -> None:
-        self.pid = pid
-        self._server = server
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, or the negative signal number; None while the worker is alive."""
-        if self._code is None:
-            self._code = self._server.exit_code_of(self.pid, 0.0)
-            if self._code is not None:
-                self._server.forget(self.pid)
-        return self._code
-
-    def wait(self, seconds: float) -> int:
-        """Wait for the worker to end, and return what ``poll`` returns.
-
-        Raises:
-            TimeoutError: the worker is still alive after ``seconds``.
-        """
-        if self._code is None:
-            self._server.exit_code_of(self.pid, seconds)
-        code = self.poll()
-        if code is None:
-            raise TimeoutError
-        return code
-
-    def kill(self) -> None:
-        """Kill the worker immediately."""
-        if self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
-
-
 # ---- the server of this process --------------------------------------------------------------------------------------
 
 _server: ForkServer | None = None
@@ -300,3 +256,58 @@ def _after_fork() -> None:
 
 _parents: list[ForkServer] = []  # references to the parent's objects, so that their finalizers do not run in this child
 os.register_at_fork(after_in_child=_after_fork)
+
+
+# ---- how a process ended ---------------------------------------------------------------------------------------------
+
+_CGROUP_ROOT = "/sys/fs/cgroup"
+_kills_lock = forks.Lock()
+_explained_kills = [0]  # number of the kernel's kills that were already matched to a dead worker
+
+
+def kills_for_memory() -> int | None:
+    """Return how many processes of this cgroup the kernel killed for lack of memory; None if it does not count them."""
+    for path in _count_files():
+        with suppress(OSError, ValueError):
+            with open(path, encoding="ascii") as file:
+                counts = dict(line.split()[:2] for line in file if len(line.split()) > 1)
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return None
+
+
+def _count_files() -> list[str]:
+    """Return the files with the kernel's counts, for cgroup versions 2 and 1; this process's own group is first."""
+    files = []
+    with suppress(OSError), open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            if not names:
+                files += [f"{_CGROUP_ROOT}{path.rstrip('/')}/memory.events", f"{_CGROUP_ROOT}/memory.events"]
+            elif "memory" in names.split(","):
+                control = f"{_CGROUP_ROOT}/memory"
+                files += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
+    return files
+
+
+def ending(code: int, kills_before: int | None) -> str:
+    """Describe how a process ended.
+
+    Args:
+        code: exit code, or the negative signal number.
+        kills_before: the kernel's count of kills for lack of memory when the process started; None if unknown. Each
+            kill that it counts explains one death.
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    if code != -signal.SIGKILL:
+        known = -code in set(signal.Signals)
+        return f"killed by {signal.Signals(-code).name}" if known else f"killed by signal {-code}"
+    if kills_before is None:
+        return "killed by SIGKILL (perhaps because memory ran out)"
+    with _kills_lock:
+        explained = max(kills_before, _explained_kills[0])
+        if (kills_for_memory() or 0) <= explained:
+            return "killed by SIGKILL"
+        _explained_kills[0] = explained + 1
+    return "killed by SIGKILL: out of memory, as the kernel reports"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
 from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 
-from cedar.executors.processes import memory
-from cedar.executors.processes.forkserver import ForkedWorker, server
-from cedar.executors.processes.memory import ending
+from cedar.executors.processes.forkserver import ending, kills_for_memory, server
 from cedar.executors.worker.arena import fork_lock
 from cedar.executors.worker.wire import Wire
 
@@ -31,44 +32,52 @@ class WorkerProcess:
         OSError: no process could be started.
     """
 
-    _kill_reason = ""
-
     def __init__(self) -> None:
-        forks = server()
+        self._server = server()
+        self._kill_reason = ""
+        self._exit_code: int | None = None
         with fork_lock:  # a child that is forked here would keep the worker's end open, and so hide its death
             parent_end, worker_end = socket.socketpair()
             with worker_end:
                 self.wire = Wire(parent_end)
                 self.known: set[str] = set()  # keys of the code that the worker has
-                self._kills_before = memory.kills()
+                self._kills_before = kills_for_memory()
                 level = logging.getLogger("cedar").getEffectiveLevel()
                 try:
-                    self._process: ForkedWorker = forks.fork(worker_end.fileno(), level)
+                    self.pid = self._server.fork(worker_end.fileno(), level)
                 except OSError:
                     self.wire.close()
                     raise
-        self.pid = self._process.pid
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None and not self.wire.ended()
+        return self._wait(0.0) is None and not self.wire.ended()
+
+    def _wait(self, seconds: float) -> int | None:
+        """Return the exit code, or the negative signal number; None if the worker is still alive after ``seconds``."""
+        if self._exit_code is None:
+            code = self._server.exit_code_of(self.pid, seconds)
+            if code is not None:  # otherwise another thread may have stored it
+                self._exit_code = code
+                self._server.forget(self.pid)
+        return self._exit_code
 
     def kill(self, why: str = "") -> None:
         """Kill the worker immediately. Its keeper then calls ``end``, whose description includes ``why``."""
         self._kill_reason = self._kill_reason or why
-        self._process.kill()
+        if self._wait(0.0) is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def end(self) -> str:
         """End the worker if it is still running, and describe how it ended."""
         self.wire.close()
-        try:
-            code = self._process.wait(0.5)  # the worker exits when its wire closes
-        except TimeoutError:
-            self._process.kill()
-            try:
-                code = self._process.wait(_KILL_SECONDS)
-            except TimeoutError:  # a process inside a system call may not end until the call returns
-                return f"{self._kill_reason or 'killed by SIGKILL'}, but still waiting in the kernel"
+        code = self._wait(0.5)  # the worker exits when its wire closes
+        if code is None:
+            self.kill()
+            code = self._wait(_KILL_SECONDS)
+        if code is None:  # a process inside a system call may not end until the call returns
+            return f"{self._kill_reason or 'killed by SIGKILL'}, but still waiting in the kernel"
         if self._kill_reason:
             return f"{self._kill_reason}, ended by SIGKILL"
         return ending(code, self._kills_before)

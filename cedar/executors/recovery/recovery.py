@@ -17,15 +17,13 @@ from cedar.core.errors import CedarError, RowRef, SourceError, WorkerError
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import fresh, warm
 from cedar.executors.recovery.board import process_board
-from cedar.executors.recovery.deaths import AfterDeath, Death, Deaths
-from cedar.executors.recovery.lost import block_daemon_at_exit, is_lost
-from cedar.executors.recovery.patience import Patience
+from cedar.executors.recovery.deaths import AfterDeath, Death, Deaths, block_daemon_at_exit, is_lost
+from cedar.executors.recovery.patience import Patience, WorkerWatch
 from cedar.executors.recovery.task import Submit, SupervisedTask, TaskWork
-from cedar.executors.recovery.trial import Survived
 from cedar.executors.recovery.waiting import RunningTask
-from cedar.executors.recovery.watch import WorkerWatch
 from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
+from cedar.tasks.shipped import Survived
 
 _log = logging.getLogger("cedar")
 _MAX_DEATHS_IN_A_ROW = 100  # maximum deaths without a finished task in between
@@ -78,8 +76,11 @@ class Recovery:
         """
         task = SupervisedTask(work)
         self._send(task)
-        if work.limits:
-            self._check_at_least_every(min(max(min(work.limits) / 4, 0.02), 0.25))
+        interval = min(max(min(work.limits) / 4, 0.02), 0.25) if work.limits else self._check_interval
+        if interval < self._check_interval:
+            self._check_interval = interval
+            if self._thread is not None:
+                self._lost.put(None)  # wakes up the thread
         self._start()
         return task
 
@@ -121,7 +122,7 @@ class Recovery:
         task.sent = time.monotonic()
         marks = task.marks(self._patience.timeout or 0.0, fine=bool(self._deaths.known))
         try:
-            executor = self._next_executor(task)
+            executor = fresh() if task.in_fresh_process else warm(1) if task.on_this_machine else self._executor()
         except BaseException:
             self._release(task)
             raise
@@ -144,10 +145,6 @@ class Recovery:
         if task.cancelled():
             attempt.cancel()
         attempt.add_done_callback(partial(self._attempt_done, task))
-
-    def _next_executor(self, task: SupervisedTask) -> TaskExecutor:
-        """Return the executor for the next attempt."""
-        return fresh() if task.in_fresh_process else warm(1) if task.on_this_machine else self._executor()
 
     def _attempt_done(self, task: SupervisedTask, attempt: Future[Result]) -> None:
         """Handle an attempt's result. The executor calls this in its thread, so it must not block or submit tasks."""
@@ -184,12 +181,6 @@ class Recovery:
                 self._thread = threading.Thread(target=self._run, name="cedar-recovery", daemon=True)
                 self._thread.start()
 
-    def _check_at_least_every(self, seconds: float) -> None:
-        if seconds < self._check_interval:
-            self._check_interval = seconds
-            if self._thread is not None:
-                self._lost.put(None)  # wakes up the thread
-
     def _run(self) -> None:
         while True:
             try:
@@ -202,7 +193,7 @@ class Recovery:
                 self._cancel_lost()
                 return
             else:
-                self._look()
+                self._check_workers()
 
     def _cancel_lost(self) -> None:
         """Cancel all lost tasks."""
@@ -251,7 +242,7 @@ class Recovery:
             raise stop from error
         if bad is not None and not bad.block:
             self._deaths.known[bad.mark] = bad
-        if seen is None and not self._marks_visible and task.unseen > 1:
+        if seen is None and not self._marks_visible and task.unmarked > 1:
             task.on_this_machine = True
         self._send(task)
 
@@ -303,22 +294,18 @@ class Recovery:
             )
         return None
 
-    # ---- stuck workers -----------------------------------------------------------------------------------------------
-
-    def _look(self) -> None:
+    def _check_workers(self) -> None:
+        """Kill stuck workers."""
         try:
-            self._check_workers()
+            with self._lock:
+                tasks = list(self._tasks)
+            self._watch.look(self._executor().members(), tasks)
+            if self._extra_check is not None:
+                self._extra_check()
         except Exception:  # noqa: BLE001 - after a failed check, lost tasks must still be retried
             if not self._check_has_failed:
                 _log.warning("checking for stuck workers failed", exc_info=True)
             self._check_has_failed = True
-
-    def _check_workers(self) -> None:
-        with self._lock:
-            tasks = list(self._tasks)
-        self._watch.look(self._executor().members(), tasks)
-        if self._extra_check is not None:
-            self._extra_check()
 
 
 def how_it_ended(error: BaseException) -> str:

@@ -87,7 +87,7 @@ class SupervisedTask(Future[Result]):
         self._crashes = 0  # number of processes that the trial has crashed
         self._group: Mark | None = None  # rows passed in one call, one of which may crash workers
         self._fine = False
-        self._unmarked = 0
+        self.unmarked = 0  # number of lost attempts that left no mark on the board
         self._same_mark = 0
         self._last: Mark | None = None
         self._divided: tuple[Mark, ...] = ()
@@ -129,7 +129,7 @@ class SupervisedTask(Future[Result]):
         if self.trial is not None:
             return self._after_trial_death(self.trial, seen, how)
         if seen is None:
-            self._unmarked += 1
+            self.unmarked += 1
             self._last = None
             return None
         mark = seen.mark
@@ -200,11 +200,6 @@ class SupervisedTask(Future[Result]):
         """Whether to give up, after too many bad rows, deaths at the same mark, or trials that found no cause."""
         many = self.work.most is not None and len(self._bad) > self.work.most
         return many or self._same_mark >= _MAX_SAME_DEATHS or self.fruitless_trials >= _MAX_TRIALS
-
-    @property
-    def unseen(self) -> int:
-        """Number of lost attempts that left no mark on the board."""
-        return self._unmarked
 
 
 def time_limits(program: Program, reader: SplitReader | None = None) -> tuple[float, ...]:

@@ -67,12 +67,16 @@ class Waiting:
         Raises:
             WorkerError: no task made progress for too long.
         """
-        if any(future.done() for future in futures):
-            return
         still: StallTimer | None = None
-        while not _any_done(futures, self.patience.look):
+        while not any(future.done() for future in futures):
+            if still is not None:
+                self.look(still, awaited)
             still = still or StallTimer(self.patience.clock, self.patience.look)
-            self.look(still, awaited)
+            if len(futures) == 1:  # ``wait_for`` would notice a cancellation too late
+                with suppress(TimeoutError, CancelledError):
+                    futures[0].exception(self.patience.look)
+            else:
+                wait_for(futures, self.patience.look, FIRST_COMPLETED)
 
     def look(self, still: StallTimer, awaited: str) -> None:
         """Check once for progress; log a warning or raise WorkerError if there was none for too long."""
@@ -96,16 +100,6 @@ class Waiting:
         tasks = sorted(self._at_work(), key=lambda task: task.since)
         work = "; ".join(task.describe(now) for task in tasks[:4]) or "no task has started"
         return f"no progress for {seconds:.0f} s, since {since}: the loop waits for {awaited}; at work: {work}"
-
-
-def _any_done(futures: Sequence[Future[Any]], seconds: float) -> bool:
-    """Wait up to ``seconds``; return whether a future is done. ``wait_for`` would notice a cancellation too late."""
-    if len(futures) == 1:
-        with suppress(TimeoutError, CancelledError):
-            futures[0].exception(seconds)
-    else:
-        wait_for(futures, seconds, FIRST_COMPLETED)
-    return any(future.done() for future in futures)
 
 
 @dataclass

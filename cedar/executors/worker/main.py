@@ -220,7 +220,11 @@ def _run_task(parts: list[Any]) -> list[memoryview]:
         clocks.ship(began)
         return answer
     except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
-        return encode(TaskFailed(_unsendable_reply_error(reply, error)))
+        if isinstance(reply, TaskFailed):
+            what = WorkerError(f"a task failed: {type(reply.error).__name__}: {reply.error}")
+        else:
+            what = unsendable_error(reply.value, "the result of a task", error)
+        return encode(TaskFailed(what))
 
 
 def _change_folder(folder: str | None) -> None:
@@ -238,12 +242,6 @@ def _limit_threads() -> None:
     cv2 = loaded("cv2")
     if cv2 is not None and cv2.getNumThreads() > 1:
         cv2.setNumThreads(1)
-
-
-def _unsendable_reply_error(reply: Any, error: Exception) -> WorkerError:
-    if isinstance(reply, TaskFailed):
-        return WorkerError(f"a task failed: {type(reply.error).__name__}: {reply.error}")
-    return unsendable_error(reply.value, "the result of a task", error)
 
 
 def unsendable_error(value: Any, label: str, error: Exception) -> WorkerError:

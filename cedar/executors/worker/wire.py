@@ -42,17 +42,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)):
-            return NotImplemented if _is_importable(obj) else super().reducer_override(obj)
+            # cloudpickle would search all modules to find out whether the receiver can import the object by name.
+            by_name = obj.__module__.partition(".")[0] in _PACKAGES_BY_NAME and "<" not in obj.__qualname__
+            return NotImplemented if by_name else super().reducer_override(obj)
         if isinstance(obj, pa.Array):
             return _compact(obj).__reduce_ex__(5)
         if isinstance(obj, (Block, Keys)):
             return type(obj), tuple(map(obj.__getattribute__, obj.__slots__))
         return NotImplemented
-
-
-def _is_importable(obj: type | FunctionType) -> bool:
-    """Whether the receiver can import ``obj`` by name. cloudpickle would search all modules to find out."""
-    return obj.__module__.partition(".")[0] in _PACKAGES_BY_NAME and "<" not in obj.__qualname__
 
 
 def _compact(array: pa.Array) -> pa.Array:

@@ -155,3 +155,24 @@ def _alive(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def test_one_kill_for_memory_explains_one_death(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    events = tmp_path / "memory.events"
+    monkeypatch.setattr(forkserver, "_count_files", lambda: [str(tmp_path / "missing"), str(events)])
+    monkeypatch.setattr(forkserver, "_explained_kills", [0])
+    assert forkserver.kills_for_memory() is None
+    events.write_text("low 0\noom 4\noom_kill 5\n")
+    before = forkserver.kills_for_memory()
+    assert before == 5
+    assert forkserver.ending(-9, before) == "killed by SIGKILL"
+    events.write_text("low 0\noom 4\noom_kill 6\n")
+    assert forkserver.ending(-9, before) == "killed by SIGKILL: out of memory, as the kernel reports"
+    assert forkserver.ending(-9, before) == "killed by SIGKILL"
+
+
+def test_how_a_process_ended_is_told_in_words() -> None:
+    assert forkserver.ending(3, None) == "exit code 3"
+    assert forkserver.ending(-11, 0) == "killed by SIGSEGV"
+    assert forkserver.ending(-9, None) == "killed by SIGKILL (perhaps because memory ran out)"
+    assert forkserver.ending(-1000, None) == "killed by signal 1000"

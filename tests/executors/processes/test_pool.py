@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
+import cedar
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
+from cedar.tasks.code import Code
 from tests.executors.processes.watching import gone
 from tests.waiting import eventually
 
@@ -60,3 +65,83 @@ def test_shutting_down_ends_the_workers_at_once() -> None:
     assert gone(pid)
     with pytest.raises(RuntimeError):
         pool.submit(int)
+
+
+def test_a_worker_s_log_is_the_parent_s(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    def says(word: str) -> None:
+        logging.getLogger("cedar.test").warning("heard %s", word)
+
+    pool.submit(says, "it").result()
+    assert "heard it" in caplog.messages
+
+
+class Odd(Exception):
+    """It can be pickled, and not be rebuilt."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(a)
+
+
+@pytest.mark.parametrize("odd", [lambda: Odd(1, 2), lambda: threading.Lock()], ids=["not made here", "not sent"])
+def test_a_line_that_does_not_arrive_whole_is_no_answer(
+    odd: Callable[[], object], one: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def says(number: int) -> int:
+        logging.getLogger("cedar.test").warning("heard %d", number, extra={"cause": odd()})
+        return number
+
+    assert [future.result(60) for future in [one.submit(says, i) for i in range(20)]] == list(range(20))
+    assert {f"heard {i}" for i in range(20)} <= set(caplog.messages)
+
+
+def test_a_handler_that_fails_ends_no_worker(one: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    class Fails(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyError(record.name)
+
+    def says(number: int) -> int:
+        logging.getLogger("test.fails").warning("heard %d", number)
+        return os.getpid()
+
+    log, handler = logging.getLogger("test.fails"), Fails()
+    log.addHandler(handler)
+    try:
+        assert len({one.submit(says, i).result(60) for i in range(5)}) == 1
+    finally:
+        log.removeHandler(handler)
+    assert sum("a logging handler or filter failed" in message for message in caplog.messages) <= 1
+
+
+def test_what_cannot_be_pickled_is_said(pool: Pool) -> None:
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        pool.submit(id, threading.Lock()).result()
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        pool.submit(threading.Lock).result()
+    assert pool.submit(abs, -1).result() == 1
+
+
+def test_code_is_sent_once_to_a_worker(one: Pool) -> None:
+    code = Code.of((bytes(1 << 20),))
+
+    def size(code: Code) -> int:
+        return len(code.load()[0])
+
+    keeper = one._keepers[0]
+    sizes = []
+    for _ in range(3):
+        assert one.submit(size, code).result() == 1 << 20
+        assert keeper.worker is not None
+        sizes.append(code.key in keeper.worker.known)
+    assert sizes == [True] * 3
+    for number in range(40):  # the worker forgets the first, and asks for it again
+        assert one.submit(size, Code.of((b"x" * number,))).result() == number
+    assert one.submit(size, code).result() == 1 << 20
+
+
+def test_a_worker_that_dies_idle_is_replaced_without_a_word(one: Pool) -> None:
+    pid = one.submit(os.getpid).result()
+    worker = one._keepers[0].worker
+    assert worker is not None
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: not worker.alive)
+    assert one.submit(os.getpid).result() != pid

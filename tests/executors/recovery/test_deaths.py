@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import CancelledError
+from concurrent.futures.process import BrokenProcessPool
 
 import cedar
+from cedar.executors.processes.process import WorkerDied
+from cedar.executors.recovery import is_lost
 from cedar.executors.recovery.deaths import Death, Deaths
 
 
@@ -21,3 +25,9 @@ def test_deaths_are_told() -> None:
     assert (deaths.in_a_row, list(deaths.recoveries)) == (0, [])
     deaths.done(time.monotonic())
     assert len(deaths.recoveries) == 1
+
+
+def test_what_counts_as_lost() -> None:
+    killed = type("KilledWorker", (Exception,), {"__module__": "distributed.scheduler"})
+    assert all(map(is_lost, [BrokenProcessPool(""), WorkerDied("exit code 1"), CancelledError(), killed("task")]))
+    assert not any(map(is_lost, [ValueError(), cedar.WorkerError("it cannot be pickled"), KeyboardInterrupt()]))
