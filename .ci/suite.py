@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARDS = {
-    "data": ["core", "cache", "conformance", "control", "datasets", "operators", "profile", "tasks"],
+    "data": ["core", "store", "conformance", "control", "datasets", "operators", "profile", "tasks"],
     "engine": ["engine", "executors", "optimizer", "pipeline", "plan", "fuzz"],
     "docs": ["docs"],  # and the examples in the docstrings of cedar/
     "users": [],  # everything else: the tests of the command line, trainers, reports, ...

@@ -54,7 +54,7 @@ def per_second(fn: Callable[[], Any], rows: int, seconds: float) -> tuple[list[f
 def build(form: Form) -> list[Any]:
     """Groups of one batch: equal rows found, lists gathered."""
     from benchmarks.harness import at_least, reported
-    from cedar.core.groups.column import grouped
+    from cedar.core.groups import grouped
 
     figures = []
     for features, length, least in ((16, 20, 1.2e6), (1, 50, None)):
@@ -98,8 +98,8 @@ def factors(form: Form) -> list[Any]:
 def sliding(form: Form) -> list[Any]:
     """Histories that slide, held as slices of shared values: values read over values held."""
     from benchmarks.harness import at_most
-    from cedar.core.groups.slices import slices_of
     from cedar.operators.dedup_estimate import sliding_factor
+    from cedar.recommendation.slices import slices_of
 
     figures = []
     sessions = form.pick(512, 64)

@@ -27,17 +27,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.cache.entries import versions, write_body
-from cedar.cache.fingerprints import OperatorDigests, Record
-from cedar.cache.reasons import RECORD, as_json, why_missing
-from cedar.cache.store import Key, Store
 from cedar.core.block import Block, Skipped
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
-from cedar.core.groups.column import GroupColumn, grouped
+from cedar.core.groups import GroupColumn, grouped
+from cedar.store.blocks import versions, write_body
+from cedar.store.cache import RECORD, Key, Store
 from cedar.store.entry import MAGIC, TAIL, tail
 from cedar.store.folder import Folder
 from cedar.store.place import INSIDE
+from cedar.tasks.fingerprints import OperatorDigests, Record, why_missing
 
 _ODD: tuple[Any, ...] = (
     -1, 0, 1, 63, 64, 2**31 - 1, 2**31, 2**40, 2**63, -(2**70), 1.5, float("nan"), True, None, "", "x" * 5000, [], {},
@@ -183,12 +182,8 @@ def try_cases(seed: int, count: int, audited: bool = False) -> Found:
     armed = [False]
     if audited:
         sys.addaudithook(lambda event, _args: events.append(event) if armed[0] and event in _AUDITED else None)
-    record = as_json(
-        Record((OperatorDigests("map(f)", "0", {"code": "1"}),), None, "", {"python": "3"}, False),
-        KEY.group,
-        "d",
-        "raise",
-    )
+    operators = (OperatorDigests("map(f)", "0", {"code": "1"}),)
+    record = Record(operators, None, "", {"python": "3"}, False).as_json(KEY.group, "d", "raise")
     with tempfile.TemporaryDirectory(prefix="cedar-tampered-") as root:
         places = (f"{root}/kept", f"memory://tampered-{seed}")
         for where in places:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.extensions import register as _register
+from cedar.core.packages import register as _register
 
 if TYPE_CHECKING:
     from polars import col as col
@@ -74,7 +74,7 @@ _HOMES = {
     "cedar.cluster.service": ("Service",),
     "cedar.core.inverse": ("InverseKeyedJaggedTensor",),
     "cedar.core.jagged": ("JaggedTensor",),
-    "cedar.core.lazy": ("col",),
+    "cedar.core.packages": ("col",),
     "cedar.optimizer.budget": ("Budget",),
     "cedar.lake.convert": ("convert", "optimize_layout"),
     "cedar.lake.by_ending": ("read",),

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from cedar.cache import store
 from cedar.core.block import Block, Skipped
 from cedar.core.boundary import as_column
 from cedar.core.cursor import Keys
+from cedar.store import cache
 
 ARROW: dict[str, tuple[pa.DataType, Any]] = {
     "int": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
@@ -97,6 +97,6 @@ def word(text: str) -> str:
     return text.encode().hex().ljust(16, "0")
 
 
-def Key(group: str, split: str, ordinals: tuple[int, ...] = (), columns: Any = None) -> store.Key:  # noqa: N802
+def Key(group: str, split: str, ordinals: tuple[int, ...] = (), columns: Any = None) -> cache.Key:  # noqa: N802
     """The key of an entry, from short texts."""
-    return store.Key(word(group), word(split), ordinals, columns)
+    return cache.Key(word(group), word(split), ordinals, columns)

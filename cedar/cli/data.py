@@ -169,7 +169,7 @@ def _convert(chosen: argparse.Namespace) -> None:
 def _vocab(chosen: argparse.Namespace) -> None:
     import cedar
     from cedar import recommendation
-    from cedar.core.sizes import parse_bytes
+    from cedar.core.limits import parse_bytes
 
     read = cedar.read_parquet if chosen.format == "parquet" else getattr(recommendation, chosen.format)
     step = cedar.preprocessing.Vocabulary(

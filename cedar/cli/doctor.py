@@ -19,8 +19,8 @@ import cedar
 from cedar import CedarError
 from cedar.cli import tables
 from cedar.cli.arguments import command, count
-from cedar.core import quota
-from cedar.store.private_folder import private_folder
+from cedar.core import process
+from cedar.store.files import private_folder
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
@@ -96,8 +96,8 @@ def _numbers(version: str) -> list[int]:
 
 def _machine() -> Iterator[tuple[str, str, str]]:
     """Yield each of the machine's resources as (name, amount, advice)."""
-    yield "cores", f"{quota.cores()} of {os.cpu_count()}", ""
-    yield "memory", f"{quota.memory() / 2**30:.1f} GiB", ""
+    yield "cores", f"{process.cores()} of {os.cpu_count()}", ""
+    yield "memory", f"{process.memory() / 2**30:.1f} GiB", ""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = 0 <= files < _FEW_FILES
     yield "open files", f"{files:,}", "worker processes may need more: ulimit -n 4096" if low else ""

@@ -1,1 +1,1 @@
-"""Dask clusters and the preprocessing service: an extension, loaded by name (``cedar.core.extensions``)."""
+"""Dask clusters and the preprocessing service: an extension, loaded by name (``cedar.core.packages``)."""

@@ -6,9 +6,9 @@ a dead slot. Batches can therefore be cut by row number before rows are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ from cedar.core import columns as _columns
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index
 from cedar.core.cursor import Keys, concat_keys
 from cedar.core.errors import PipelineError
-from cedar.core.groups.column import GroupColumn, concat_each, cut_each, plain, take_each
+from cedar.core.groups import GroupColumn, concat_each, cut_each, plain, take_each
+
+if TYPE_CHECKING:
+    import polars as pl
 
 TAKEN_OUT = -2
 
@@ -220,3 +223,79 @@ def concat_blocks(blocks: Sequence[Block]) -> Block:
         dead.update({slot + offset: why for slot, why in block.dead.items()})
         offset += block.slots
     return Block(columns, concat_keys([b.keys for b in blocks]), dead)
+
+
+_FRAME_ROWS = 65_536  # rows per frame; fixed, so that results do not depend on block sizes
+
+
+def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
+    """Return the first ``n`` rows of all blocks."""
+    import polars as pl
+
+    heads: list[pl.DataFrame] = []
+    for block in blocks:
+        heads.append(frame_of(block).head(n))
+        n -= heads[-1].height
+        if n <= 0:
+            break
+    return pl.concat(heads, how="vertical_relaxed") if heads else pl.DataFrame()
+
+
+def frame_of(block: Block) -> pl.DataFrame:
+    """Convert the rows of a block, including tensors and objects, to a polars frame."""
+    import polars as pl
+
+    def series(name: str, column: Any) -> pl.Series:
+        column = plain(column)
+        if not isinstance(column, np.ndarray):
+            return pl.Series(name, pl.from_arrow(column))
+        return pl.Series(name, column.tolist(), dtype=pl.Object) if column.dtype == object else pl.Series(name, column)
+
+    return pl.DataFrame([series(name, column) for name, column in block.columns.items()])
+
+
+def equal_frames(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the rows in frames of 65,536 rows, so that results computed per frame do not depend on block sizes."""
+    import polars as pl
+
+    pending: list[pl.DataFrame] = []
+    height = 0
+    for frame in frames:
+        pending.append(frame)
+        height += frame.height
+        while height >= _FRAME_ROWS:
+            whole = pl.concat(pending, how="vertical_relaxed").rechunk()  # polars sums floats chunk by chunk
+            yield whole[:_FRAME_ROWS].rechunk()
+            pending = [whole[_FRAME_ROWS:]]
+            height -= _FRAME_ROWS
+    if height:
+        yield pl.concat(pending, how="vertical_relaxed").rechunk()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The measurements of one call of an operator on one block: rows, decoded bytes, seconds.
+
+    ``columns`` maps each column that the operator wrote (for a source: every column) to its decoded bytes.
+    """
+
+    rows_in: int
+    rows_out: int
+    bytes_in: int
+    bytes_out: int
+    wall: float
+    cpu: float
+    columns: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Observation) -> Observation:
+        """Return the sum of two measurements."""
+        names = {*self.columns, *other.columns}
+        return Observation(
+            self.rows_in + other.rows_in,
+            self.rows_out + other.rows_out,
+            self.bytes_in + other.bytes_in,
+            self.bytes_out + other.bytes_out,
+            self.wall + other.wall,
+            self.cpu + other.cpu,
+            {name: self.columns.get(name, 0) + other.columns.get(name, 0) for name in names},
+        )

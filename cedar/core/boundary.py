@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -22,7 +21,9 @@ from cedar.core.errors import CedarError, PipelineError, Site
 if TYPE_CHECKING:
     import polars as pl
 
-_DECIMAL128_DIGITS = 38  # digits of a decimal128
+# Ids of the types of lists, fixed-size lists aside.
+_LISTS = {make(pa.null()).id for make in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)}
+_FIXED_LIST = pa.list_(pa.null(), 1).id
 
 
 class NoColumn(TypeError):
@@ -50,14 +51,18 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return pa.bool_() if isinstance(kind, pa.Bool8Type) else canonical_type(kind.storage_type)
     if pt.is_struct(kind):
-        _check_field_names(kind)
+        names: set[str] = set()
+        for field in kind:
+            if field.name in names:
+                raise NoColumn(f"a struct has two fields {field.name!r}", "rename one of them")
+            names.add(field.name)
         return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in kind])
     if pt.is_map(kind):
         entry = pa.struct([("key", canonical_type(kind.key_type)), ("value", canonical_type(kind.item_type))])
         return pa.large_list(entry)
-    if pt.is_fixed_size_list(kind) and kind.list_size:
+    if kind.id == _FIXED_LIST and kind.list_size:
         return pa.list_(canonical_type(kind.value_type), kind.list_size)
-    if _is_list_type(kind):
+    if kind.id in _LISTS or kind.id == _FIXED_LIST:
         return pa.large_list(canonical_type(kind.value_type))
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
         return canonical_type(kind.value_type)
@@ -76,32 +81,13 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if pt.is_date64(kind):
         return pa.date32()
-    return _decimal(kind) if pt.is_decimal(kind) else kind
-
-
-def _decimal(kind: pa.DataType) -> pa.DataType:
-    """Return a decimal type as wide as its digits need; neither polars nor Parquet supports a negative scale."""
+    if not pt.is_decimal(kind):
+        return kind
+    # Neither polars nor Parquet supports a negative scale. The type is as wide as its digits need.
     digits, scale = kind.precision - min(kind.scale, 0), max(kind.scale, 0)
     if digits > 76:
         raise NoColumn(f"{kind} has {digits} digits, more than 76", "cast it to a float")
-    return pa.decimal128(digits, scale) if digits <= _DECIMAL128_DIGITS else pa.decimal256(digits, scale)
-
-
-def _check_field_names(kind: pa.DataType) -> None:
-    names = [field.name for field in kind]
-    duplicate = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if duplicate is not None:
-        raise NoColumn(f"a struct has two fields {duplicate!r}", "rename one of them")
-
-
-def _is_list_type(kind: pa.DataType) -> bool:
-    return bool(
-        pt.is_list(kind)
-        or pt.is_large_list(kind)
-        or pt.is_fixed_size_list(kind)
-        or pt.is_list_view(kind)
-        or pt.is_large_list_view(kind)
-    )
+    return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
 
 
 def canonical_types(
@@ -154,7 +140,11 @@ def as_column(values: Any) -> Any:
             return values
         return from_array(values)
     if isinstance(values, pa.ChunkedArray):
-        return _join_chunks(values)
+        target = canonical_type(values.type)
+        if not values.num_chunks:
+            return pa.nulls(0, target)
+        chunks = [_canonical(chunk, target) for chunk in values.chunks]  # Arrow cannot join chunks of some other types
+        return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     if isinstance(values, pa.Array):
         return _canonical(values, canonical_type(values.type))
     if hasattr(values, "get_chunks"):
@@ -193,15 +183,6 @@ def checked_column(values: Any) -> Any:
     return as_column(values)
 
 
-def _join_chunks(values: pa.ChunkedArray) -> pa.Array:
-    """Convert the chunks to the canonical type, then join them. Arrow cannot join chunks of some other types."""
-    target = canonical_type(values.type)
-    if not values.num_chunks:
-        return pa.nulls(0, target)
-    chunks = [_canonical(chunk, target) for chunk in values.chunks]
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-
-
 def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert an array to ``target``, a canonical type."""
     kind = array.type
@@ -215,28 +196,16 @@ def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _canonical(array.storage, target)
     if pt.is_dictionary(kind):
         return _canonical(array.dictionary, target).take(array.indices)
-    if pt.is_run_end_encoded(kind):
-        return _decode_runs(array, target)
+    if pt.is_run_end_encoded(kind):  # look up the run of each row, since Arrow decodes only some types
+        places = np.arange(array.offset, array.offset + len(array))
+        runs = np.searchsorted(array.run_ends.to_numpy(), places, side="right")
+        return _canonical(array.values, target).take(from_numbers(runs))
     if pt.is_struct(kind):
-        return _convert_struct(array, target)
-    if _is_list_type(kind) or pt.is_map(kind):
+        fields = [_canonical(array.field(i), field.type) for i, field in enumerate(target)]
+        return pa.Array.from_buffers(target, len(array), [_validity_bits(array)], children=fields)
+    if kind.id in _LISTS or kind.id == _FIXED_LIST or pt.is_map(kind):
         return _convert_lists(array, target)
     return array.cast(target)
-
-
-def _decode_runs(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Decode run-end encoding by looking up the run of each row, since Arrow decodes only some types."""
-    ends = array.run_ends.to_numpy()
-    places = np.arange(array.offset, array.offset + len(array))
-    return _canonical(array.values, target).take(from_numbers(np.searchsorted(ends, places, side="right")))
-
-
-def _convert_struct(array: pa.Array, target: pa.DataType) -> pa.Array:
-    valid = _validity_bits(array)
-    if not target.num_fields:
-        return pa.Array.from_buffers(target, len(array), [valid], children=[])
-    fields = [_canonical(array.field(i), field.type) for i, field in enumerate(target)]
-    return pa.Array.from_buffers(target, len(array), [valid], children=fields)
 
 
 def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -249,7 +218,11 @@ def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pt.is_fixed_size_list(kind):  # a fixed size of 0
         items, offsets = _canonical(array.values[:0], target.value_type), np.zeros(rows + 1, dtype=np.int64)
     elif pt.is_list_view(kind) or pt.is_large_list_view(kind):
-        places, offsets = _list_view_items(array)
+        sizes = np.where(np.asarray(array.is_valid()), numbers(array.sizes), 0).astype(np.int64)
+        offsets = np.zeros(rows + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        begin = numbers(array.offsets).astype(np.int64)
+        places = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], sizes)  # of the items, list after list
         items = _canonical(array.values, target.value_type).take(from_numbers(places))
     else:
         offsets = numbers(array.offsets).astype(np.int64) if rows else np.zeros(1, dtype=np.int64)
@@ -260,15 +233,6 @@ def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
         items, offsets = _canonical(entries.slice(start, stop - start), target.value_type), offsets - start
     buffers = [_validity_bits(array), pa.py_buffer(np.ascontiguousarray(offsets))]
     return pa.Array.from_buffers(target, rows, buffers, children=[items])
-
-
-def _list_view_items(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of the items of a list view, one list after another, and the offsets of these lists."""
-    sizes = np.where(np.asarray(array.is_valid()), numbers(array.sizes), 0).astype(np.int64)
-    offsets = np.zeros(len(array) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    begin = numbers(array.offsets).astype(np.int64)
-    return np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], sizes), offsets
 
 
 def _validity_bits(array: pa.Array) -> pa.Buffer | None:
@@ -315,8 +279,8 @@ def to_frame(columns: Mapping[str, pa.Array]) -> pl.DataFrame:
     for column in columns.values():
         if polars_type(column.type) is None:
             raise NoColumn(f"polars has no type for {column.type}", "cast it first, or map a function over it")
-    arrays = [
-        _copy_slice(column) if _has_fixed_lists(column.type) and _is_sliced(column) else column
+    arrays = [  # a copy of a slice holds only its own values
+        pa.concat_arrays([column[:0], column]) if _has_fixed_lists(column.type) and _is_sliced(column) else column
         for column in columns.values()
     ]
     if any("\0" in name for name in columns):  # they cannot be passed as part of a batch
@@ -458,8 +422,3 @@ def _is_sliced(array: pa.Array) -> bool:
     if pt.is_large_list(kind):
         return _is_sliced(array.values)
     return pt.is_struct(kind) and any(_is_sliced(array.field(i)) for i in range(kind.num_fields))
-
-
-def _copy_slice(array: pa.Array) -> pa.Array:
-    """Copy a sliced array into memory that holds only its own values."""
-    return pa.concat_arrays([array[:0], array])

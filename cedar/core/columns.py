@@ -173,6 +173,14 @@ def writeable(column: Column) -> Column:
     return copied(column) if shared else column
 
 
+def read_only(array: Any) -> Any:
+    """Return a read-only view of an array, since a block may be shared, or processed again after a retry."""
+    if isinstance(array, np.ndarray) and array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
 def nbytes(column: Column) -> int:
     """Return the size in bytes of a column of a block or of a delivered batch. Sizes of objects are estimated."""
     if isinstance(column, pa.Array):

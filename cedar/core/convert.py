@@ -7,7 +7,6 @@ so nulls that the dtype cannot represent raise an error. The result shares the c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,15 +18,15 @@ from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError
-from cedar.core.groups.column import GroupColumn, plain
+from cedar.core.groups import GroupColumn, plain
 from cedar.core.jagged import JaggedTensor
 
 RowOf: TypeAlias = Callable[[int], int]  # the row of the batch that holds value i of a nested array
 Leaf: TypeAlias = "Callable[[pa.Array, _ArrayOrigin], Any]"
-_Converter: TypeAlias = "Callable[[pa.Array, _ArrayOrigin, Leaf, Callable[[Any], Any]], Any]"
+Share: TypeAlias = Callable[[pa.Array], Any]  # converts numbers without a copy
 
-
-_LARGE_LIST = pa.large_list(pa.null()).id
+_LIST, _LARGE_LIST = pa.list_(pa.null()).id, pa.large_list(pa.null()).id
+_FIXED_LIST, _STRUCT = pa.list_(pa.null(), 1).id, pa.struct([]).id
 
 
 class _ArrayOrigin:
@@ -119,7 +118,8 @@ def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             lists[name] = column
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            arrays[name] = _converter(array.type)(array, _ArrayOrigin(name, keys), _numpy_leaf, numbers)
+            convert = _convert_lists if array.type.id == _LARGE_LIST else _convert
+            arrays[name] = convert(array, _ArrayOrigin(name, keys), _numpy_leaf, numbers)
     if gaps:
         arrays.update(zip(gaps, floats(list(gaps.values())), strict=True))
     if lists:
@@ -167,7 +167,8 @@ def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             lists[name] = column
         else:
             array = column.plain() if isinstance(column, GroupColumn) else column
-            tensors[name] = _converter(array.type)(array, _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
+            convert = _convert_lists if array.type.id == _LARGE_LIST else _convert
+            tensors[name] = convert(array, _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
     if lists:
         tensors.update(_convert_lists_each(lists, keys, _torch_leaf, from_dlpack))
     return tensors
@@ -192,7 +193,10 @@ def to_arrow(column: Column, name: str) -> pa.Array:
             return as_column(pa.array(column.tolist()))
         values = pa.array(column.reshape(-1))
         for depth in range(column.ndim - 1, 0, -1):
-            values = _fixed_lists(values, column.shape[depth], int(np.prod(column.shape[:depth])))
+            if column.shape[depth]:
+                values = pa.FixedSizeListArray.from_arrays(values, column.shape[depth])
+            else:
+                values = pa.array([[]] * int(np.prod(column.shape[:depth])), pa.list_(values.type, 0))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         kind = "Python objects" if column.dtype == object else str(column.dtype)
         raise PipelineError(
@@ -202,50 +206,29 @@ def to_arrow(column: Column, name: str) -> pa.Array:
     return values
 
 
-def _fixed_lists(values: pa.Array, size: int, rows: int) -> pa.Array:
-    if size == 0:
-        return pa.array([[]] * rows, pa.list_(values.type, 0))
-    return pa.FixedSizeListArray.from_arrays(values, size)
-
-
-@lru_cache(maxsize=1024)
-def _converter(kind: pa.DataType) -> _Converter:
-    """Return the function that converts arrays of a type. It is cached, since every batch needs it."""
+def _convert(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Share) -> Any:
+    """Convert an array of any type. ``share`` converts numbers, and ``leaf`` other values without parts."""
+    kind = array.type
     if kind.id in NUMBERS:
-        return _convert_numbers
-    if pt.is_large_list(kind) or pt.is_list(kind):
-        return _convert_lists
-    if pt.is_fixed_size_list(kind):
-        return _convert_fixed_lists
-    if pt.is_struct(kind):
-        return _convert_structs
-    return _leaf if kind == canonical_type(kind) else _convert_canonical
-
-
-def _convert_numbers(array: pa.Array, origin: _ArrayOrigin, _leaf: Leaf, share: Callable[[Any], Any]) -> Any:
-    if not array.null_count:
-        return share(array)
-    if NUMBERS[array.type.id].kind != "f":
-        raise origin.null_error(array, _fill_hint(origin))
-    (values,) = floats([array])
-    return values if share is numbers else share(values)
-
-
-def _leaf(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, _share: Callable[[Any], Any]) -> Any:
+        if not array.null_count:
+            return share(array)
+        if NUMBERS[kind.id].kind != "f":
+            raise origin.null_error(array, _fill_hint(origin))
+        (values,) = floats([array])
+        return values if share is numbers else share(values)
+    if kind.id in (_LIST, _LARGE_LIST):
+        return _convert_lists(array, origin, leaf, share)
+    if kind.id == _FIXED_LIST:
+        return _convert_fixed_lists(array, origin, leaf, share)
+    if kind.id == _STRUCT:
+        fields, nulls = zip(kind, array.flatten(), strict=True), array.null_count > 0
+        return {f.name: _convert(child, origin.child(f.name, nulls), leaf, share) for f, child in fields}
+    if kind != canonical_type(kind):
+        return _convert(as_column(array), origin, leaf, share)
     return leaf(array, origin)
 
 
-def _convert_canonical(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
-    array = as_column(array)
-    return _converter(array.type)(array, origin, leaf, share)
-
-
-def _convert_structs(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
-    children, nulls = zip(array.type, array.flatten(), strict=True), array.null_count > 0
-    return {f.name: _converter(child.type)(child, origin.child(f.name, nulls), leaf, share) for f, child in children}
-
-
-def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
+def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Share) -> JaggedTensor:
     if array.null_count:
         raise origin.null_error(array, origin.call_code("fill_null([])"), "null lists")
     offsets, values = array.offsets, array.values
@@ -261,14 +244,14 @@ def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Cal
         items = share(values)
     else:
         inner = origin.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1, "list")
-        items = _converter(values.type)(values, inner, leaf, share)
+        items = _convert(values, inner, leaf, share)
     if share is numbers:
         return JaggedTensor(items, bounds)
     return JaggedTensor(items, share(from_numbers(bounds) if start else offsets))
 
 
 def _convert_lists_each(
-    lists: Mapping[str, pa.Array], keys: Keys | None, leaf: Leaf, share: Callable[[Any], Any]
+    lists: Mapping[str, pa.Array], keys: Keys | None, leaf: Leaf, share: Share
 ) -> dict[str, JaggedTensor]:
     """Convert large lists that begin within an array, with the offsets of all of them at once.
 
@@ -290,13 +273,13 @@ def _convert_lists_each(
     return made
 
 
-def _convert_fixed_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
+def _convert_fixed_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Share) -> Any:
     size = array.type.list_size
     if array.null_count:
         raise origin.null_error(array, origin.call_code(f"fill_null(a list of {size})"), "null lists")
     values = array.values.slice(array.offset * size, len(array) * size)
     inner = origin.inside(lambda i: i // size, "arr")
-    children = _converter(values.type)(values, inner, leaf, share)
+    children = _convert(values, inner, leaf, share)
     if hasattr(children, "reshape"):
         return children.reshape(len(array), size, *children.shape[1:])
     return JaggedTensor(children, share(from_numbers(np.arange(len(array) + 1, dtype=np.int64) * size)))

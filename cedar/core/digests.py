@@ -29,9 +29,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.object_state import BASES, attributes_of, c_base, is_python_class
 from cedar.core.packages import file_of, installed, is_library, version_of
-from cedar.core.references import DYNAMIC, LATE, Unloaded, references
+from cedar.core.references import BASES, DYNAMIC, LATE, Unloaded, attributes_of, c_base, is_python_class, references
 
 _PLAIN_TYPES = frozenset({int, float, complex, str, bytes, bool, type(None), type(Ellipsis)})
 _CODE_TYPES = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
@@ -89,7 +88,7 @@ def examine(value: Any, name: str = "") -> PartDigests:
     """
     walk = _Walk(True)
     name = name or getattr(value, "__name__", None) or type(value).__name__
-    if isinstance(value, FunctionType) and not _is_library_function(value):
+    if isinstance(value, FunctionType) and not is_library(value.__module__ or "", value.__code__.co_filename):
         parts = {
             part: walk.full_digest(each, f"{name}.{part.replace(' ', '.', 1)}").hex()
             for part, each in walk.function(value, name).items()
@@ -136,8 +135,11 @@ class _Walk:
 
     def digest(self, value: Any, step: str = "") -> bytes:
         """Return the digest of a part of the current value. ``step`` is the path from the current value to the part."""
-        if type(value) in _PLAIN_TYPES:
-            return _plain(value)
+        kind: Any = type(value)
+        if kind in (str, bytes):
+            return _hashed(kind.__name__, value)  # without the copies that ``repr`` makes of a large one
+        if kind in _PLAIN_TYPES:
+            return _hashed(kind.__name__, f"{value:x}" if kind is int else repr(value))
         if id(value) in self._done:
             return self._done[id(value)]
         if id(value) in self._open:
@@ -158,7 +160,6 @@ class _Walk:
                 del self._open[id(value)]
         finally:
             self._path.pop()
-        kind: Any = type(value)
         same = kind.__eq__ is object.__eq__ and (
             kind is object or is_python_class(kind)
         )  # instances are compared by identity
@@ -213,7 +214,7 @@ class _Walk:
                 parts[f"closure {name}"] = cell.cell_contents
             except ValueError:
                 self.unknown[f"{path}.closure.{name}: the name is not defined yet"] = None
-        if _is_library_function(fn):
+        if is_library(fn.__module__ or "", fn.__code__.co_filename):
             if _full_name(fn) in DYNAMIC:
                 self.unknown[f"{path}: {LATE}"] = None
             own = fn.__module__ if is_library(fn.__module__ or "") else str(fn.__globals__.get("__name__"))
@@ -438,12 +439,6 @@ def _hashed(*parts: Any) -> bytes:
     return state.digest()
 
 
-def _plain(value: Any) -> bytes:
-    if type(value) in (str, bytes):
-        return _hashed(type(value).__name__, value)  # without the copies that ``repr`` makes of a large one
-    return _hashed(type(value).__name__, f"{value:x}" if type(value) is int else repr(value))
-
-
 def _full_name(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
@@ -469,7 +464,3 @@ def _is_named(value: Any) -> bool:
     if not (isinstance(module, str) and isinstance(called, str) and is_library(module)):
         return False
     return _lookup(sys.modules.get(module), called) is value
-
-
-def _is_library_function(fn: FunctionType) -> bool:
-    return is_library(fn.__module__ or "", fn.__code__.co_filename)

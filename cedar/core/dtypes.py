@@ -1,4 +1,4 @@
-"""Column types from ``dtype=`` arguments and from annotations."""
+"""Column types from ``dtype=`` arguments, from annotations, and from samples of Python values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import datetime as dt
 import decimal
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from cedar.core.boundary import NoColumn, canonical_type
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.core.errors import PipelineError, user_site
+from cedar.core.values import ValueMismatch, describe, nanoseconds, plain
 
 _PLAIN: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -46,19 +48,15 @@ def type_from_annotation(annotation: Any) -> ColumnType | None:
     if origin is typing.Annotated:
         return type_from_annotation(arguments[0])
     if origin in (typing.Union, types.UnionType):
-        return _from_union([a for a in arguments if a is not type(None)])
+        kinds = {type_from_annotation(option) for option in arguments if option is not type(None)}
+        if kinds == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        return kinds.pop() if len(kinds) == 1 else None
     if origin in _SEQUENCES and arguments:
         inner = {a for a in arguments if a is not Ellipsis}
         item = type_from_annotation(inner.pop()) if len(inner) == 1 else None
         return pa.large_list(item) if isinstance(item, pa.DataType) else None
     return None
-
-
-def _from_union(options: list[Any]) -> ColumnType | None:
-    kinds = {type_from_annotation(option) for option in options}
-    if kinds == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    return kinds.pop() if len(kinds) == 1 else None
 
 
 def return_annotation(fn: Callable[..., Any]) -> Any:
@@ -153,3 +151,156 @@ def _from_numpy(dtype: np.dtype[Any]) -> ColumnType | None:
         return pa.from_numpy_dtype(dtype)
     except pa.ArrowException:
         return TensorType((), dtype.newbyteorder("=").name) if dtype.kind == "c" else None
+
+
+# The first match decides, so subclasses come before their bases (bool before int, np.float64 before float).
+_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("bool", (bool, np.bool_)),
+    ("duration", (dt.timedelta, np.timedelta64)),
+    ("int", (int, np.integer)),
+    ("object", (np.longdouble,)),
+    ("float", (float, np.floating)),
+    ("str", (str,)),
+    ("bytes", (bytes, bytearray, memoryview)),
+    ("datetime", (dt.datetime, np.datetime64)),
+    ("date", (dt.date,)),
+    ("time", (dt.time,)),
+    ("decimal", (decimal.Decimal,)),
+    ("dict", (dict,)),
+    ("list", (list, tuple)),
+    ("object", (np.ma.MaskedArray,)),
+    ("array", (np.ndarray,)),
+)
+
+
+def infer_type(values: Sequence[Any]) -> ColumnType:
+    """Return the column type for up to 64 Python values.
+
+    Numbers, strings, times, lists and dicts become Arrow types. ndarrays and tensors of one shape become a fixed-shape
+    tensor; one-dimensional ones of different lengths become a list. Other values become objects. None is a null and
+    does not affect the type. Integers and floats together become float64.
+
+    Raises:
+        ValueMismatch: the values have kinds that cannot share a column.
+
+    Examples:
+        >>> print(infer_type([1, None, 2.5]), infer_type([[1], []]))
+        double large_list<item: int64>
+    """
+    values = plain(values)
+    present = [v for v in values if v is not None]
+    families = {_family(t) for t in set(map(type, present))}
+    if not families:
+        return pa.null()
+    if "object" in families:
+        return OBJECT
+    if families == {"array"}:
+        return _arrays(values, present)
+    if families == {"list", "array"}:
+        present = [v.tolist() if isinstance(v, np.ndarray) else v for v in present]
+        families = {"list"}
+    if families == {"int", "float"}:
+        families = {"float"}
+    if len(families) > 1:
+        raise _mixed(values)
+    family = families.pop()
+    if family == "list":
+        return _lists(values, present)
+    return _structs(present) if family == "dict" else _scalars(present, family)
+
+
+def _family(kind: type) -> str:
+    return next((name for name, bases in _FAMILIES if issubclass(kind, bases)), "object")
+
+
+def _mixed(values: Sequence[Any]) -> ValueMismatch:
+    present = [(i, v) for i, v in enumerate(values) if v is not None]
+    first = present[0][1]
+    index, other = next((i, v) for i, v in present if _family(type(v)) != _family(type(first)))
+    return ValueMismatch(index, f"{describe(first)} and {describe(other)} do not fit into one column")
+
+
+def _scalars(present: list[Any], family: str) -> ColumnType:
+    if family == "int":
+        common = np.result_type(*{v.dtype if isinstance(v, np.integer) else np.dtype(np.int64) for v in present})
+        low, high = int(min(present)), int(max(present))
+        if common.kind in "iu" and np.iinfo(common).min <= low and high <= np.iinfo(common).max:
+            return pa.from_numpy_dtype(common)
+        return pa.uint64() if low >= 0 and high < 1 << 64 else OBJECT
+    if family == "float":
+        dtypes = {v.dtype if isinstance(v, np.generic) else np.float64 for v in present}
+        return pa.from_numpy_dtype(np.result_type(*dtypes))
+    if family == "decimal":  # later decimals may have more digits than the sample
+        scale = max(max(0, -int(v.as_tuple().exponent)) if v.is_finite() else 0 for v in present)
+        digits = scale + max(v.adjusted() + 1 if v.is_finite() and v else 0 for v in present)
+        return pa.decimal128(38, scale) if max(digits, scale) <= 38 else pa.decimal256(76, min(scale, 76))
+    if family in ("bool", "str", "bytes"):
+        return {"bool": pa.bool_(), "str": pa.large_string(), "bytes": pa.large_binary()}[family]
+    if family == "datetime":
+        zones = {v.tzinfo is None for v in present if isinstance(v, dt.datetime)}
+        if len(zones) > 1:
+            first = present[0].tzinfo
+            index = next(i for i, v in enumerate(present) if (v.tzinfo is None) != (first is None))
+            raise ValueMismatch(
+                index, f"{describe(present[0])} and {describe(present[index])} do not fit into one column"
+            )
+    try:
+        kind = pa.infer_type(present)
+    except pa.ArrowException as error:
+        raise ValueMismatch(0, str(error)) from error
+    if any(map(nanoseconds, present)):
+        return pa.duration("ns") if family == "duration" else pa.timestamp("ns", kind.tz)
+    return kind
+
+
+def _arrays(values: Sequence[Any], present: list[Any]) -> ColumnType:
+    dtypes = {v.dtype.newbyteorder("=") for v in present}
+    if any(d.kind in "US" for d in dtypes):
+        return infer_type([None if v is None else v.tolist() for v in values])
+    if any(d.kind not in "biufcMm" for d in dtypes):
+        return OBJECT
+    shapes = {v.shape for v in present}
+    whole = len(present) == len(values)
+    alike = len(dtypes) == 1 or not any(d.kind in "bMm" for d in dtypes)
+    if len(shapes) == 1 and alike and whole:
+        return TensorType(next(iter(shapes)), str(np.result_type(*dtypes)))
+    if all(len(shape) == 1 for shape in shapes) and alike:
+        return _list_of(np.result_type(*dtypes))
+    if not alike:
+        index = next(i for i, v in enumerate(values) if v is not None and v.dtype != present[0].dtype)
+        raise ValueMismatch(index, f"{describe(present[0])} and {describe(values[index])} do not fit into one column")
+    if not whole and len(shapes) == 1:
+        index = next(i for i, v in enumerate(values) if v is None)
+        raise ValueMismatch(index, f"None and {describe(present[0])} do not fit into one column: arrays have no nulls")
+    return OBJECT  # for example, images of different sizes
+
+
+def _list_of(dtype: np.dtype[Any]) -> ColumnType:
+    return pa.large_list(pa.from_numpy_dtype(dtype)) if dtype.kind in "biufMm" else OBJECT
+
+
+def _lists(values: Sequence[Any], present: list[Any]) -> ColumnType:
+    try:
+        item = infer_type(list(chain.from_iterable(present)))
+    except ValueMismatch as misfit:
+        ends = np.cumsum([0 if v is None else len(v) for v in values])
+        index = int(np.searchsorted(ends, misfit.index, side="right"))
+        raise ValueMismatch(index, f"in one list column: {misfit.message}") from misfit
+    if isinstance(item, TensorType):
+        return pa.large_list(_list_of(np.dtype(item.dtype))) if len(item.shape) == 1 else OBJECT
+    return OBJECT if isinstance(item, ObjectType) else pa.large_list(item)
+
+
+def _structs(present: list[Any]) -> ColumnType:
+    names = dict.fromkeys(chain.from_iterable(present))
+    if not all(isinstance(name, str) for name in names):
+        return OBJECT
+    fields: dict[str, ColumnType] = {}
+    for name in names:
+        kind = infer_type([v.get(name) for v in present])
+        if isinstance(kind, TensorType) and len(kind.shape) == 1:
+            kind = _list_of(np.dtype(kind.dtype))
+        if not isinstance(kind, pa.DataType):
+            return OBJECT
+        fields[name] = kind
+    return pa.struct(list(fields.items()))

@@ -22,8 +22,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from cedar.core.packages import loaded
-from cedar.core.printable import one_line, printable
-from cedar.core.redact import redact
+from cedar.core.printable import one_line, printable, redact
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
@@ -66,8 +65,13 @@ def _from_outside(error: BaseException) -> bool:
         return True
     if isinstance(error, BaseExceptionGroup):
         return any(map(_from_outside, error.exceptions))
-    if isinstance(error, _cancelled()):
-        return _is_cancelled()
+    asyncio = loaded("asyncio")  # importing it takes 0.1 s
+    if asyncio is not None and isinstance(error, asyncio.CancelledError):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no event loop runs
+            return False
+        return task is not None and task.cancelling() > 0  # an event loop or another task has cancelled this one
     if not isinstance(error, GeneratorExit) and not (main and isinstance(error, KeyboardInterrupt)):
         return False
     if not frames:
@@ -96,22 +100,6 @@ def _handlers() -> set[object]:
             handler = getattr(type(handler), "__call__", None)  # noqa: B004 - a callable object
         codes.add(getattr(handler, "__code__", None))
     return codes - {None}
-
-
-def _cancelled() -> tuple[type[BaseException], ...]:
-    """Return asyncio's CancelledError if asyncio is loaded; importing it takes 0.1 s."""
-    module = loaded("asyncio")
-    return () if module is None else (module.CancelledError,)
-
-
-def _is_cancelled() -> bool:
-    """Whether an event loop or another task has cancelled the current task."""
-    asyncio = sys.modules["asyncio"]
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop runs
-        return False
-    return task is not None and task.cancelling() > 0
 
 
 def user_site() -> Site | None:
@@ -232,15 +220,12 @@ class CedarError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        import cloudpickle
+
         state = {name: value for name, value in self.__dict__.items() if name != "_cause"}
-        return _rebuild, (type(self), state | {"args": self.args}, _pickle_cause(self._cause or self.__cause__))
-
-
-def _pickle_cause(cause: BaseException | None) -> bytes | None:
-    """Pickle a cause with cloudpickle, which includes classes that are defined in ``__main__``."""
-    import cloudpickle
-
-    return None if cause is None else cloudpickle.dumps(portable(cause))
+        cause = self._cause or self.__cause__
+        packed = None if cause is None else cloudpickle.dumps(portable(cause))  # with classes of ``__main__``
+        return _rebuild, (type(self), state | {"args": self.args}, packed)
 
 
 def portable(cause: BaseException) -> BaseException:
@@ -251,7 +236,7 @@ def portable(cause: BaseException) -> BaseException:
     """
     _shorten(cause)
     trace = "".join(traceback.format_exception(cause))
-    portable = cause if _survives_pickling(cause) else _ErrorParts.from_error(cause)
+    portable = cause if _survives_pickling(cause) else _ErrorParts(type(cause), cause.args, dict(cause.__dict__))
     if not _survives_pickling(portable):
         portable = RuntimeError(f"{type(cause).__name__}: {cause}")
     if not any(note.startswith(_REMOTE) for note in getattr(portable, "__notes__", ())):
@@ -275,10 +260,6 @@ class _ErrorParts(Exception):
     def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
         super().__init__(kind, args, state)
 
-    @staticmethod
-    def from_error(error: BaseException) -> _ErrorParts:
-        return _ErrorParts(type(error), error.args, dict(error.__dict__))
-
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, state = self.args
         return _rebuild_cause, (kind, args, state | self.__dict__)
@@ -298,7 +279,7 @@ def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None
     error = kind.__new__(kind)
     error.args = state.pop("args")
     error.__dict__.update(state)
-    cause = None if packed is None else pickle.loads(packed)  # noqa: S301 - see _pickle_cause
+    cause = None if packed is None else pickle.loads(packed)  # noqa: S301 - see __reduce__
     error.__cause__ = error._cause = cause  # an executor replaces __cause__, see restore_cause
     return error
 

@@ -11,12 +11,21 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from cedar.core.distinct import distinct, renumber
 from cedar.core.errors import PipelineError
-from cedar.core.groups.encode import distinct, renumber
-from cedar.core.groups.gather import gather, join, join_jagged
-from cedar.core.jagged import JaggedTensor, each, is_array, same, torchrec_tensors
+from cedar.core.jagged import (
+    Container,
+    JaggedTensor,
+    each,
+    gather,
+    is_array,
+    join,
+    join_jagged,
+    on_host,
+    same,
+    torchrec_tensors,
+)
 from cedar.core.printable import one_line
-from cedar.core.pytrees import Container
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +96,7 @@ class InverseKeyedJaggedTensor(Container):
                 f"weights for {sorted(set(given) - set(features))}, which are not keys", "give weights for keys only"
             )
         weighed = [JaggedTensor(given[key], features[key].offsets) for key in given]
-        inverse, first = distinct([_on_host(feature).to_arrow() for feature in [*features.values(), *weighed]])
+        inverse, first = distinct([feature.to_arrow() for feature in [*features.values(), *weighed]])
         like = next(iter(features.values())).offsets
         rows = _like(first, like)
         picked = {key: gather(feature.values, feature.offsets, rows) for key, feature in features.items()}
@@ -144,7 +153,7 @@ class InverseKeyedJaggedTensor(Container):
     def take(self, rows: Any) -> InverseKeyedJaggedTensor:
         """Return the rows at ``rows`` (integers), in that order, as a group."""
         index = _like(np.asarray(rows, dtype=np.int64), self.inverse_lookup)
-        inverse, used = renumber(_numpy(self.inverse_lookup[index]).astype(np.int32))
+        inverse, used = renumber(on_host(self.inverse_lookup[index]).astype(np.int32))
         stored = _like(used.astype(np.int64), self.inverse_lookup)
         picked = {key: gather(self.values[key], self.offsets[key], stored) for key in self.keys}
         return InverseKeyedJaggedTensor(
@@ -308,13 +317,3 @@ def _like(numbers: Any, like: Any) -> Any:
     import torch
 
     return torch.from_numpy(np.array(numbers)).to(like.device)
-
-
-def _on_host(feature: JaggedTensor) -> JaggedTensor:
-    """Copy a feature from its device to host memory, where rows are compared."""
-    on_cpu = isinstance(feature.offsets, np.ndarray) or feature.offsets.device.type == "cpu"
-    return feature if on_cpu else feature.to("cpu")
-
-
-def _numpy(values: Any) -> Any:
-    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()

@@ -1,20 +1,61 @@
-"""JaggedTensor: a column of lists, stored as one array of values and the offsets where each row begins."""
+"""JaggedTensor: rows of different lengths as one array of values and their offsets, in NumPy or torch."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections.abc import Iterator, MutableMapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, RowError
-from cedar.core.pytrees import Container
+
+_registered: set[tuple[str, type]] = set()
+
+
+class Container:
+    """A dataclass that holds arrays, with the methods that JAX requires of a pytree."""
+
+    __slots__ = ()
+    fixed: ClassVar[str] = ""  # the name of the field without arrays
+
+    def tree_flatten(self: Any) -> tuple[tuple[Any, ...], Any]:
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        fixed = parts.pop(self.fixed, None)
+        return tuple(parts.values()), fixed
+
+    @classmethod
+    def tree_unflatten(cls, fixed: Any, parts: Any) -> Self:
+        """Build an instance without checks, since frameworks replace arrays by other objects."""
+        made, rest = object.__new__(cls), iter(parts)
+        for field in fields(cls):  # type: ignore[arg-type]
+            object.__setattr__(made, field.name, fixed if field.name == cls.fixed else next(rest))
+        return made
+
+
+def register(*kinds: type[Container]) -> None:
+    """Register classes with torch and JAX if these are loaded. Called whenever batches are requested."""
+    for module in ("torch.utils._pytree", "jax.tree_util"):
+        add: Any = None if module not in sys.modules else vars(sys.modules[module]).get("register_pytree_node")
+        for kind in () if add is None else kinds:  # ``add`` is None while the module is being imported
+            if (module, kind) in _registered:
+                continue
+            _registered.add((module, kind))
+            if module == "jax.tree_util":
+                add(kind, kind.tree_flatten, kind.tree_unflatten)
+            else:
+                add(
+                    kind,
+                    kind.tree_flatten,
+                    lambda parts, fixed, kind=kind: kind.tree_unflatten(fixed, parts),
+                    serialized_type_name=f"cedar.{kind.__name__}",
+                )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,7 +117,12 @@ class JaggedTensor(Container):
 
     def __repr__(self) -> str:
         kind = getattr(self.values, "dtype", None) or type(self.values).__name__
-        rows = [_row_text(row) for _, row in zip(range(4), self, strict=False)]
+        rows = []
+        for _, row in zip(range(4), self, strict=False):
+            if isinstance(row, dict):
+                rows.append("{...}")
+            else:
+                rows.append(str(_plain(row)) if len(row) <= 8 else f"[{len(row)} values]")
         more = ", ..." if len(self) > 4 else ""
         return f"JaggedTensor([{', '.join(rows)}{more}], rows={len(self)}, values={kind})"
 
@@ -99,8 +145,8 @@ class JaggedTensor(Container):
             RowError: a row is longer than ``length``.
             PipelineError: the values are not one array of numbers.
         """
-        offsets = _on_host(self.offsets)
-        values = _on_host(self.values) if is_array(self.values) else None
+        offsets = on_host(self.offsets)
+        values = on_host(self.values) if is_array(self.values) else None
         if values is None or values.dtype == object:
             raise PipelineError(
                 f"to_padded: the values are {type(self.values).__name__}, not an array of numbers",
@@ -140,7 +186,7 @@ class JaggedTensor(Container):
 
     def to_arrow(self) -> pa.Array:
         """Convert to a LargeListArray, without a copy of NumPy values."""
-        offsets = pa.array(_on_host(self.offsets).astype(np.int64, copy=False))
+        offsets = pa.array(on_host(self.offsets).astype(np.int64, copy=False))
         return pa.LargeListArray.from_arrays(offsets, _arrow(self.values))
 
     def to_torchrec(self) -> Any:
@@ -188,7 +234,7 @@ def is_array(values: Any) -> bool:
     return isinstance(values, np.ndarray) or hasattr(values, "detach")
 
 
-def _on_host(values: Any) -> Any:
+def on_host(values: Any) -> Any:
     """Return an ndarray, copied from the device of a tensor if necessary."""
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
@@ -241,9 +287,7 @@ def _arrow(values: Any) -> pa.Array:
         return values.to_arrow()
     if isinstance(values, dict):
         return pa.StructArray.from_arrays([_arrow(child) for child in values.values()], names=list(values))
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    return to_arrow(values, "values") if isinstance(values, np.ndarray) else pa.array(values)
+    return to_arrow(on_host(values), "values") if is_array(values) else pa.array(values)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -260,5 +304,86 @@ def same(left: Any, right: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fcmM"))
 
 
-def _row_text(row: Any) -> str:
-    return "{...}" if isinstance(row, dict) else str(_plain(row)) if len(row) <= 8 else f"[{len(row)} values]"
+def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
+    """Return (values, offsets) of the rows ``rows``, in that order; a row may occur several times.
+
+    Args:
+        values: as in a JaggedTensor: an array or tensor (total, ...), a list, a dict of these, or a JaggedTensor.
+        offsets: int64[rows + 1].
+        rows: integers [n], of the same framework as ``offsets``.
+
+    Examples:
+        >>> import numpy as np
+        >>> values, offsets = gather(np.array([7, 8, 9]), np.array([0, 2, 3]), np.array([1, 0, 1]))
+        >>> values.tolist(), offsets.tolist()
+        ([9, 7, 8, 9], [0, 1, 3, 4])
+    """
+    starts = offsets[:-1][rows]
+    lengths = offsets[1:][rows] - starts
+    new: Any
+    places: Any
+    if isinstance(offsets, np.ndarray):
+        places, new = stretches(starts, lengths)
+    else:
+        import torch
+
+        new = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=offsets.device)
+        torch.cumsum(lengths, 0, out=new[1:])
+        total = int(new[-1])
+        shifts = torch.repeat_interleave(starts - new[:-1], lengths, output_size=total)
+        places = shifts + torch.arange(total, device=offsets.device)
+    return pick(values, places), new
+
+
+def stretches(starts: Any, lengths: Any) -> tuple[Any, Any]:
+    """Return the positions of the values of ranges, in NumPy: (positions int64[total], offsets int64[ranges + 1]).
+
+    Examples:
+        >>> places, offsets = stretches(np.array([7, 2]), np.array([2, 1]))
+        >>> places.tolist(), offsets.tolist()
+        ([7, 8, 2], [0, 2, 3])
+    """
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    places = np.repeat(starts - offsets[:-1], lengths)
+    places += np.arange(offsets[-1], dtype=np.int64)
+    return places, offsets
+
+
+def pick(values: Any, places: Any) -> Any:
+    """Return the values at the positions ``places``."""
+    if isinstance(values, dict):
+        return {name: pick(child, places) for name, child in values.items()}
+    if isinstance(values, JaggedTensor):
+        return JaggedTensor(*gather(values.values, values.offsets, places))
+    if isinstance(values, list):
+        return [values[i] for i in places.tolist()]
+    return values[places]
+
+
+def join(parts: list[Any]) -> Any:
+    """Concatenate values."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, dict):
+        return {name: join([part[name] for part in parts]) for name in first}
+    if isinstance(first, JaggedTensor):
+        return join_jagged(parts)
+    if isinstance(first, list):
+        return [value for part in parts for value in part]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    import torch
+
+    return torch.cat(parts)
+
+
+def join_jagged(parts: list[JaggedTensor]) -> JaggedTensor:
+    """Concatenate jagged tensors row by row."""
+    offsets = [parts[0].offsets]
+    end = parts[0].offsets[-1]
+    for part in parts[1:]:
+        offsets.append(part.offsets[1:] + end)
+        end = end + part.offsets[-1]
+    return JaggedTensor(join([part.values for part in parts]), join(offsets))

@@ -1,19 +1,71 @@
-"""Limits for input files, so that a small file cannot exhaust the memory or overflow a parser's stack by deep nesting.
+"""Sizes as users write them ("256MiB", "2GB"), and limits for input files.
 
-Environment variables change these limits. A source reads the variables when it lists its files, and workers receive
-the limits with the source.
+The limits prevent that a small file exhausts the memory, or overflows a parser's stack by deep nesting. Environment
+variables change them. A source reads the variables when it lists its files, and workers receive the limits with the
+source.
 """
 
 from __future__ import annotations
 
 import io
+import operator
 import os
+import re
 import threading
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from cedar.core.errors import PipelineError, SourceError, user_site
-from cedar.core.sizes import parse_bytes
+
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def as_int(value: Any) -> Any:
+    """Convert integers of NumPy and torch to int; return anything else, such as True, unchanged.
+
+    Examples:
+        >>> import numpy as np
+        >>> as_int(np.int64(3)), as_int(3.0), as_int(True)
+        (3, 3.0, True)
+    """
+    if isinstance(value, int) or "bool" in str(getattr(value, "dtype", "")):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def size_text(size: float) -> str:
+    """Format a number of bytes for people.
+
+    Examples:
+        >>> size_text(3 << 40), size_text(3 << 29), size_text(512)
+        ('3TiB', '1.5GiB', '512B')
+    """
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        whole = _UNITS[unit.upper()]
+        if size >= whole:
+            return f"{size / whole:.3g}{unit}" if size < 1000 * whole else f"{size / whole:,.0f}{unit}"
+    return f"{size:.0f}B"
+
+
+def parse_bytes(text: str, argument: str) -> int:
+    """Return the number of bytes of a size such as "256MiB".
+
+    Raises:
+        PipelineError: the text is not a size.
+
+    Examples:
+        >>> parse_bytes("2KiB", "window")
+        2048
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", text)
+    unit = _UNITS.get(match.group(2).upper()) if match else None
+    if match is None or unit is None or float(match.group(1)) <= 0:
+        raise PipelineError(f'{argument}={text!r} is not a size; write it like "256MiB"', site=user_site())
+    return int(float(match.group(1)) * unit)
 
 
 @dataclass(frozen=True)
@@ -47,8 +99,18 @@ class Limits:
             200
             >>> del os.environ["CEDAR_MAX_JSON_DEPTH"]
         """
-        given = {f.name: os.environ.get(variable(f.name)) for f in fields(Limits)}
-        return Limits(**{name: _parse_limit(name, text) for name, text in given.items() if text is not None})
+        limits: dict[str, int] = {}
+        for name in (field.name for field in fields(Limits)):
+            text = os.environ.get(variable(name))
+            if text is None:
+                continue
+            value = int(text) if text.strip().isdecimal() else None
+            if value is None and name.endswith("_bytes"):
+                value = parse_bytes(text, variable(name))
+            if not value:
+                raise PipelineError(f"{variable(name)}={text!r}: an integer above 0 is expected", site=user_site())
+            limits[name] = value
+        return Limits(**limits)
 
 
 DEFAULT = Limits()
@@ -57,15 +119,6 @@ DEFAULT = Limits()
 def variable(name: str) -> str:
     """Return the environment variable that sets a limit."""
     return f"CEDAR_MAX_{name.upper()}"
-
-
-def _parse_limit(name: str, text: str) -> int:
-    value = int(text) if text.strip().isdecimal() else None
-    if value is None and name.endswith("_bytes"):
-        value = parse_bytes(text, variable(name))
-    if not value:
-        raise PipelineError(f"{variable(name)}={text!r}: an integer above 0 is expected", site=user_site())
-    return value
 
 
 def too_much(where: str, claim: str, name: str, limits: Limits) -> SourceError:

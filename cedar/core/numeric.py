@@ -22,7 +22,7 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any, TypeVar
 
-from cedar.core import forks, quota
+from cedar.core import forks, process
 from cedar.core.packages import loaded
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class NumericEnvironment:
         return NumericEnvironment(
             blas=_threads_from_environment(*_BLAS, "OMP_NUM_THREADS") or 1,
             openmp=_threads_from_environment("OMP_NUM_THREADS") or 1,
-            polars=pool() if pool is not None else _threads_from_environment("POLARS_MAX_THREADS") or quota.cores(),
+            polars=pool() if pool is not None else _threads_from_environment("POLARS_MAX_THREADS") or process.cores(),
             flush=flushes(),
             matmul=precision() if precision is not None else "highest",
         )
@@ -213,14 +213,11 @@ def _libraries() -> tuple[_Library, ...]:
             new_modules = [module for name, module in now.items() if name not in _seen_modules]
             first = not _seen_modules
             _seen_modules = frozenset(now)
-            if first or any(map(_is_native, new_modules)):
+            specs = [getattr(module, "__dict__", {}).get("__spec__") for module in new_modules]
+            origins = [str(getattr(spec, "origin", None)) for spec in specs]
+            if first or any(origin.endswith((".so", ".pyd", ".dylib")) for origin in origins):
                 _loaded_libraries = _find_libraries()
     return _loaded_libraries
-
-
-def _is_native(module: ModuleType) -> bool:
-    origin = getattr(getattr(module, "__dict__", {}).get("__spec__"), "origin", None)
-    return isinstance(origin, str) and origin.endswith((".so", ".pyd", ".dylib"))
 
 
 def _find_libraries() -> tuple[_Library, ...]:
@@ -294,10 +291,16 @@ class _Holding(AbstractContextManager[None]):
         self._environment, self._holders = environment, _holders
 
     def __enter__(self) -> None:
-        with self._holders.lock:
-            self._holders.number += 1
+        holders, threads = self._holders, self._environment.blas
+        with holders.lock:
+            holders.number += 1
         try:
-            _set_process_threads(self._holders, self._environment)
+            for library in _libraries():
+                if library.of_process and library.get() != threads:
+                    with holders.lock:
+                        put_back = library.set(threads)
+                        first = holders.before.get(library.name, (put_back,))[0]
+                        holders.before[library.name] = first, library.get, threads
         except BaseException:
             self.__exit__()
             raise
@@ -332,15 +335,6 @@ class _Entered(_Holding):
                 put_back()
         finally:
             super().__exit__()
-
-
-def _set_process_threads(holders: _Holders, environment: NumericEnvironment) -> None:
-    for library in _libraries():
-        if library.of_process and library.get() != environment.blas:
-            with holders.lock:
-                put_back = library.set(environment.blas)
-                first = holders.before.get(library.name, (put_back,))[0]
-                holders.before[library.name] = first, library.get, environment.blas
 
 
 def _after_fork() -> None:

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 
 from cedar.core.errors import PipelineError, Site
+from cedar.core.limits import as_int
 from cedar.core.packages import loaded
-from cedar.core.sizes import as_int
 
 _SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM uses step ids from here on for batch scripts, interactive shells and similar
 
@@ -28,8 +28,20 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
         PipelineError: a rank outside its world, only one of rank and world, a value that is not an integer, or two
             sources that disagree (unless ``subgroup`` is True: the arguments then number a group inside the job).
     """
-    reported = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
-    claims = [*reported, *_environment(bool(reported), site)]
+    claims: list[Rank] = []
+    if rank is not None or world is not None:
+        numbers = as_int(rank), as_int(world)
+        if rank is None or world is None:
+            raise PipelineError(f"rank={rank}, world={world}: give both or neither", site=site)
+        if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
+            raise PipelineError(
+                f"rank={rank!r}, world={world!r} are not integers", site=site, fix="convert them: rank=int(...)"
+            )
+        claims.append(Rank(*numbers, "arguments"))
+    distributed = loaded("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        claims.append(Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed"))
+    claims += _environment(bool(claims), site)
     if not claims:
         return Rank(0, 1, "default")
     first = claims[0]
@@ -69,50 +81,24 @@ def refuse_workers(rank: Rank, site: Site | None) -> None:
         )
 
 
-def _arguments(rank: int | None, world: int | None, site: Site | None) -> Rank | None:
-    if rank is None and world is None:
-        return None
-    if rank is None or world is None:
-        raise PipelineError(f"rank={rank}, world={world}: give both or neither", site=site)
-    numbers = as_int(rank), as_int(world)
-    if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
-        raise PipelineError(
-            f"rank={rank!r}, world={world!r} are not integers", site=site, fix="convert them: rank=int(...)"
-        )
-    return Rank(*numbers, "arguments")
-
-
-def _distributed() -> Rank | None:
-    distributed = loaded("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-
-
-def _launchers() -> list[tuple[str, str]]:
-    """Return the names of the rank and world variables of each launcher that may have started this process.
-
-    SLURM comes last: if MPI starts its ranks through ``srun``, SLURM's variables number machines. Batch scripts and
-    interactive shells do not run in a SLURM step, so its variables are ignored there: there is only one process.
-    """
-    step, tasks = os.environ.get("SLURM_STEP_ID"), "SLURM_STEP_NUM_TASKS"
-    in_step = tasks in os.environ if step is None else step.isdecimal() and int(step) < _SPECIAL_STEPS
-    if tasks not in os.environ and "SLURM_NTASKS" in os.environ:
-        tasks = "SLURM_NTASKS"
-    mpi = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
-    return [("RANK", "WORLD_SIZE"), *mpi, *([("SLURM_PROCID", tasks)] if in_step else [])]
-
-
 def _environment(reported: bool, site: Site | None) -> list[Rank]:
     """Return the rank of the first launcher whose variables are set, and of the next one if both must agree.
     ``reported``: True if arguments or torch.distributed set rank and world.
 
     Only one of a launcher's two variables may be set if another launcher agrees with it. If RANK was not set by
     torchrun, the next launcher must agree: a script that sets one RANK for all tasks makes all of them the same rank.
+    SLURM comes last: if MPI starts its ranks through ``srun``, SLURM's variables number machines. Batch scripts and
+    interactive shells do not run in a SLURM step, so its variables are ignored there: there is only one process.
     """
     found: list[Rank] = []
     incomplete: list[tuple[str, str]] = []
-    for names in _launchers()[: 1 if reported else None]:
+    step, tasks = os.environ.get("SLURM_STEP_ID"), "SLURM_STEP_NUM_TASKS"
+    in_step = tasks in os.environ if step is None else step.isdecimal() and int(step) < _SPECIAL_STEPS
+    if tasks not in os.environ and "SLURM_NTASKS" in os.environ:
+        tasks = "SLURM_NTASKS"
+    mpi = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
+    launchers = [("RANK", "WORLD_SIZE"), *mpi, *([("SLURM_PROCID", tasks)] if in_step else [])]
+    for names in launchers[: 1 if reported else None]:
         values = [os.environ.get(name) for name in names]
         if values[0] is not None and values[1] is not None:
             try:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.faults import ShortRead, fault_of
-from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.request_owner import RequestOwner, request_owner
-from cedar.core.requests import RequestPatience, RequestStats
+from cedar.core.requests import RequestPatience, RequestStats, ShortRead, fault_of
 
 _T = TypeVar("_T")
 _FIRST_READ_BYTES = 64 << 10  # bytes of the first request for a file
@@ -153,7 +152,8 @@ class RemoteFile(io.RawIOBase):
         if size is None or size < 0:
             return self.readall()
         if self._size is None:
-            return self._advance(self._read_next(size))
+            count: int = size
+            return self._advance(self._call_with_handle(lambda handle: _next(handle, self._position, count)))
         size = max(0, min(size, self._size - self._position))
         return self._advance(self._range(self._position, self._position + size)) if size else b""
 
@@ -181,19 +181,13 @@ class RemoteFile(io.RawIOBase):
         on = start == end and start > 0
         self._block = min(2 * self._block, _MAX_READ_BYTES) if on else _FIRST_READ_BYTES
         upto = min(max(stop, start + self._block), self._size or stop)
-        fetch = self._remote.fetch
-        data = fetch(self._path, start, upto, self._size, self._on) if self._ranges else self._read_range(start, upto)
+        if self._ranges:
+            data = self._remote.fetch(self._path, start, upto, self._size, self._on)
+        else:
+            data = self._call_with_handle(lambda handle: _exactly(handle, start, upto, self._size))
         # A large result is not buffered: its requested bytes are not needed again, and the rest can be fetched again.
         self._buffer, self._start = (data, start) if len(data) <= _MAX_READ_BYTES else (b"", upto)
         return head + data[: stop - start]
-
-    def _read_range(self, start: int, stop: int) -> bytes:
-        """Read a range through the handle."""
-        return self._call_with_handle(lambda handle: _exactly(handle, start, stop, self._size))
-
-    def _read_next(self, size: int) -> bytes:
-        """Read the next bytes of a file of unknown size. Fewer than ``size`` bytes mean the end of the file."""
-        return self._call_with_handle(lambda handle: _next(handle, self._position, size))
 
     def _call_with_handle(self, work: Callable[[Any], bytes]) -> bytes:
         """Call ``work`` with the handle, which is closed after a failure."""
@@ -233,7 +227,10 @@ def _exactly(handle: Any, start: int, stop: int, size: int | None) -> bytes:
 
 
 def _next(handle: Any, position: int, size: int) -> bytes:
-    """Read at ``position``. If the handle is new, first read and discard the bytes before ``position``."""
+    """Read at ``position`` of a file of unknown size; fewer than ``size`` bytes mean its end.
+
+    If the handle is new, the bytes before ``position`` are read and discarded first.
+    """
     at = handle.tell()
     while at < position:
         part = handle.read(min(_MAX_READ_BYTES, position - at))
@@ -254,6 +251,23 @@ def as_options(given: Mapping[str, Any] | None) -> StorageOptions | None:
             f"storage_options= takes a dict of names and values, not {type(given).__name__}", site=user_site()
         )
     return StorageOptions(given) if given else None
+
+
+def find_place(where: str, argument: str) -> tuple[Any, str]:
+    """Return the filesystem and path of a directory or URL; ``argument`` names the argument in errors.
+
+    Raises:
+        PipelineError: there is no filesystem for the URL.
+    """
+    import fsspec
+
+    try:
+        fs, path = fsspec.url_to_fs(where)
+    except (ValueError, ImportError) as error:
+        raise PipelineError(
+            f"{argument}={where!r}: {error}", fix="give a directory, or a URL of a filesystem that fsspec has installed"
+        ) from error
+    return fs, path.rstrip("/")
 
 
 def is_remote(path: str) -> bool:

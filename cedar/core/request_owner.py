@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -88,26 +87,17 @@ def request_owner() -> RequestOwner:
     return _owner.get()
 
 
-@contextmanager
-def counting(use: Use) -> Iterator[Use]:
-    """Count this thread's storage requests in ``use`` inside the ``with`` block."""
-    token = _owner.set(replace(_owner.get(), use=use))
-    try:
-        yield use
-    finally:
-        _owner.reset(token)
+class OwnedRequests:
+    """In this ``with`` block, this thread's requests are counted in ``use``, and setting ``stop`` ends its waits."""
 
+    __slots__ = ("_stop", "_token", "_use")
 
-class StopScope:
-    """Inside this ``with`` block, setting ``stop`` ends this thread's waits."""
-
-    __slots__ = ("_stop", "_token")
-
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
+    def __init__(self, use: Use | None = None, stop: Stop | None = None) -> None:
+        self._use, self._stop = use, stop
 
     def __enter__(self) -> None:
-        self._token = _owner.set(RequestOwner(_owner.get().use, self._stop))
+        outer = _owner.get()
+        self._token = _owner.set(RequestOwner(self._use or outer.use, self._stop or outer.stop))
 
     def __exit__(self, *_: object) -> None:
         _owner.reset(self._token)

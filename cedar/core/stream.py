@@ -309,26 +309,17 @@ class DropFlow(Flow):
                 return piece
             dropped = min(self._left, piece.units)
             self._left -= dropped
-            lost_slot = _lost_file_slot(piece)
+            dead = piece.rows.blocks[0].dead  # a dead slot may stand for the rows of a file that disappeared
+            lost_slot = next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None)
             if lost_slot is not None and lost_slot <= dropped:  # the number of lost rows is unknown
                 dropped, self._left = lost_slot + 1, 0
-            if dropped < piece.units or piece.ends_window:
-                return piece.slice(dropped, piece.units) if dropped < piece.units else _window_end_of(piece)
+            if dropped < piece.units:
+                return piece.slice(dropped, piece.units)
+            if piece.ends_window:  # a piece without units marks the end of the window
+                return Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)
 
     def limit(self, units: int) -> None:
         self._inner.limit(units + self._left)
 
     def close(self) -> None:
         self._inner.close()
-
-
-def _lost_file_slot(piece: Piece) -> int | None:
-    """Return the dead slot that represents the rows of a file that disappeared, or None."""
-    dead = piece.rows.blocks[0].dead
-    return next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None) if dead else None
-
-
-def _window_end_of(piece: Piece) -> Piece:
-    """Return a piece without units that only marks the end of the dropped piece's window."""
-    rows = piece.rows.slice(0, 0) if not piece.batch else piece.rows
-    return Piece(rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)

@@ -11,6 +11,7 @@ import decimal
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -229,20 +230,33 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if own or (types == {int} and whole) or (types == {float} and pa.types.is_float64(kind)):
         return _numbers(values, kind, has_nulls=len(types) < len(every))
     if (every == {str} and pa.types.is_large_string(kind)) or (every == {bytes} and pa.types.is_large_binary(kind)):
-        return _strings(values, kind)
+        with suppress(UnicodeEncodeError):  # Arrow raises its usual error below
+            return from_strings(values, kind)
     accepted = _accepted(kind)
     if accepted is not None:
         for python_type in types:
             if not issubclass(python_type, accepted[0]) or issubclass(python_type, accepted[1]):
                 raise _SomeMismatch
-    if pa.types.is_timestamp(kind):
-        _check_zones(values, kind)
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
-        _check_unit(values, kind.unit)
+        _check_times(values, kind)
     column = pa.array(values, kind, from_pandas=False)
-    if pa.types.is_floating(kind) and kind.bit_width < 64:
-        _check_overflow(values, column)
+    if real and kind.bit_width < 64:
+        infinite = np.flatnonzero(np.isinf(column.to_numpy(zero_copy_only=False).astype(np.float64)))
+        if any(not np.isinf(float(values[int(i)])) for i in infinite):
+            raise _SomeMismatch("too large for the type")
     return column
+
+
+def _check_times(values: Sequence[Any], kind: pa.DataType) -> None:
+    """Reject times with a zone next to times without, and times finer than the unit, which Arrow would truncate."""
+    zones = pa.types.is_timestamp(kind)
+    step = {"s": 1_000_000, "ms": 1_000}.get(kind.unit, 1)
+    for value in values:
+        if zones and isinstance(value, dt.datetime) and (value.tzinfo is None) != (kind.tz is None):
+            raise _SomeMismatch("a time with a zone and one without do not mix")
+        part = value.microseconds if isinstance(value, dt.timedelta) else getattr(value, "microsecond", 0)
+        if part % step or (kind.unit != "ns" and nanoseconds(value)):
+            raise _SomeMismatch(f"its fraction of a second is finer than {kind.unit}")
 
 
 def _numbers(values: Sequence[Any], kind: pa.DataType, has_nulls: bool) -> pa.Array:
@@ -256,42 +270,14 @@ def _missing(values: Sequence[Any]) -> npt.NDArray[np.bool_]:
     return np.fromiter((value is None for value in values), np.bool_, len(values))
 
 
-def _strings(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    try:
-        return from_strings(values, kind)
-    except UnicodeEncodeError:
-        return pa.array(values, kind)  # raises Arrow's usual error
-
-
-def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
-    for value in values:
-        if isinstance(value, dt.datetime) and (value.tzinfo is None) != (kind.tz is None):
-            raise _SomeMismatch("a time with a zone and one without do not mix")
-
-
 def nanoseconds(value: Any) -> int:
     """Return the nanosecond field of a pandas time; 0 for Python's times, which have none."""
     return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) or 0
 
 
-def _check_unit(values: Sequence[Any], unit: str) -> None:
-    """Reject times that are finer than the column's unit, which Arrow would truncate."""
-    step = {"s": 1_000_000, "ms": 1_000}.get(unit, 1)
-    for value in values:
-        part = value.microseconds if isinstance(value, dt.timedelta) else getattr(value, "microsecond", 0)
-        if part % step or (unit != "ns" and nanoseconds(value)):
-            raise _SomeMismatch(f"its fraction of a second is finer than {unit}")
-
-
-def _check_overflow(values: Sequence[Any], column: pa.Array) -> None:
-    infinite = np.flatnonzero(np.isinf(column.to_numpy(zero_copy_only=False).astype(np.float64)))
-    if any(not np.isinf(float(values[int(i)])) for i in infinite):
-        raise _SomeMismatch("too large for the type")
-
-
 def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     types = set(map(type, values)) - {type(None)}
-    missing = _missing(values) if _has_none(values) else None
+    missing = _missing(values) if type(None) in set(map(type, values)) else None
     if not all(issubclass(t, (list, tuple, np.ndarray)) for t in types):
         raise _SomeMismatch
     width = kind.list_size if pa.types.is_fixed_size_list(kind) else None
@@ -314,10 +300,6 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.LargeListArray.from_arrays(from_numbers(offsets), items, type=kind, mask=mask)
 
 
-def _has_none(values: Sequence[Any]) -> bool:
-    return type(None) in set(map(type, values))
-
-
 def _concat_arrays(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
     """Concatenate the items of one-dimensional arrays."""
     if any(a.ndim != 1 for a in arrays):
@@ -331,13 +313,11 @@ def _concat_arrays(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.
     if array.type == kind:
         return array
     wider = pa.types.is_integer(array.type) and pa.types.is_floating(kind)
-    if wider or (_class_of(array.type) == _class_of(kind) and np.can_cast(flat.dtype, kind.to_pandas_dtype(), "safe")):
+    target = np.dtype(kind.to_pandas_dtype())
+    same_class = flat.dtype.kind.replace("u", "i") == target.kind.replace("u", "i")
+    if wider or (same_class and np.can_cast(flat.dtype, target, "safe")):
         return array.cast(kind, safe=True)
     raise _SomeMismatch
-
-
-def _class_of(kind: pa.DataType) -> str:
-    return str(np.dtype(kind.to_pandas_dtype()).kind).replace("u", "i")
 
 
 def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -351,7 +331,7 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             raise _SomeMismatch(f"unknown key {next(k for k in value if k not in names)!r}")
     present = [{} if v is None else v for v in values]
     columns = [_arrow(plain([v.get(f.name) for v in present]), f.type) for f in kind]
-    mask = from_flags(_missing(values)) if _has_none(values) else None
     if not columns:
         return pa.array(list(values), kind)
+    mask = from_flags(_missing(values)) if type(None) in set(map(type, values)) else None
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from cedar.core.boundary import as_column, table_of
 from cedar.core.columns import Column, ColumnType, UnknownType, type_of
-from cedar.core.dtypes import type_from_dtype
+from cedar.core.dtypes import infer_type, type_from_dtype
 from cedar.core.errors import CedarError, PipelineError, SourceError, raised, user_site
-from cedar.core.redact import redact, redact_url, redacted
-from cedar.core.value_types import infer_type
+from cedar.core.printable import redact, redact_url, redacted
 from cedar.core.values import ValueMismatch, build_column
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from cedar.core.arrow import numbers
 from cedar.core.columns import Index
-from cedar.core.groups.encode import list_offsets
+from cedar.core.distinct import list_offsets
 
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _DIGITS = {16: 11, 32: 24, 64: 53}  # width of a float type -> bits of the integers it stores exactly

@@ -23,10 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, SourceError
-from cedar.core.faults import status_of
 from cedar.core.limits import DEFAULT, LimitedDecompression, Limits
-from cedar.core.redact import redact, redacted
+from cedar.core.printable import redact, redacted
 from cedar.core.remote import Remote, is_asynchronous
+from cedar.core.requests import status_of
 from cedar.datasets.base import SKIPPABLE, skippable
 
 Stamp: TypeAlias = "tuple[int, int, int] | tuple[str, str] | None"

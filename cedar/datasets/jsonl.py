@@ -15,10 +15,9 @@ import pyarrow.json as pj
 
 from cedar.core.boundary import checked_column
 from cedar.core.columns import UNKNOWN, ColumnType, Index
-from cedar.core.dtypes import type_from_dtype
+from cedar.core.dtypes import infer_type, type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.limits import how_to_raise
-from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch
 from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.exact import check_value, rounded_rows

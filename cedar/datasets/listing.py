@@ -23,11 +23,10 @@ import numpy as np
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_names
 from cedar.core.errors import CedarError, SourceError
-from cedar.core.faults import install, status_of
 from cedar.core.limits import DEFAULT, Limits
-from cedar.core.redact import StorageOptions, redact, redact_url, redacted
+from cedar.core.printable import StorageOptions, redact, redact_url, redacted
 from cedar.core.remote import Remote, is_remote, kind_of, local_path
-from cedar.core.requests import RequestPatience, RequestStats
+from cedar.core.requests import RequestPatience, RequestStats, install, status_of
 from cedar.datasets import walking
 from cedar.datasets.base import once
 from cedar.datasets.files_io import THREADS, File, concurrently, stamp_of_info, stamp_of_stat

@@ -19,14 +19,13 @@ import pyarrow as pa
 
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
-from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.files_io import File, concurrently, reading, stamps_differ
 from cedar.datasets.filesource import Paths, as_paths
 from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, pack_footer
 from cedar.datasets.listing import Listing, below, list_files
-from cedar.store.arrow import PAGE, table_body, table_of
-from cedar.store.entry import Damaged, Entry, opened, sealed
+from cedar.store.entry import PAGE, Damaged, Entry, opened, sealed, table_body, table_of
 from cedar.store.keep import exclusive_at, read_file, storage_of, write_file
 
 _log = logging.getLogger("cedar")

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from cedar.core.boundary import as_columns
 from cedar.core.columns import Column, Index, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
-from cedar.core.groups.column import take_each
+from cedar.core.groups import take_each
 from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Selects, Split, numbered_rows, once
 from cedar.datasets.files_io import File, check_unchanged, open_stored, reading

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.dtypes import type_from_dtype
+from cedar.core.dtypes import infer_type, type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef
-from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch, build_column
 
 SAMPLE = 64  # rows used to infer types

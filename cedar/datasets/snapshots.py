@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
-from cedar.core.libraries import library
-from cedar.core.redact import redact_url
+from cedar.core.packages import library
+from cedar.core.printable import redact_url
 from cedar.datasets.base import once
 from cedar.datasets.filesource import as_names, as_types
 from cedar.datasets.listing import Listing, list_files

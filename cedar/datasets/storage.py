@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
-from cedar.core.faults import install
-from cedar.core.redact import StorageOptions, redact, redact_url, redacted
+from cedar.core.printable import StorageOptions, redact, redact_url, redacted
 from cedar.core.remote import Remote, kind_of, rename, upload
-from cedar.store.whole_files import temporary_name
+from cedar.core.requests import install
+from cedar.store.files import temporary_name
 
 
 @dataclass

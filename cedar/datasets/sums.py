@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.errors import SourceError
-from cedar.store.whole_files import write_whole
+from cedar.store.files import write_whole
 
 SUFFIX = ".crc"
 BLOCK = 64 << 10  # about the size of a small read of remote storage

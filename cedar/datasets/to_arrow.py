@@ -20,7 +20,7 @@ from cedar.core.columns import Column, ColumnType, TensorType, blank, type_of
 from cedar.core.convert import to_numpy
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, RowError, SourceError
-from cedar.core.groups.column import GroupColumn, plain
+from cedar.core.groups import GroupColumn, plain
 
 _MARK = b"cedar.array"  # key in a field's metadata
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cedar.core.faults import fault_of, status_of
 from cedar.core.remote import Remote
+from cedar.core.requests import fault_of, status_of
 
 Found = dict[str, dict[str, Any]]
 _BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")

@@ -13,7 +13,7 @@ from typing import Any
 from cedar.core.block import Block, Skipped
 from cedar.core.errors import CedarError, PipelineError, RowError, RowRef, Site, shortened
 from cedar.core.inverse import InverseKeyedJaggedTensor
-from cedar.core.output_urls import find_place
+from cedar.core.remote import find_place
 from cedar.core.skip import Skip
 from cedar.datasets.base import url_of_row
 from cedar.engine.binding import Binding

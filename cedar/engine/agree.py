@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cedar.core.errors import Site, WorkerError
-from cedar.core.extensions import extension
-from cedar.core.packages import loaded
+from cedar.core.packages import extension, loaded
 from cedar.engine.rendezvous import PATIENCE, FolderKeyValues, KeyValueStore, Polling, Rendezvous, TorchKeyValues, talk
 from cedar.executors.choose import names_cluster
 

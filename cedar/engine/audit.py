@@ -17,7 +17,7 @@ from cedar.core.arrow import numbers
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import OBJECT
 from cedar.core.cursor import Keys
-from cedar.core.groups.column import plain
+from cedar.core.groups import plain
 from cedar.core.stream import PENDING, Flow, Piece
 from cedar.engine.binding import Binding
 from cedar.plan.graph import source_of

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from cedar.cache.cached import KeptReader, Store
-from cedar.cache.fingerprints import fingerprint, key_of
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError
 from cedar.core.stream import Stream
@@ -41,7 +39,10 @@ from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.plan.steps.reorder import batch_rows
+from cedar.store.cache import Store
+from cedar.tasks.cached import KeptReader
 from cedar.tasks.chain import KernelStep, Program
+from cedar.tasks.fingerprints import fingerprint, key_of
 from cedar.tasks.reading import Reader, SplitReader
 
 _CHUNK_WINDOWS = 8  # windows in a rank's run: enough that the two windows shared with neighbor ranks cost little

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import chain, repeat
 from typing import Any, Literal, TypeAlias
 
-from cedar.cache.cached import Store
 from cedar.core.errors import ResumeError, Site
 from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
@@ -37,6 +36,7 @@ from cedar.operators.instances import Instances
 from cedar.plan.data import Plan
 from cedar.plan.graph import digest, topology
 from cedar.plan.steps.step import as_tolerated, tolerated
+from cedar.store.cache import Store
 from cedar.tasks.chain import KernelStep
 
 _log = logging.getLogger("cedar")

@@ -14,8 +14,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cedar.cache.cached import Store
-from cedar.cache.fingerprints import key_of
 from cedar.core.block import Block
 from cedar.core.columns import cut, type_of
 from cedar.core.errors import CedarError, WorkerError
@@ -41,9 +39,11 @@ from cedar.plan.lower import works
 from cedar.plan.physical import Physical, Work
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.steps.step import tolerated
+from cedar.store.cache import Store
 from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
 from cedar.tasks.chain import own_column
+from cedar.tasks.fingerprints import key_of
 
 _SECONDS = 0.01  # seconds that operators may spend on the first rows
 _PROBE = 2  # rows to start with if the pipeline calls user functions, to measure how long a row takes

@@ -14,7 +14,7 @@ from concurrent.futures import BrokenExecutor
 from typing import Any
 
 import cedar
-from cedar.core.quota import cores, memory
+from cedar.core.process import cores, memory
 from cedar.executors import processes
 from cedar.profile import Machine
 from cedar.store.keep import load, save, user_place

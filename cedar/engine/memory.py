@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from cedar.cache.memory import Memory
-from cedar.core import buffers, memory
-from cedar.core.sizes import size_text
+from cedar.core import buffers, process
+from cedar.core.limits import size_text
 from cedar.executors import processes
+from cedar.store.memory import Memory
 
 _AHEAD_DIVISOR = 8  # a stage may use 1/8 of the free memory, since other stages and tasks need memory too
 _PAUSE_FACTOR = 50  # at most 1/50 of the time is spent on measuring memory
@@ -62,7 +62,7 @@ class MemoryBound:
         limit: bytes that this process and its descendants may use.
         cache: the row cache of this process.
         queued: returns the bytes of results that are finished but not delivered yet.
-        measure: returns the bytes of each process; see ``cedar.core.memory.by_process``.
+        measure: returns the bytes of each process; see ``cedar.core.process.memory_by_process``.
         clock: returns the time in seconds.
     """
 
@@ -71,7 +71,7 @@ class MemoryBound:
         limit: int,
         cache: Memory,
         queued: Callable[[], int],
-        measure: Callable[[], Mapping[int, int]] = memory.by_process,
+        measure: Callable[[], Mapping[int, int]] = process.memory_by_process,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.limit = limit
@@ -126,7 +126,7 @@ def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
     """Return bytes by name: of this process and known parts of it, its workers, other processes, and shared files.
 
     Examples:
-        >>> named({4: 10, memory.FILES: 2}, 0, 0)["files"]
+        >>> named({4: 10, process.FILES: 2}, 0, 0)["files"]
         2
     """
     workers = {member.pid for pool in processes.pools() if not pool.closed for member in pool.members()}
@@ -134,9 +134,9 @@ def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
     known = {"cache()": cached, "results not yet taken": queued, "memory kept for reuse": buffers.idle()}
     parts |= {f"this process: {name}": size for name, size in known.items() if size}
     for pid, size in sorted(sizes.items()):
-        if pid not in (os.getpid(), memory.FILES):
+        if pid not in (os.getpid(), process.FILES):
             parts[f"{'worker' if pid in workers else 'process'} {pid}"] = size
-    return parts | {"files": sizes.get(memory.FILES, 0)}
+    return parts | {"files": sizes.get(process.FILES, 0)}
 
 
 def describe(parts: Mapping[str, int]) -> str:

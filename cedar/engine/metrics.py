@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cedar.control.timeline import Timeline
-from cedar.core.observation import Observation
-from cedar.core.quota import cores
+from cedar.core.block import Observation
+from cedar.core.process import cores
 from cedar.core.request_owner import Use
 from cedar.engine.memory import MemoryBound
 from cedar.executors.recovery.deaths import Deaths

@@ -8,7 +8,6 @@ from itertools import islice
 
 import numpy as np
 
-from cedar.cache.cached import Store
 from cedar.core.errors import CedarError
 from cedar.core.stream import Stream
 from cedar.datasets.base import Read
@@ -27,6 +26,7 @@ from cedar.plan.graph import Node, source_of
 from cedar.plan.lower import refills
 from cedar.plan.physical import Physical
 from cedar.plan.splits import passes, uncountable
+from cedar.store.cache import Store
 
 _ONLY_A_RUN = "how many rows come out of it is known only after a run"
 _MIN_REPORTED = 1.15  # report ratios of rows read to rows needed above this

@@ -6,7 +6,6 @@ import math
 import time
 from dataclasses import replace
 
-from cedar.cache.cached import Store
 from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.skip import Skip
@@ -27,6 +26,7 @@ from cedar.operators.instances import Instances
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
+from cedar.store.cache import Store
 from cedar.tasks.chain import KernelStep, Timing, own_copy, run_steps
 
 _SEPARATE_FRACTION = 0.75  # fraction of the time to measure operators separately; threads (for the GIL) use the rest

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cedar.core.errors import Site, WorkerError
-from cedar.core.extensions import extension
+from cedar.core.packages import extension
 from cedar.executors.choose import names_cluster
 
 _PAUSES = (0.0001, 0.02)  # initial and maximum seconds between two polls, for up to _FEW_RANKS ranks

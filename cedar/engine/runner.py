@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from cedar.control.timeline import Part
 from cedar.core.errors import WorkerError
-from cedar.core.quota import cores
-from cedar.core.request_owner import Stop, StopScope
+from cedar.core.process import cores
+from cedar.core.request_owner import OwnedRequests, Stop
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.engine.memory import MemoryBound
@@ -432,7 +432,7 @@ def _url(reader: SplitReader, split: Split) -> str:
 
 def _stoppable(stop: Stop, running: LocalTasks, fn: Callable[..., T], *args: Any) -> T:
     """Run a task in this process. Its waits for storage end when ``stop`` is set."""
-    with StopScope(stop):
+    with OwnedRequests(stop=stop):
         return running.run(stop, fn, *args)
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from cedar.core import forks
 from cedar.core.errors import PlanError, user_site
-from cedar.core.extensions import extension
 from cedar.core.numeric import keep_in_this_thread
-from cedar.core.packages import loaded
-from cedar.core.quota import cores
+from cedar.core.packages import extension, loaded
+from cedar.core.process import cores
 from cedar.executors.base import TaskExecutor, task_executor
 from cedar.operators.instances import constructing
 

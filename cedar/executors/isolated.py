@@ -15,7 +15,7 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import WorkerError, portable
-from cedar.core.quota import cores
+from cedar.core.process import cores
 from cedar.executors.choose import executor_after_fork
 from cedar.executors.processes import warm
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, TaskWork, WorkersDied

@@ -1,1 +1,1 @@
-"""Write files, read Lance and Vortex, convert formats: an extension loaded by name (``cedar.core.extensions``)."""
+"""Write files, read Lance and Vortex, convert formats: an extension loaded by name (``cedar.core.packages``)."""

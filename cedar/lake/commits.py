@@ -18,14 +18,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, SourceError
-from cedar.core.faults import fault_of
+from cedar.core.requests import fault_of
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.sums import SUFFIX
 from cedar.lake.lance_table import FOLDER as FILES
 from cedar.lake.layouts import Layout, validated_layout
 from cedar.lake.parts import Part
-from cedar.store.locks import acquire, release
-from cedar.store.whole_files import settle_claims, write_first
+from cedar.store.files import acquire, release, settle_claims, write_first
 
 VERSION = 1
 FOLDER = "_cedar"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cedar.cache.cost import SECONDS_PER_BYTE
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.ranks import find_rank
 from cedar.datasets.base import Read
@@ -27,6 +26,7 @@ from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import live_columns, read_from
+from cedar.store.cache import SECONDS_PER_BYTE
 
 if TYPE_CHECKING:
     from cedar.lake.writing import Written

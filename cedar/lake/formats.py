@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cedar.core.errors import PipelineError
-from cedar.core.libraries import library, plain_errors
-from cedar.core.redact import StorageOptions
+from cedar.core.packages import library, plain_errors
+from cedar.core.printable import StorageOptions
 from cedar.datasets.parquet_footer import MAGIC, MAX_ROW_GROUPS, RowGroups
 from cedar.datasets.sums import RunningChecksums
 from cedar.lake import lance_table

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column, TensorType
 from cedar.core.errors import PipelineError, SourceError, user_site
-from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Limits, MemoryReservation
-from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.packages import library, plain_errors
+from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, once, selected
 from cedar.datasets.files_io import reading

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError
-from cedar.core.libraries import library, plain_errors
-from cedar.core.redact import StorageOptions
+from cedar.core.packages import library, plain_errors
+from cedar.core.printable import StorageOptions
 from cedar.core.remote import is_remote
 from cedar.datasets.storage import writing
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from cedar.cache.cost import SECONDS_PER_BYTE
 from cedar.core.printable import one_line
 from cedar.datasets.to_arrow import with_bytes
+from cedar.store.cache import SECONDS_PER_BYTE
 
 Layout: TypeAlias = "dict[str, list[str]]"  # column name -> [encoding, compression]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.redact import StorageOptions
+from cedar.core.printable import StorageOptions
 from cedar.datasets.storage import Storage
 from cedar.datasets.to_arrow import arrow_batch, same_schema
 from cedar.lake.formats import Parquet

@@ -19,8 +19,8 @@ import pyarrow.types as pt
 from cedar.core.boundary import as_column, canonical_types, checked_column
 from cedar.core.columns import Column
 from cedar.core.errors import SourceError
-from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import MemoryReservation
+from cedar.core.packages import library, plain_errors
 from cedar.datasets.base import Chunk, Split, numbered_rows, once, selected
 from cedar.datasets.files_io import File, check_unchanged, concurrently, reading
 from cedar.datasets.filesource import FileSource, Paths, as_flag, as_paths

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.errors import PipelineError, Site, require_columns, user_site
-from cedar.core.groups.column import plain
+from cedar.core.groups import plain
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Env, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.bucket import has_length, value_lengths

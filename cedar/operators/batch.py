@@ -15,8 +15,8 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType, blank
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.groups.column import concat_each
-from cedar.core.sizes import as_int
+from cedar.core.groups import concat_each
+from cedar.core.limits import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import BlockKernel, Effects, Env, Ordering, Resizable, Schema, StreamContext, StreamOperator
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
 from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
-from cedar.core.groups.column import plain
+from cedar.core.groups import plain
 from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.batch import MakesBatches

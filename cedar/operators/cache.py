@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.redact import redact_url
+from cedar.core.printable import redact_url
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 
 

@@ -16,10 +16,8 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cedar.core.block import Block, python_values
-from cedar.core.columns import UNKNOWN, Column, blank
+from cedar.core.columns import UNKNOWN, Column, blank, read_only
 from cedar.core.cursor import Hashes
 from cedar.core.errors import VALUE, PipelineError, RowError, missing_column, raised, warn_user
 from cedar.core.numeric import NumericEnvironment
@@ -326,14 +324,6 @@ def pick(block: Block, name: str, blame: ErrorContext) -> Column:
 def key_hashes(block: Block, env: Env, draw: int) -> Hashes:
     """Return the hash of each live row's key, which seeds that row's random draws."""
     return block.live_keys().hash(env.draw_seed(draw))
-
-
-def read_only(array: Any) -> Any:
-    """Return a read-only view of an array, because a block may be shared or processed again after a retry."""
-    if isinstance(array, np.ndarray) and array.flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array
 
 
 def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType, take, type_of
 from cedar.core.errors import PipelineError, require_columns, user_site
-from cedar.core.groups.column import GroupColumn, RowSharing, grouped, plain
+from cedar.core.groups import GroupColumn, RowSharing, grouped, plain
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.dedup_estimate import GroupEstimate, Sampled, find_groups
 

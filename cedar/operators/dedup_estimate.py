@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.core.groups.encode import distinct
+from cedar.core.distinct import distinct
 
 SAMPLED_ROWS = 8192
 PAYS = 1.5  # below this factor, a group saves less than its index costs

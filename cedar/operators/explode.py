@@ -11,9 +11,9 @@ import pyarrow.types as pt
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType
+from cedar.core.distinct import list_offsets
 from cedar.core.errors import PipelineError, require_columns, user_site
-from cedar.core.groups.column import plain, take_each
-from cedar.core.groups.encode import list_offsets
+from cedar.core.groups import plain, take_each
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
 

@@ -16,7 +16,7 @@ from cedar.core.boundary import columns_named, first_line, from_frame, polars_er
 from cedar.core.columns import UNKNOWN, Column, Index, blank
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.forks import Lock, in_fresh_process_after_fork
-from cedar.core.groups.column import plain, take_each
+from cedar.core.groups import plain, take_each
 from cedar.operators.base import BlockKernel, Env, Kernel
 from cedar.operators.expression_steps import (
     ExpressionProgram,

@@ -32,7 +32,7 @@ import numpy as np
 
 from cedar.core import forks
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.library_pages import release_idle
+from cedar.core.process import release_library_pages
 from cedar.store.entry import Entry
 from cedar.store.folder import Folder
 from cedar.store.keep import load as load_entry
@@ -71,7 +71,7 @@ def load(module: str) -> Any:
     if codes is None:
         return None
     found = SimpleNamespace(**{name: _linked(name, code) for name, code in codes.items()})
-    threading.Thread(target=release_idle, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
+    threading.Thread(target=release_library_pages, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
     return found
 
 

@@ -19,9 +19,8 @@ import pyarrow as pa
 from cedar.core.boundary import as_column
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, blank, objects, type_of
-from cedar.core.dtypes import return_annotation, type_from_annotation, type_from_dtype
+from cedar.core.dtypes import infer_type, return_annotation, type_from_annotation, type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, require_columns, user_site
-from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 

@@ -21,7 +21,7 @@ from cedar.core.block import Block, Skipped
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
 from cedar.core.cursor import KeyParts, Keys, concat_keys
 from cedar.core.errors import PipelineError, RowError, Site, user_site
-from cedar.core.groups.column import plain
+from cedar.core.groups import plain
 from cedar.core.stream import Rows
 from cedar.core.values import misfits
 

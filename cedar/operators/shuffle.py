@@ -20,8 +20,8 @@ from cedar.core.block import Block, concat_blocks, python_values
 from cedar.core.columns import Index, concat, nbytes_each
 from cedar.core.cursor import concat_keys, hash_ints, no_keys
 from cedar.core.errors import PipelineError, require_columns, user_site
-from cedar.core.groups.column import GroupColumn, concat_each
-from cedar.core.sizes import as_int, parse_bytes
+from cedar.core.groups import GroupColumn, concat_each
+from cedar.core.limits import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Mixing, Ordering, Resizable, RowUse, Schema, StreamContext, StreamOperator
 

@@ -1,21 +1,33 @@
-"""Surveys: passes over all rows that an operator needs before its first row, for example to find duplicates."""
+"""Surveys: passes over all rows that an operator needs before its first row, for example to find duplicates.
+
+A result that is a table is an entry of the user's store, which workers, ranks and later runs share. Its name is a
+digest of everything that the table depends on. If that cannot be identified, the table is saved in a temporary folder
+until the process ends.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from cedar.core.arrow import numbers
-from cedar.core.errors import SourceError
+from cedar.core.errors import SourceError, WorkerError
 from cedar.core.forks import Lock
 from cedar.core.skip import Skip
-from cedar.store.folder import open_entry
+from cedar.store.entry import opened, table_body, table_of
+from cedar.store.files import remove_tree, temporary_folder
+from cedar.store.folder import Folder
+from cedar.store.keep import load, save, user_place
+from cedar.store.place import SUFFIX, name_of
 
 T = TypeVar("T")
+_KIND = "tables"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +103,10 @@ class StoredTable:
 @lru_cache(maxsize=64)
 def _opened(path: str) -> Any:
     try:
-        with pa.ipc.open_stream(pa.py_buffer(open_entry(path).body)) as reader:
+        with pa.memory_map(path) as source:  # processes that map the same file share its memory
+            name = os.path.basename(path).removesuffix(SUFFIX)
+            body = opened(source.read_buffer(), name, {}, checked=True).body
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             return reader.read_all()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(
@@ -99,3 +114,36 @@ def _opened(path: str) -> Any:
             done="it was written by the process that runs the pipeline, on its machine",
             fix="let workers on other machines see that folder: set XDG_CACHE_HOME to one that all share",
         ) from error
+
+
+def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:
+    """Return the table of this key. If it does not exist, one process computes it and others on the machine wait.
+
+    Raises:
+        WorkerError: the table cannot be written anywhere.
+    """
+    name, table = name_of(_KIND, key or os.urandom(16).hex()), None
+    for place in (None if key is None else user_place(), _temporary_store(os.getpid())):
+        if place is None:
+            continue
+        with place.alone(name):
+            if load(place, name, table_of) is not None:
+                return StoredTable(place.path(name))
+            table = make() if table is None else table
+            if save(place, name, table_body(table), expected=table.nbytes):
+                return StoredTable(place.path(name))
+    raise WorkerError(
+        "a table for lookups cannot be written to the temporary folder", fix="make room there, or set TMPDIR to another"
+    )
+
+
+@cache
+def _temporary_store(pid: int) -> Folder:
+    folder = temporary_folder(_KIND)
+    atexit.register(_remove, folder, pid)
+    return Folder(folder)
+
+
+def _remove(folder: str, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child must not remove the parent's folder
+        remove_tree(folder, _KIND)

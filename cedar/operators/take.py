@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.sizes import as_int
+from cedar.core.limits import as_int
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Resizable, RowUse, StreamContext, StreamOperator
 

@@ -18,7 +18,7 @@ from cedar.core.block import Block
 from cedar.core.boundary import as_column
 from cedar.core.columns import UNKNOWN, Column, ColumnType, blank, objects, type_of
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.groups.column import plain
+from cedar.core.groups import plain
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.calls import key_hashes, pick
 from cedar.operators.draws import Draws

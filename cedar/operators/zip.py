@@ -13,7 +13,7 @@ from cedar.core.block import Block, Skipped
 from cedar.core.columns import Column, ColumnType
 from cedar.core.cursor import concat_keys
 from cedar.core.errors import PipelineError, Site
-from cedar.core.groups.column import take_each
+from cedar.core.groups import take_each
 from cedar.core.stream import (
     PENDING,
     At,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.sizes import parse_bytes
+from cedar.core.limits import parse_bytes
 
 
 @dataclass(frozen=True)

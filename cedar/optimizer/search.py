@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cedar.core.sizes import size_text
+from cedar.core.limits import size_text
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
 from cedar.optimizer.arrange import Arranged, Precedence, Swap, find_chains, find_precedence, steps_of

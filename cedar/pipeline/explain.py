@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from cedar.cache.cached import Store
 from cedar.core.errors import CedarError
 from cedar.core.printable import printable
 from cedar.core.stream import Count
@@ -32,6 +31,7 @@ from cedar.plan.scan import Scan, chosen_fields
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
 from cedar.profile.text import WIDTH
+from cedar.store.cache import Store
 
 _MAX_RULES = 6  # maximum lines for decisions
 _MAX_CACHES = 2

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cedar.core.redact import redact
+from cedar.core.printable import redact
 from cedar.plan.graph import Node, walk
 from cedar.profile import Profile
 from cedar.profile.text import WIDTH, byte_size, cut, micros

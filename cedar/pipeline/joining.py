@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
-from cedar.cache.fingerprints import key_of
-from cedar.cache.kept_tables import kept_table
+from cedar.core.block import frame_of
 from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, missing_column, user_site
-from cedar.core.frames import frame_of
 from cedar.core.skip import Skip
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
-from cedar.operators.surveys import StoredTable, Survey
+from cedar.operators.surveys import StoredTable, Survey, kept_table
 from cedar.pipeline.surveying import in_order, require_rows, require_steady, sampled_types, survey
+from cedar.tasks.fingerprints import key_of
 
 if TYPE_CHECKING:
     import polars as pl

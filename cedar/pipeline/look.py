@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from cedar.core.block import first_rows
 from cedar.core.errors import PipelineError, Site, user_site
-from cedar.core.extensions import extension, installed
-from cedar.core.frames import first_rows
+from cedar.core.packages import extension, has_extension
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.take import whole
@@ -124,11 +124,11 @@ def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, si
         PipelineError: invalid arguments.
     """
     asked = progress or any(each is not None for each in (trace, serve, on_metrics))
-    if not asked and not (any(name.startswith("OTEL_") for name in os.environ) and installed("watch")):
+    if not asked and not (any(name.startswith("OTEL_") for name in os.environ) and has_extension("watch")):
         return None
     return extension("watch.observers").Observers(progress, trace, serve, on_metrics, site) or None
 
 
 def progress_line(title: str, plain: bool = False) -> Observer:
     """Return a progress line for terminals and notebooks; with ``plain``, print it also if there is neither."""
-    return extension("watch.progress").Progress(title, plain=plain) if installed("watch") else Observer()
+    return extension("watch.progress").Progress(title, plain=plain) if has_extension("watch") else Observer()

@@ -8,11 +8,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cedar.cache.cost import load_seconds_per_byte
-from cedar.cache.store import MEMORY_BYTES
 from cedar.core.errors import CedarError, PlanError, nearest, user_site
-from cedar.core.extensions import extension
-from cedar.core.quota import cores
+from cedar.core.packages import extension
+from cedar.core.process import cores
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.filesource import FileSource
@@ -35,6 +33,7 @@ from cedar.plan.steps.facts import facts_of, leave_unread
 from cedar.plan.steps.step import tolerated
 from cedar.plan.steps.sweep import replay
 from cedar.profile import Profile
+from cedar.store.cache import MEMORY_BYTES, load_seconds_per_byte
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline

@@ -11,22 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.cache.fingerprints import key_of
-from cedar.cache.kept_tables import kept_table
 from cedar.core.block import Block
 from cedar.core.boundary import to_frame
 from cedar.core.columns import Column, Index
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError
-from cedar.core.groups.column import plain
-from cedar.core.libraries import library
-from cedar.core.packages import version_of
+from cedar.core.groups import plain
+from cedar.core.packages import library, version_of
 from cedar.core.skip import Skip
 from cedar.operators.split_rows import sort_by_first_bits
+from cedar.operators.surveys import kept_table
 from cedar.operators.unique import Keep, Repeats
 from cedar.pipeline.surveying import survey
 from cedar.plan.graph import Node
-from cedar.store.ownership import remove_tree, temporary_folder
+from cedar.store.files import remove_tree, temporary_folder
+from cedar.tasks.fingerprints import key_of
 
 MEMORY = 256 << 20  # maximum bytes of hashes in memory, before they are written to disk
 _ROW_BYTES = 24  # bytes per row: three hashes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from cedar.core.block import Block
 from cedar.core.errors import CedarError, PipelineError, user_site
-from cedar.core.extensions import extension
+from cedar.core.packages import extension
 from cedar.core.remote import as_options
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 import pyarrow as pa
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.libraries import library
+from cedar.core.packages import library
 from cedar.core.skip import Skip
 from cedar.operators.base import RowOperator
 from cedar.operators.explode import Explode

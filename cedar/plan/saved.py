@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
-from cedar.core import quota
+from cedar.core import process
 from cedar.core.digests import digest_of
 from cedar.core.errors import PlanError, user_site
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.printable import one_line
-from cedar.core.redact import redacted
+from cedar.core.printable import one_line, redacted
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.graph import Node, walk
@@ -272,7 +271,7 @@ def _load_decisions(saved: Mapping[str, Any], changed: list[str]) -> list[Decisi
     missing = "" if numeric is None else numeric.missing(NumericEnvironment.of_caller())
     if missing:
         news.append(Decision("load", "numeric environment", applied=True, why=missing))
-    cores, here = saved.get("cores"), quota.cores()
+    cores, here = saved.get("cores"), process.cores()
     if isinstance(cores, int) and cores != here:
         why = f"the plan was made on {cores} core(s); this machine has {here}"
         news.append(Decision("load", "machine", applied=True, why=why))

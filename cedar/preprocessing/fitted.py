@@ -9,17 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.cache.fingerprints import key_of
+from cedar.core.block import equal_frames, frame_of
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
-from cedar.core.frames import frame_of, parts
 from cedar.operators.base import Operator
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.surveying import in_order, require_steady, survey
 from cedar.plan.graph import Node
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
+from cedar.store.files import write_whole
 from cedar.store.keep import once, user_place
 from cedar.store.place import name_of
-from cedar.store.whole_files import write_whole
+from cedar.tasks.fingerprints import key_of
 
 _FORMAT = "fitted 1"
 _KINDS: tuple[type[Step], ...] = (StandardScaler, MinMaxScaler, Quantiles, Vocabulary)
@@ -142,7 +142,7 @@ def _learned(node: Node, columns: list[str], steps: tuple[Step, ...]) -> list[di
     """Return the results of each step by column."""
     learners = [(step, {column: step.learner(column) for column in step.columns}) for step in steps]
     try:
-        for part in parts(map(frame_of, survey(node, columns, "fit"))):
+        for part in equal_frames(map(frame_of, survey(node, columns, "fit"))):
             for _, each in learners:
                 for column, learner in each.items():
                     learner.add(part[column])

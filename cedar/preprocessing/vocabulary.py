@@ -18,8 +18,7 @@ import pyarrow.types as pt
 from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.core.printable import one_line
 from cedar.operators.recsys.ids import MapId
-from cedar.store.ownership import remove_tree, temporary_folder
-from cedar.store.whole_files import temporary_name
+from cedar.store.files import remove_tree, temporary_folder, temporary_name
 
 _METADATA_KEY = b"cedar.vocabulary"
 Null: TypeAlias = Literal["oov", "own", "keep"]

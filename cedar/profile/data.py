@@ -12,7 +12,7 @@ from cedar.core.errors import PlanError, user_site
 from cedar.core.printable import escape, printable
 from cedar.profile import text
 from cedar.profile.figures import Machine, OperatorProfile, Subject, combined
-from cedar.store.whole_files import write_whole
+from cedar.store.files import write_whole
 
 _SIMILAR_FACTOR = 1.5  # measurements of one machine vary by less than this factor
 _VERSION = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cedar.core.observation import Observation
+from cedar.core.block import Observation
 
 
 @dataclass(frozen=True)

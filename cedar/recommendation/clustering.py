@@ -21,16 +21,14 @@ import pyarrow.parquet as pq
 
 from cedar.cluster.dask.clients import ask, connected
 from cedar.core.errors import PipelineError, SourceError, WorkerError, user_site
-from cedar.core.redact import redact_url
-from cedar.core.sizes import parse_bytes
+from cedar.core.limits import parse_bytes
+from cedar.core.printable import redact_url
 from cedar.datasets.parquet import read_parquet
 from cedar.lake.layouts import describe, layout_of
 from cedar.recommendation.histories import History
 from cedar.recommendation.sorting import LEVELS, write_part
 from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill
-from cedar.store.locks import acquire, release
-from cedar.store.ownership import MARK, ForeignFile, make_owned, remove_file, remove_tree
-from cedar.store.whole_files import write_whole
+from cedar.store.files import MARK, ForeignFile, acquire, make_owned, release, remove_file, remove_tree, write_whole
 
 _MAX_PARTS = 4096
 _KIND = "clustering 1"

@@ -18,7 +18,6 @@ import pyarrow.types as pt
 
 from cedar.core.arrow import numbers
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.groups.slices import Slices
 from cedar.recommendation.rows import (
     Flags,
     Ints,
@@ -30,6 +29,7 @@ from cedar.recommendation.rows import (
     starts_run,
     take_rows,
 )
+from cedar.recommendation.slices import Slices
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from cedar.core.distinct import distinct
 from cedar.core.errors import PipelineError, missing_column
-from cedar.core.groups.column import take_lists
-from cedar.core.groups.encode import distinct
+from cedar.core.groups import take_lists
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

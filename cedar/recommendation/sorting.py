@@ -17,7 +17,7 @@ from cedar.lake.layouts import Layouts
 from cedar.recommendation.histories import history_columns, session_begins, time_order, with_column
 from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals, run_start, take_rows
 from cedar.recommendation.spill import Job, parts_of, read_part
-from cedar.store.whole_files import temporary_name, write_whole
+from cedar.store.files import temporary_name, write_whole
 
 MARK = b"cedar.clustered"  # metadata key whose value names the columns by which a file is clustered
 LEVELS = {

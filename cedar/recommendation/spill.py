@@ -22,7 +22,7 @@ from cedar.datasets.parquet import ParquetSource
 from cedar.datasets.to_arrow import arrow_batch
 from cedar.recommendation.histories import History
 from cedar.recommendation.rows import Ints, column_of, take_rows
-from cedar.store.whole_files import temporary_name, write_whole
+from cedar.store.files import temporary_name, write_whole
 
 _OPTIONS = {"compression": "lz4"}
 

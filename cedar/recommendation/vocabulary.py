@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cedar.core.errors import user_site, warn_user
-from cedar.core.sizes import parse_bytes
+from cedar.core.limits import parse_bytes
 from cedar.pipeline.core import Pipeline
 from cedar.preprocessing import Vocabulary as Step
 from cedar.preprocessing import fit

@@ -12,9 +12,8 @@ from cedar.core.errors import SourceError
 from cedar.core.remote import Remote, rename
 from cedar.core.requests import RequestPatience, RequestStats
 from cedar.store.entry import Damaged, Versions, Write, sealed
-from cedar.store.eviction import EntryInfo
-from cedar.store.ownership import MARK, ForeignFile, mark_of
-from cedar.store.place import BYTES, INSIDE, KIND, NAME, SUFFIX, Place
+from cedar.store.files import MARK, ForeignFile, mark_of
+from cedar.store.place import BYTES, INSIDE, KIND, NAME, SUFFIX, EntryInfo, Place
 
 _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 

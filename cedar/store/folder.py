@@ -13,17 +13,14 @@ import uuid
 import weakref
 import zlib
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError
-from cedar.store.entry import Entry, Versions, Write, opened, tail
-from cedar.store.eviction import EntryInfo
-from cedar.store.locks import alone
-from cedar.store.ownership import ForeignFile, holds_foreign, is_owned, make_owned, remove_file
-from cedar.store.place import BYTES, INSIDE, KIND, NAME, SUFFIX, Place
-from cedar.store.private_folder import why_not_ours
+from cedar.store.entry import Versions, Write, tail
+from cedar.store.files import ForeignFile, alone, holds_foreign, is_owned, make_owned, remove_file, why_not_ours
+from cedar.store.place import BYTES, INSIDE, KIND, NAME, SUFFIX, EntryInfo, Place
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FREE_SHARE = 0.8
@@ -143,8 +140,13 @@ class Folder(Place):
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     return None
-                large = status.st_size > _SMALL and len(_maps) < _MAX_MAPS
-                raw = _map_privately(file) if large else _read(file, status.st_size)
+                raw: mmap.mmap | bytearray
+                if status.st_size > _SMALL and len(_maps) < _MAX_MAPS:
+                    raw = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                    _maps.add(raw)
+                else:
+                    raw = bytearray(status.st_size)
+                    del raw[file.readinto(raw) :]  # the file may have been cut short meanwhile
         except FileNotFoundError:
             return None
         mark = (self._path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -159,7 +161,14 @@ class Folder(Place):
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if self._shared else 0o600))
             with pa.OSFile(temporary, "wb") as sink:
                 about, size = write(sink), sink.tell()
-            size = _seal(temporary, name, about, versions, size)
+            with open(temporary, "r+b") as file:
+                checksum = 0
+                if size:
+                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # some mounts cannot share
+                        checksum = zlib.crc32(body)
+                file.seek(0, os.SEEK_END)
+                file.write(tail(name, about, versions, size, checksum))
+                size = file.tell()
             if not room(size):
                 return 0
             os.replace(temporary, self.path(name))
@@ -169,41 +178,6 @@ class Folder(Place):
                 os.unlink(temporary)
 
 
-def open_entry(path: str) -> Entry:
-    """Map the entry in a file, so that processes share its memory; its checksum is not verified.
-
-    Raises:
-        Damaged: the file is not an entry of this name.
-        OSError: the file cannot be read.
-    """
-    with pa.memory_map(path) as source:
-        return opened(source.read_buffer(), os.path.basename(path).removesuffix(SUFFIX), {}, checked=True)
-
-
 def _open_safely(path: str, flags: int) -> int:
     """Open a file without following links. If it is a pipe, do not wait for its other end."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-
-
-def _map_privately(file: BinaryIO) -> mmap.mmap:
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    _maps.add(mapped)
-    return mapped
-
-
-def _read(file: BinaryIO, size: int) -> bytearray:
-    content = bytearray(size)
-    del content[file.readinto(content) :]  # type: ignore[attr-defined]
-    return content
-
-
-def _seal(path: str, name: str, about: dict[str, Any], versions: Versions, size: int) -> int:
-    """Append the description and checksums to a body of ``size`` bytes, and return the size of the file."""
-    with open(path, "r+b") as file:
-        checksum = 0
-        if size:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # some mounts do not support shared maps
-                checksum = zlib.crc32(body)
-        file.seek(0, os.SEEK_END)
-        file.write(tail(name, about, versions, size, checksum))
-        return file.tell()

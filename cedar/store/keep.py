@@ -9,15 +9,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from cedar.core.errors import CedarError
-from cedar.core.redact import StorageOptions, redact
+from cedar.core.printable import StorageOptions, redact
 from cedar.core.remote import Remote, is_remote, local_path
 from cedar.store.bucket import Bucket
 from cedar.store.entry import Entry, OtherVersion, Versions, Write
+from cedar.store.files import alone, private_folder, write_whole
 from cedar.store.folder import Folder
-from cedar.store.locks import alone
 from cedar.store.place import Place
-from cedar.store.private_folder import private_folder
-from cedar.store.whole_files import write_whole
 
 T = TypeVar("T")
 _MIN_ENTRY_BYTES = 1 << 20  # each entry counts as at least this many bytes, which limits a store to 16,384 entries

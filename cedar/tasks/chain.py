@@ -16,11 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cedar.control.timeline import AROUND, Part, TaskTime
-from cedar.core.block import Block, concat_blocks
+from cedar.core.block import Block, Observation, concat_blocks
 from cedar.core.columns import Column, nbytes, objects
 from cedar.core.errors import CedarError, RowError, Site, raised
 from cedar.core.limits import MemoryReservation, Passing
-from cedar.core.observation import Observation
 from cedar.core.request_owner import Use
 from cedar.core.skip import Skip
 from cedar.operators.base import BlockKernel, Env

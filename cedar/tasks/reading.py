@@ -18,7 +18,7 @@ from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.core.limits import MemoryReservation, take
 from cedar.core.numeric import arrived
-from cedar.core.request_owner import counting, request_owner
+from cedar.core.request_owner import OwnedRequests, request_owner
 from cedar.core.skip import Skip
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, BaseSource, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
@@ -180,7 +180,7 @@ def read_split(
 
     def work() -> Result:
         timing = Timing()
-        with counting(timing.storage), MemoryReservation("a task", env.limits):
+        with OwnedRequests(timing.storage), MemoryReservation("a task", env.limits):
             try:
                 return Result(_read(program.steps, reader, split, lap, env, first, timing, on_block), timing)
             except Exception:

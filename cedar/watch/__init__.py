@@ -1,1 +1,1 @@
-"""Reports, pages, metrics and traces: an extension that the core loads by name (see ``cedar.core.extensions``)."""
+"""Reports, pages, metrics and traces: an extension that the core loads by name (see ``cedar.core.packages``)."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cedar.core.block import Block
-from cedar.core.frames import frame_of, parts
+from cedar.core.block import Block, equal_frames, frame_of
 from cedar.core.printable import one_line
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def describe(blocks: Iterable[Block]) -> Description:
     columns: dict[str, _ColumnTotals] = {}
     rows, drawn = 0, np.random.default_rng(0)
     sample, tickets = pl.DataFrame(), np.empty(0)
-    for part in parts(map(frame_of, blocks)):
+    for part in equal_frames(map(frame_of, blocks)):
         rows += part.height
         columns = columns or {name: _ColumnTotals(part[name]) for name in part.columns}
         values = pl.DataFrame({name: column.add(part[name]) for name, column in columns.items()})

@@ -12,7 +12,7 @@ from cedar.core.block import Block, python_values
 from cedar.core.columns import Column, type_of
 from cedar.core.errors import CedarError, user_site
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.redact import redact
+from cedar.core.printable import redact
 from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics

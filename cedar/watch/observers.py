@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cedar.core.errors import PipelineError, Site
-from cedar.core.memory import resident
+from cedar.core.process import resident
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cedar.control.timeline import Line
-from cedar.core.memory import resident
 from cedar.core.printable import printable
+from cedar.core.process import resident
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import requests_outside_tasks
 from cedar.engine.delivery.epochs import Epochs

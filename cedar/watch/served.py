@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 
 from cedar.core.errors import PipelineError
-from cedar.store.private_folder import private_folder
+from cedar.store.files import private_folder
 
 _FOLDER = "served"
 

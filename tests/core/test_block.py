@@ -8,10 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.block import Block, Skipped, concat_blocks, python_values
+from cedar.core.block import (
+    Block,
+    Observation,
+    Skipped,
+    concat_blocks,
+    equal_frames,
+    first_rows,
+    frame_of,
+    python_values,
+)
 from cedar.core.columns import UNKNOWN, blank, objects
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError
+from tests.toy_blocks import block
 
 WHY = Skipped(3, "map(f)", "broken")
 slots = st.lists(st.none() | st.integers(0, 9), max_size=8)  # None: a dead slot
@@ -91,3 +101,38 @@ def test_values_that_python_has_no_type_for_name_their_column() -> None:
     with pytest.raises(PipelineError, match="column 'when' of timestamp") as caught:
         list(Block({"when": late}, Keys(np.arange(1))).rows())
     assert "col('when').cast" in str(caught.value)
+
+
+def test_every_kind_of_column_becomes_one_of_a_frame():
+    frame = frame_of(block(x=[1, 2], t=np.zeros((2, 3)), o=objects([{1}, {2}]), s=pa.array(["a", None])))
+    assert frame["x"].to_list() == [1, 2]
+    assert frame["t"].to_list() == [[0.0] * 3] * 2
+    assert frame["o"].to_list() == [{1}, {2}]
+    assert frame["s"].to_list() == ["a", None]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_parts_are_the_same_wherever_rows_were_cut(monkeypatch, size):
+    monkeypatch.setattr("cedar.core.block._FRAME_ROWS", 4)
+    cut = [frame_of(block(x=list(range(start, min(start + size, 10))))) for start in range(0, 10, size)]
+    assert [part["x"].to_list() for part in equal_frames(cut)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_no_more_blocks_are_read_than_the_first_rows_need():
+    read = []
+
+    def blocks():
+        for start in (0, 2, 4):
+            read.append(start)
+            yield block(x=[start, start + 1])
+
+    assert first_rows(blocks(), 3)["x"].to_list() == [0, 1, 2]
+    assert read == [0, 2]
+    assert first_rows(iter([]), 3).is_empty()
+
+
+def test_two_calls_are_seen_as_one() -> None:
+    one = Observation(3, 2, 30, 20, 0.5, 0.25, {"x": 5, "y": 1})
+    two = Observation(1, 1, 10, 10, 0.25, 0.125, {"y": 2, "z": 7})
+    assert one + two == Observation(4, 3, 40, 30, 0.75, 0.375, {"x": 5, "y": 3, "z": 7})
+    assert one + Observation(0, 0, 0, 0, 0.0, 0.0) == one

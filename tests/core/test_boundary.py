@@ -12,9 +12,9 @@ import torch
 import cedar
 from cedar.core import columns
 from cedar.core.boundary import as_column
-from cedar.core.groups.column import grouped
+from cedar.core.groups import grouped
 from cedar.core.jagged import JaggedTensor
-from tests.core.groups.toy_groups import lists
+from tests.core.toy_groups import lists
 
 
 def test_a_group_as_a_column_from_elsewhere_is_plain():

@@ -1,3 +1,12 @@
+"""Pytrees: torch and JAX reach the arrays in cedar's containers."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import ModuleType
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -5,9 +14,71 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
+from cedar.core import jagged as jagged_module
 from cedar.core.boundary import as_column
 from cedar.core.errors import CedarError, PipelineError, RowError
-from cedar.core.jagged import JaggedTensor, torchrec_tensors
+from cedar.core.jagged import JaggedTensor, each, gather, join, join_jagged, torchrec_tensors
+
+JAGGED = cedar.JaggedTensor(np.array([7, 8, 9]), np.array([0, 2, 2, 3]))
+GROUP = cedar.InverseKeyedJaggedTensor.from_jagged({"a": JAGGED, "b": JAGGED})
+
+
+def test_torch_maps_over_the_tensors_of_a_batch() -> None:
+    import torch
+    from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+    rows = [{"t": [1.0] * (i % 3), "i": i, "g": [1], "h": [2]} for i in range(9)]
+    for p in (cedar.from_items(rows).batch(3), cedar.from_items(rows).dedup([["g", "h"]]).batch(3)):
+        batch = next(iter(p.loader(format="torch", executor="inline")))
+        doubled = tree_map(lambda v: v * 2, batch)
+        assert doubled["i"].tolist() == [0, 2, 4]
+        assert torch.equal(doubled["t"].values, batch["t"].values * 2)
+        leaves, shape = tree_flatten(batch)
+        assert all(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        assert tree_unflatten(leaves, shape)["g"] == batch["g"]
+        assert type(doubled["g"]) is type(batch["g"])
+
+
+def test_frameworks_may_put_anything_in_the_place_of_arrays() -> None:
+    for value in (JAGGED, GROUP):
+        parts, fixed = value.tree_flatten()
+        assert type(value).tree_unflatten(fixed, parts) == value
+        type(value).tree_unflatten(fixed, [object()] * len(parts))
+
+
+def test_jax_is_told_once_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    jax = ModuleType("jax.tree_util")
+    monkeypatch.setitem(sys.modules, "jax.tree_util", jax)
+    monkeypatch.setattr(jagged_module, "_registered", set(jagged_module._registered))
+    jagged_module.register(cedar.JaggedTensor)
+    assert not told, "it is still being imported"
+    jax.register_pytree_node = lambda kind, flatten, unflatten: told.append((kind, flatten, unflatten))  # type: ignore[attr-defined]
+    next(iter(cedar.from_items([{"x": 1}]).loader(executor="inline")))
+    jagged_module.register(cedar.JaggedTensor)
+    assert [kind for kind, _, _ in told] == [cedar.JaggedTensor, cedar.InverseKeyedJaggedTensor]
+    for (kind, flatten, unflatten), value in zip(told, (JAGGED, GROUP), strict=True):
+        parts, fixed = flatten(value)
+        assert isinstance(unflatten(fixed, parts), kind)
+
+
+def test_arrays_are_reached_in_whatever_holds_them() -> None:
+    from collections import OrderedDict, UserDict, namedtuple
+
+    pair = namedtuple("pair", "a b")  # noqa: PYI024 - as users write it
+    array = np.arange(3)
+    found = each({"t": (array, [array, "s"]), "p": pair(array, None), "u": UserDict(x=array)}, lambda v: v + 1)
+    assert found["t"][0].tolist() == found["t"][1][0].tolist() == found["p"].a.tolist() == [1, 2, 3]
+    assert (found["t"][1][1], found["p"].b, type(found["p"])) == ("s", None, pair)
+    assert isinstance(found["u"], UserDict)
+    assert found["u"]["x"].tolist() == [1, 2, 3]
+    assert type(each(OrderedDict(x=array), lambda v: v)) is OrderedDict
+    names, objects = ["a", "b"], np.array(["a", None], dtype=object)
+    assert each(names, len) is names
+    assert each(objects, len) is objects
+    assert each([None, (JAGGED,)], lambda v: v * 0)[1][0].to_list() == [[], [], []]
+
 
 lists = st.lists(st.lists(st.integers(-(2**40), 2**40), max_size=5), max_size=8)
 
@@ -114,3 +185,43 @@ def test_torchrec_is_named_where_it_is_missing() -> None:
 def test_repr_is_short() -> None:
     assert repr(jagged([[1], [2, 3]])) == "JaggedTensor([[1], [2, 3]], rows=2, values=int64)"
     assert repr(jagged([list(range(100))] * 9)).count("100 values") == 4
+
+
+rows_of_numbers = st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=5)
+
+
+def rows_in(values: Any, offsets: Any) -> list[list[int]]:
+    bounds = offsets.tolist()
+    listed = values if isinstance(values, list) else values.tolist()
+    return [listed[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+@pytest.mark.parametrize("make", [np.array, torch.from_numpy])
+@given(rows_of_numbers, st.data())
+def test_rows_are_gathered_in_any_order_and_more_than_once(make: Any, rows: list[list[int]], data: Any) -> None:
+    index = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))
+    whole = jagged(rows, "numpy" if make is np.array else "torch")
+    asked = make(np.array(index, dtype=np.int64))
+    expected = [rows[i] for i in index]
+    assert rows_in(*gather(whole.values, whole.offsets, asked)) == expected
+    if make is np.array:
+        assert rows_in(*gather(whole.values.tolist(), whole.offsets, asked)) == expected
+    structs, offsets = gather({"a": whole.values, "b": whole.values + 1}, whole.offsets, asked)
+    assert rows_in(structs["a"], offsets) == expected
+    assert rows_in(structs["b"], offsets) == [[v + 1 for v in row] for row in expected]
+
+
+def test_lists_of_lists_are_gathered_whole() -> None:
+    inner = jagged([[1, 2], [], [3], [4, 5]])
+    values, offsets = gather(inner, np.array([0, 2, 4]), np.array([1, 0, 1]))
+    assert offsets.tolist() == [0, 2, 4, 6]
+    assert rows_in(values.values, values.offsets) == [[3], [4, 5], [1, 2], [], [3], [4, 5]]
+
+
+@pytest.mark.parametrize("make", [np.array, torch.from_numpy])
+@given(st.lists(rows_of_numbers, min_size=1, max_size=3))
+def test_parts_are_joined_one_after_the_other(make: Any, parts: list[list[list[int]]]) -> None:
+    joined = join_jagged([jagged(rows, "numpy" if make is np.array else "torch") for rows in parts])
+    assert type(joined.values) is type(joined.offsets) is type(make(np.zeros(1)))
+    assert rows_in(joined.values, joined.offsets) == [row for rows in parts for row in rows]
+    assert join([{"a": [1], "b": ["x"]}, {"a": [2, 3], "b": []}]) == {"a": [1, 2, 3], "b": ["x"]}

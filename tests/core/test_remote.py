@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.errors import SourceError
-from cedar.core.remote import Remote, rename
+from cedar.core.errors import PipelineError, SourceError
+from cedar.core.remote import Remote, find_place, rename
 from cedar.core.requests import RequestPatience, RequestStats
 from cedar.testing.storage import FlakyFileSystem
 from tests.datasets.failing_storage import QUICK, lines
@@ -103,3 +104,18 @@ def test_large_ranges_are_fetched_in_pieces(memory: Any, monkeypatch: pytest.Mon
     assert remote.fetch("/f", 0, None, 1050) == data
     assert remote.fetch("/f", 7, 999, 1050) == data[7:999]
     assert remote.account.metadata.requests - remote.account.metadata.retries == 11 + 10
+
+
+def test_directories_and_urls_have_a_filesystem_and_a_path(tmp_path: Path) -> None:
+    for where in (f"{tmp_path}/out/", f"file://{tmp_path}/out//"):
+        fs, path = find_place(where, "cache")
+        assert path == f"{tmp_path}/out"
+        assert "file" in fs.protocol
+    fs, path = find_place("memory://kept/", "cache")
+    assert (fs.protocol, path) == ("memory", "/kept")
+
+
+def test_a_url_that_nobody_knows_is_refused_by_the_argument() -> None:
+    with pytest.raises(PipelineError, match="quarantine='nowhere://x'") as caught:
+        find_place("nowhere://x", "quarantine")
+    assert "a filesystem that fsspec has installed" in str(caught.value.fix)

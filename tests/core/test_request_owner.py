@@ -6,7 +6,7 @@ import threading
 import time
 
 from cedar.core.errors import SourceError
-from cedar.core.request_owner import Stop, StopScope, Use, counting
+from cedar.core.request_owner import OwnedRequests, Stop, Use
 from cedar.core.requests import RequestPatience, RequestStats
 from cedar.testing.storage import StorageFault
 from tests.datasets.failing_storage import failing
@@ -14,7 +14,8 @@ from tests.datasets.failing_storage import failing
 
 def test_retry_after_is_waited_out():
     account = RequestStats(RequestPatience(first=0.0))
-    with counting(Use()) as use:
+    use = Use()
+    with OwnedRequests(use):
         account.ask("x", failing(1, StorageFault(429, wait=0.05)))
     assert use.waited >= 0.05
 
@@ -24,7 +25,7 @@ def test_a_wait_ends_with_the_run():
     caught: list[Exception] = []
 
     def ask() -> None:
-        with StopScope(stop):
+        with OwnedRequests(stop=stop):
             try:
                 account.ask("x", failing(99, StorageFault(503)))
             except SourceError as error:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType
-from cedar.core.value_types import infer_type
+from cedar.core.dtypes import infer_type
 from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
 
 INTS = pa.large_list(pa.int64())

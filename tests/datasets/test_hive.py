@@ -15,10 +15,10 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.cache.fingerprints import describe
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.base import Read
 from cedar.datasets.parquet import read_parquet
+from cedar.tasks.fingerprints import describe
 from tests.datasets.parquet_files import table
 from tests.datasets.reading import column, read_rows
 

@@ -11,7 +11,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError, SourceError
-from cedar.core.redact import redact_url
+from cedar.core.printable import redact_url
 from cedar.datasets.files_io import concurrently, reading
 from cedar.datasets.filesource import as_flag, as_paths
 from cedar.datasets.listing import list_files

@@ -136,7 +136,7 @@ def test_what_files_do_not_show_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_libraries_that_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cedar.core.libraries import library
+    from cedar.core.packages import library
 
     for name, call in (("deltalake", cedar.read_delta), ("pyiceberg", cedar.read_iceberg)):
         monkeypatch.setitem(sys.modules, name, None)
@@ -195,7 +195,7 @@ class Table:
 
 @pytest.fixture
 def pyiceberg(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from cedar.core.libraries import library
+    from cedar.core.packages import library
 
     made = ModuleType("pyiceberg.io.pyarrow")
     made.schema_to_pyarrow = lambda _: pa.schema([("x", pa.int64()), ("y", pa.string())])  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.core.redact import StorageOptions
+from cedar.core.printable import StorageOptions
 from cedar.datasets.manifest import write_manifest
 from cedar.datasets.parquet import read_parquet
 from tests.datasets.vault import options

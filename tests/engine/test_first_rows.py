@@ -84,7 +84,7 @@ def test_a_plan_that_passed_is_remembered_by_other_processes(tmp_path: Any, monk
     assert [compared(), compared()] == [1, 0]
     assert [compared(more=1), compared(bound=3), compared(), compared(more=1)] == [1, 1, 0, 0], "it is other code"
     with monkeypatch.context() as patched:
-        patched.setattr("cedar.cache.fingerprints.versions", lambda: {"polars": "0"})
+        patched.setattr("cedar.tasks.fingerprints.versions", lambda: {"polars": "0"})
         assert compared() == 1, "of other libraries"
     os.utime(tmp_path / "t.parquet", (1, 1))
     assert [compared(), compared()] == [1, 0], "of other data"

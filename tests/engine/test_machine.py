@@ -6,8 +6,8 @@ import tempfile
 
 import pytest
 
-from cedar.core import quota
-from cedar.core.quota import cores
+from cedar.core import process
+from cedar.core.process import cores
 from cedar.engine import machine as module
 from cedar.engine.machine import machine, ship_costs
 from cedar.store.keep import user_place
@@ -144,6 +144,7 @@ def test_shipping_is_measured_with_a_real_process():
 
 
 def test_a_run_has_as_many_workers_as_the_quota_allows(monkeypatch):
-    monkeypatch.setattr(quota, "allowed", lambda: 16)
-    monkeypatch.setattr(quota, "_cpu_quotas", lambda root: iter([2.5]))
+    monkeypatch.setattr(process, "affinity_cores", lambda: 16)
+    quotas = {"cpu.max": [[250_000.0, 100_000.0]]}
+    monkeypatch.setattr(process, "_numbers", lambda root, controller, name: iter(quotas.get(name, [])))
     assert cores() == machine(measure=False).cores == 3

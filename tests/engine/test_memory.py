@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.cache.memory import Memory
-from cedar.core import memory
+from cedar.core import process
 from cedar.core.block import Block
 from cedar.core.cursor import no_keys
 from cedar.engine.memory import MemoryBound, allowed, named
 from cedar.plan.saved import plan_from, text_of
+from cedar.store.memory import Memory
 
 MB = 1 << 20
 SIZES = st.integers(0, 4 << 30)
@@ -37,7 +37,7 @@ class Machine:
         self.bound = MemoryBound(limit, self.cache, lambda: self.queue, self._measure, lambda: self.now)
 
     def _measure(self) -> dict[int, int]:
-        return {1: self.bytes, memory.FILES: 0}
+        return {1: self.bytes, process.FILES: 0}
 
     def ahead(self, held: int, size: int = MB, after: float = 1.0) -> int:
         self.bytes, self.now = held, self.now + after
@@ -108,7 +108,7 @@ def test_looks_take_a_small_part_of_the_time():
 
 
 def test_those_who_hold_memory_are_named():
-    parts = named({7: 3, 5: 2, memory.FILES: 1}, cached=4, queued=0)
+    parts = named({7: 3, 5: 2, process.FILES: 1}, cached=4, queued=0)
     assert parts.items() >= {"this process: cache()": 4, "process 5": 2, "process 7": 3, "files": 1}.items()
     assert "this process: results not yet taken" not in parts
 
@@ -158,7 +158,7 @@ def test_the_same_rows_come_out_of_however_little_memory(tmp_path):
 SCRIPT = """
     import sys, time
     import cedar
-    from cedar.core.memory import resident
+    from cedar.core.process import resident
 
     pipeline = cedar.read_parquet(sys.argv[1]).batch(100)
 

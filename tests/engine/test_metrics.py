@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cedar
-from cedar.core.observation import Observation
+from cedar.core.block import Observation
 from cedar.engine.metrics import Metrics
 
 

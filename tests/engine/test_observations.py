@@ -9,7 +9,7 @@ import pytest
 
 import cedar
 from cedar.control.timeline import TaskTime
-from cedar.core.observation import Observation
+from cedar.core.block import Observation
 from cedar.engine import observations as run_figures
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.core.observation import Observation
+from cedar.core.block import Observation
 from cedar.engine import account, background
 from cedar.engine import observations as run_figures
 from cedar.engine import plan_control as planning

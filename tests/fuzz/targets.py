@@ -147,7 +147,7 @@ def split(data: bytes) -> tuple[bytes, bytes]:
 
 def _cache_entry(data: bytes) -> None:
     """An entry with right checksums, as a stranger would write it who wants it read."""
-    from cedar.cache.entry_reader import read_blocks
+    from cedar.store.blocks import read_blocks
     from cedar.store.entry import MAGIC, TAIL, Damaged, opened, tail
 
     text, body = split(data)

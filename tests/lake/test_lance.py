@@ -125,7 +125,7 @@ def test_files_that_are_cut_short_or_gone_are_named(uri: Path):
 def test_what_is_missing_is_said(tmp_path: Path, monkeypatch):
     import sys
 
-    from cedar.core.libraries import library
+    from cedar.core.packages import library
 
     monkeypatch.setitem(sys.modules, "lance", None)
     library.cache_clear()

@@ -266,7 +266,7 @@ def test_a_resumed_run_goes_on(tmp_path: Path):
 def test_what_is_missing_is_said(tmp_path: Path, monkeypatch):
     import sys
 
-    from cedar.core.libraries import library
+    from cedar.core.packages import library
 
     monkeypatch.setitem(sys.modules, "vortex", None)
     library.cache_clear()

@@ -15,7 +15,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError, RowError
-from cedar.core.request_owner import Stop, StopScope
+from cedar.core.request_owner import OwnedRequests, Stop
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
 from cedar.operators.draws import keyed_generator
@@ -402,8 +402,8 @@ def test_calls_end_at_the_next_row_once_the_run_is_over(asynchronous):
     async def later(x):
         return fn(x)
 
-    with StopScope(stop), pytest.raises(CancelledError):
+    with OwnedRequests(stop=stop), pytest.raises(CancelledError):
         call(later if asynchronous else fn, list(range(1000)))
     assert called == list(range(5)) or (asynchronous and len(called) <= 4 + 64)
-    with StopScope(stop), pytest.raises(CancelledError):
+    with OwnedRequests(stop=stop), pytest.raises(CancelledError):
         call(len, ["of another operator of the task"])

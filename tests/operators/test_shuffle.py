@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.core.block import Block, concat_blocks
-from cedar.core.groups.column import GroupColumn, grouped
+from cedar.core.groups import GroupColumn, grouped
 from cedar.operators import shuffle
 from tests.toy_stream import block_of
 

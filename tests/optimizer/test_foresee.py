@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.cache.cached import Store
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
@@ -24,6 +23,7 @@ from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
 from cedar.plan.steps.reorder import may_swap
+from cedar.store.cache import Store
 from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of
 from tests.optimizer.toy_searches import BOTH, late, pipelines, work
 from tests.toy_plans_random import profile

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cedar.cache.cached import Store
 from cedar.core.block import Block
 from cedar.core.columns import Column, take
 from cedar.core.cursor import Keys
@@ -37,6 +36,7 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical
 from cedar.plan.steps.step import tolerated
+from cedar.store.cache import Store
 from cedar.tasks.chain import own_column
 from tests.oracle.sample_rows import SampleRows, made_up
 from tests.oracle.stand_ins import NoStandIn, TwinGraphs

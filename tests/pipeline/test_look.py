@@ -8,7 +8,6 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.core import extensions
 from cedar.engine.delivery.options import Observer
 from cedar.pipeline.look import observers, progress_line
 from tests.watch.toy_tables import table
@@ -28,7 +27,7 @@ def test_head_is_a_frame_of_the_first_rows(tmp_path):
 
 
 def test_a_run_that_nobody_watches_has_no_observers(monkeypatch):
-    monkeypatch.setattr(extensions, "_modules", {"watch": "no_such_module"})
+    monkeypatch.setattr("cedar.core.packages._extensions", {"watch": "no_such_module"})
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     assert observers(progress=False, trace=None, serve=None, on_metrics=None, site=None) is None
@@ -42,6 +41,6 @@ def test_a_collector_in_the_environment_watches_too(monkeypatch):
 
 
 def test_without_the_extension_a_line_of_progress_shows_nothing(monkeypatch):
-    monkeypatch.setattr(extensions, "_modules", {"watch": "no_such_module"})
+    monkeypatch.setattr("cedar.core.packages._extensions", {"watch": "no_such_module"})
     with progress_line("unique") as line:
         assert type(line) is Observer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.core.libraries import library
+from cedar.core.packages import library
 from cedar.pipeline.repeats import shingles
 
 

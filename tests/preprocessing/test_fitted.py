@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
-from cedar.core import frames
+from cedar.core import block
 from cedar.pipeline.surveying import survey
 from cedar.preprocessing import MinMaxScaler, Quantiles, StandardScaler, Vocabulary, steps
 from cedar.preprocessing import fitted as fitted_module
@@ -27,7 +27,7 @@ NUMBERS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6), st.just(math.nan))
 def test_like_numpy(values: list[float | None], part: int) -> None:
     rows = cedar.from_arrow(pa.table({"a": pa.array(values, pa.float64()), "b": pa.array(values, pa.float64())}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frames, "_FRAME_ROWS", part)
+        patch.setattr(block, "_FRAME_ROWS", part)
         fitted = cedar.fit(rows, StandardScaler("a"), MinMaxScaler("b"))
     known = np.array([v for v in values if v is not None and not math.isnan(v)])
     if len(known):
@@ -51,7 +51,7 @@ def test_quantiles_have_about_as_many_rows_each(monkeypatch: pytest.MonkeyPatch,
     from cedar.preprocessing import steps
 
     monkeypatch.setattr(steps, "_MAX_SAMPLE", drawn)
-    monkeypatch.setattr(frames, "_FRAME_ROWS", 300)
+    monkeypatch.setattr(block, "_FRAME_ROWS", 300)
     values = np.random.default_rng(0).lognormal(size=2000)
     rows = cedar.from_arrow(pa.table({"x": values}))
     fitted = cedar.fit(rows, Quantiles("x", bins=4))

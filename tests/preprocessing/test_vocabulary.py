@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.core import frames
+from cedar.core import block
 from cedar.core.errors import PipelineError, SourceError
 from cedar.preprocessing import vocabulary
 from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
@@ -37,7 +37,7 @@ def test_the_frequent_values_first(rows, min_count, most, text, spills, oov):
     p = cedar.from_arrow(pa.table({"x": pa.array(rows, kind), "n": range(len(rows))}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary, "_PARTS", 3)
-        patch.setattr(frames, "_FRAME_ROWS", 8 if spills else 100)
+        patch.setattr(block, "_FRAME_ROWS", 8 if spills else 100)
         options = {"min_count": min_count, "max_size": most, "oov": oov, "memory": 1 if spills else 1 << 20}
         found = built(p, ["x", "n"], **options)["x"]
     expected = wanted([v for row in rows for v in row], min_count, most)

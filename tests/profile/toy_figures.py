@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedar.core.observation import Observation
+from cedar.core.block import Observation
 from cedar.profile import Machine, OperatorProfile, Profile
 
 

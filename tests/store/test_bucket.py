@@ -5,11 +5,11 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from cedar.cache.store import Store
 from cedar.core.requests import ATTEMPTS
+from cedar.store.cache import Store
 from cedar.store.place import INSIDE
 from cedar.testing import flaky
-from tests.cache.toy_stored import block
+from tests.store.toy_stored import block
 from tests.toy_entries import Key
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.cache.store import Store
 from cedar.core.errors import PipelineError
 from cedar.store import folder
-from cedar.store.ownership import MARK
+from cedar.store.cache import Store
+from cedar.store.files import MARK
 from cedar.store.place import INSIDE
-from tests.cache.toy_stored import block, entries, entry
+from tests.store.toy_stored import block, entries, entry
 from tests.toy_entries import Key
 
 
@@ -30,7 +32,7 @@ def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-@pytest.mark.parametrize("broken", ["_seal", "os.replace", "os.makedirs"])
+@pytest.mark.parametrize("broken", ["tail", "os.replace", "os.makedirs"])
 def test_a_place_that_cannot_be_written_stops_nothing(
     code: int, broken: str, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -39,7 +41,7 @@ def test_a_place_that_cannot_be_written_stops_nothing(
 
     where = str(tmp_path / "kept")
     Store().put(Key("g", "old"), where, [block()])
-    monkeypatch.setattr(folder, "_seal", fail) if broken == "_seal" else monkeypatch.setattr(broken, fail)
+    monkeypatch.setattr(folder, "tail", fail) if broken == "tail" else monkeypatch.setattr(broken, fail)
     kept = Store()
     with caplog.at_level(logging.WARNING, "cedar"):
         for i in range(3):
@@ -163,15 +165,15 @@ def test_entries_hold_few_files_open(small: int, maps: int, tmp_path: Path, monk
     pipeline = cedar.read_text(f"{tmp_path}/data/*.txt").map(str.title, "text").cache(str(tmp_path / "kept"))
     loader = pipeline.shuffle(seed=1).batch(8).loader(executor="inline", plan="off")
     assert len(list(loader)) == 5
-    most, mapped = 0, folder._map_privately
+    most = 0
 
-    def counted(file: Any) -> Any:
-        nonlocal most
-        made = mapped(file)
-        most = max(most, len(folder._maps))
-        return made
+    class Counted(weakref.WeakSet[mmap.mmap]):
+        def add(self, item: mmap.mmap) -> None:
+            nonlocal most
+            super().add(item)
+            most = max(most, len(self))
 
-    monkeypatch.setattr(folder, "_map_privately", counted)
+    monkeypatch.setattr(folder, "_maps", Counted())
     rows = [text for batch in loader for text in batch["text"].tolist()]
     assert sorted(rows) == sorted(map(str, range(40)))
     if small:

@@ -6,7 +6,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.core import frames
+from cedar.core import block
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.watch import describe as describing
@@ -42,7 +42,7 @@ def test_figures_are_those_of_polars_on_all_rows():
 
 @pytest.mark.heavy
 def test_no_figure_depends_on_the_size_of_blocks(monkeypatch):
-    monkeypatch.setattr(frames, "_FRAME_ROWS", 512)
+    monkeypatch.setattr(block, "_FRAME_ROWS", 512)
     monkeypatch.setattr(describing, "_MAX_SAMPLE", 300)
     whole = table()
     one, *others = [describe(cut(whole, size)) for size in (5000, 1, 511, 1024)]

@@ -23,7 +23,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from cedar.cache.cached import KeptReader
 from cedar.cluster.dask.clients import client_again, end_clients
 from cedar.cluster.dask.kept import SharedFailed, SharedResult, read_shared, run_on_shared, run_shared, shared
 from cedar.cluster.dask.limits import seconds
@@ -36,6 +35,7 @@ from cedar.datasets.base import Split
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes.process import WorkerDied
 from cedar.operators.base import Env
+from cedar.tasks.cached import KeptReader
 from cedar.tasks.code import Code
 from cedar.tasks.reading import SplitReader
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from cedar.cluster.dask.keys import new_keys, publish, security, withdraw
-from cedar.store.ownership import remove_tree, temporary_folder
+from cedar.store.files import remove_tree, temporary_folder
 
 LOOPBACK = "127.0.0.1"
 KIND = "dask"  # label in the name of the workers' temporary folder

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cedar.cache.cached import KeptReader
-from cedar.cache.cost import kind_of
-from cedar.cache.entries import relabeled
 from cedar.cluster.dask.remote import Done, Parcel, RemoteCall, run
 from cedar.core.block import Block
 from cedar.executors.worker.main import TaskFailed
 from cedar.operators.base import Env
 from cedar.plan import graph
+from cedar.store.blocks import relabeled
+from cedar.store.cache import kind_of
+from cedar.tasks.cached import KeptReader
 from cedar.tasks.chain import KernelStep, Result, Timing, own_copy
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader, SplitReader, read_split

@@ -15,7 +15,7 @@ import stat
 from typing import Any
 
 from cedar.core.errors import WorkerError
-from cedar.store.private_folder import private_folder
+from cedar.store.files import private_folder
 
 FIX = "pip install 'cedar-data[dask]'"
 _FIELDS = ("certificate", "key")

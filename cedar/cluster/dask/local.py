@@ -20,7 +20,7 @@ from cedar.cluster.dask.remote import LOCAL_CLUSTER_VARIABLE
 from cedar.core import forks
 from cedar.core.errors import WorkerError
 from cedar.executors.processes.forkserver import thread_limits
-from cedar.store.ownership import remove_tree
+from cedar.store.files import remove_tree
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\

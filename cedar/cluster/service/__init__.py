@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cedar.cluster.dask.keys import withdraw
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.sizes import parse_bytes
+from cedar.core.limits import parse_bytes
 
 if TYPE_CHECKING:
     from cedar.cluster.service.status import ServiceStatus

@@ -14,8 +14,8 @@ from cedar.core.block import Block
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.extensions import extension
-from cedar.core.groups.gather import gather
+from cedar.core.jagged import gather
+from cedar.core.packages import extension
 from cedar.datasets.clicklog.model import BayesAuc, World, affinity, world_of
 from cedar.datasets.clicklog.spec import ITEM_LISTS, ClickLog, ListFeature, Written
 

@@ -10,15 +10,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from cedar.cache.cached import Store
-from cedar.cache.entries import versions
-from cedar.cache.fingerprints import describe
-from cedar.cache.kept_counts import Counts, file_mark, load_counts, place_of, save_counts
 from cedar.core.digests import digest_of
 from cedar.core.ranks import Rank
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.kept_counts import Counts, file_mark, load_counts, place_of, save_counts
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
@@ -28,6 +25,9 @@ from cedar.engine.notes import columns_of, percent
 from cedar.engine.plan_control import Plans
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, source_of
+from cedar.store.blocks import versions
+from cedar.store.cache import Store
+from cedar.tasks.fingerprints import describe
 
 
 class Counting:

@@ -18,7 +18,7 @@ from numpy import ndarray
 from cedar.core.block import Block
 from cedar.core.columns import writeable
 from cedar.core.errors import VALUE, CedarError, PipelineError, Site
-from cedar.core.groups.column import GroupColumn
+from cedar.core.groups import GroupColumn
 from cedar.core.jagged import each
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.batch_calls import delivered

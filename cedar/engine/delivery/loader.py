@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, ResumeError, UsageError, user_site
-from cedar.core.extensions import extension
 from cedar.core.inverse import InverseKeyedJaggedTensor
-from cedar.core.jagged import JaggedTensor
+from cedar.core.jagged import JaggedTensor, register
+from cedar.core.packages import extension
 from cedar.core.printable import one_line
-from cedar.core.pytrees import register
 from cedar.core.ranks import Rank, find_rank, refuse_workers
 from cedar.engine.delivery import checkpoint, mixtures
 from cedar.engine.delivery.elastic import Elastic

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cedar.core.errors import PipelineError, Site
-from cedar.core.sizes import as_int
+from cedar.core.limits import as_int
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics

@@ -9,12 +9,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from cedar.cache.cached import Store
 from cedar.core.block import Block
 from cedar.core.columns import writeable
 from cedar.core.errors import PipelineError, Site
 from cedar.core.numeric import NumericEnvironment, hold_threads
-from cedar.core.quota import cores
+from cedar.core.process import cores
 from cedar.core.ranks import Rank
 from cedar.engine.account import DeliveryCounter
 from cedar.engine.agree import Agreement, meeting_place
@@ -38,6 +37,7 @@ from cedar.operators.instances import Instances
 from cedar.operators.mix import Mix
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, calls_functions
+from cedar.store.cache import Store
 from cedar.tasks.chain import KernelStep
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError
-from cedar.core.libraries import library
+from cedar.core.packages import library
 from cedar.operators.algebra import resampling
 from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, as_clip, check_choice, check_count, clip_shape
 from cedar.operators.audio.libraries import require_libraries

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.core.libraries import library
+from cedar.core.packages import library
 from cedar.operators.audio.clips import BadClip, Clip
 from cedar.operators.audio.opened import AudioFile
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cedar.core.libraries import library
+from cedar.core.packages import library
 from cedar.operators.image.headers import BadImage, Header, open_with_pillow
 from cedar.operators.image.layout import Allocator, Image, new_image
 

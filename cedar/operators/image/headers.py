@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.libraries import library
+from cedar.core.packages import library
 
 Format = Literal["JPEG", "PNG", "WebP", "other"]
 

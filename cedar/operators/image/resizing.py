@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.libraries import library
+from cedar.core.packages import library
 from cedar.operators.image.layout import Image
 from cedar.operators.image.resample import resize_into
 

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from cedar.core.arrow import from_numbers
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.groups.gather import stretches
+from cedar.core.jagged import stretches
 from cedar.operators.transform import BadValues, Transform
 
 Array = npt.NDArray[Any]

@@ -13,7 +13,7 @@ from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column
 from cedar.core.cursor import hash_array, mix64
 from cedar.core.errors import PipelineError, missing_column, user_site
-from cedar.core.groups.column import plain
+from cedar.core.groups import plain
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.calls import pick
 from cedar.operators.failures import ErrorContext

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.groups.gather import gather
+from cedar.core.jagged import gather
 from cedar.operators.algebra import length_changing
 from cedar.operators.recsys.hashing import hash_combine, twang_mix64
 from cedar.operators.recsys.lists import (

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.sizes import parse_bytes
+from cedar.core.limits import parse_bytes
 from cedar.operators.recsys.lists import lists_from
 from cedar.operators.take import whole
 from cedar.operators.text.byte_level import ByteLevel

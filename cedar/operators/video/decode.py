@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, TensorType
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.libraries import library
 from cedar.core.limits import take
+from cedar.core.packages import library
 from cedar.operators.audio.clips import BadClip, ClipTransform
 from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.spatial import pair

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from cedar.core.groups.slices import slide
+from cedar.recommendation.slices import slide
 
 
 @dataclass(frozen=True, eq=False)

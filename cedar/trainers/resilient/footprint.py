@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cedar.core.errors import CedarError
-from cedar.core.sizes import size_text
+from cedar.core.limits import size_text
 from cedar.trainers.resilient.model import Engine
 from cedar.trainers.resilient.process import preload
 from cedar.trainers.resilient.sharing import ask_process

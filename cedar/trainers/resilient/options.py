@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cedar.core.errors import PipelineError
-from cedar.core.sizes import parse_bytes
+from cedar.core.limits import parse_bytes
 from cedar.trainers.common import config
 from cedar.trainers.common.config import AdamWOptions, TransformerOptions, not_negative, positive
 from cedar.trainers.resilient.planner import Memory

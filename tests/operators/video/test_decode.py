@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cedar
-from cedar.core import libraries
+from cedar.core import packages
 from cedar.core.columns import OBJECT, TensorType
 from cedar.core.limits import Limits, MemoryReservation
 
@@ -154,10 +154,10 @@ def test_other_arguments_are_refused(options):
 
 
 def test_what_is_missing_is_named(monkeypatch):
-    libraries.library.cache_clear()
+    packages.library.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "av", None)
     with pytest.raises(cedar.PipelineError) as caught:
         video.decode()
-    libraries.library.cache_clear()
+    packages.library.cache_clear()
     assert "video.decode needs av" in str(caught.value)
     assert "pip install 'cedar-data[video]'" in str(caught.value)

@@ -1,0 +1,269 @@
+"""Store: the cache entries of one loader, in memory and in the directories and URLs that its ``cache()`` calls name."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.core import forks
+from cedar.core.block import Block
+from cedar.core.printable import redact
+from cedar.core.remote import find_place
+from cedar.store.blocks import read_blocks, storable, versions, write_body
+from cedar.store.bucket import Bucket
+from cedar.store.entry import Damaged
+from cedar.store.folder import Folder
+from cedar.store.memory import Memory
+from cedar.store.place import Place
+
+_log = logging.getLogger("cedar")
+MEMORY_BYTES = 2 << 30  # default maximum per loader
+RECORD = "-" + "0" * 16  # suffix of the name of a group's record: what its entries were computed from
+_MAX_RECORDS = 64  # maximum number of records to compare
+SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # 1 GB/s and 0.05 GB/s
+_ENOUGH = 64 << 20  # bytes that must be read before the measured average is used
+_EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # estimates until then; memory: 10 GB/s
+_seen: dict[str, tuple[int, float]] = {}
+_lock = forks.Lock()
+
+
+def kind_of(where: str) -> str:
+    """Return the kind of a ``cache()`` argument: ``memory``, ``disk`` or ``url``.
+
+    Examples:
+        >>> [kind_of(w) for w in ("auto", "kept", "file:///tmp/kept", "s3://bucket/kept")]
+        ['memory', 'disk', 'disk', 'url']
+    """
+    if where in ("auto", "memory"):
+        return "memory"
+    return "url" if "://" in where and not where.startswith(("file://", "local://")) else "disk"
+
+
+def note_load(kind: str, nbytes: int, seconds: float) -> None:
+    """Record that an entry was read."""
+    with _lock:
+        known_bytes, known_seconds = _seen.get(kind, (0, 0.0))
+        _seen[kind] = (known_bytes + nbytes, known_seconds + seconds)
+
+
+def load_seconds_per_byte(where: str) -> float:
+    """Return the seconds per byte to read an entry: the average measured by this process, or an estimate until then.
+
+    Args:
+        where: the argument of ``cache(where)``.
+
+    Examples:
+        >>> load_seconds_per_byte("memory") < load_seconds_per_byte("s3://bucket/kept")
+        True
+    """
+    kind = kind_of(where)
+    nbytes, seconds = _seen.get(kind, (0, 0.0))
+    return seconds / nbytes if nbytes >= _ENOUGH else _EXPECTED[kind]
+
+
+@dataclass(frozen=True)
+class Key:
+    """Identifies an entry: the computation (the group) and the split.
+
+    Args:
+        group: identifies a part of a pipeline on one state of the data.
+        split: identifies the split.
+        ordinals: the cached operators in this pipeline, ascending.
+        columns: the required columns, in this order; None for all columns of the entry.
+    """
+
+    group: str
+    split: str
+    ordinals: tuple[int, ...] = ()
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-{self.split}"
+
+
+class Store:
+    """Stores entries up to a limit of bytes. Safe for threads; several processes may share a directory.
+
+    Results that cannot be stored are recomputed when needed. If a directory cannot be written to (read-only, full), the
+    store reports that once in the log and in ``notes``, and the run continues.
+
+    Args:
+        budget: maximum bytes in memory.
+        disk: maximum bytes per directory or URL; None means the smaller of 16 GiB and 80% of the free space.
+    """
+
+    def __init__(self, budget: int = MEMORY_BYTES, disk: int | None = None) -> None:
+        self._budget, self._disk = budget, disk
+        self.sharers = 1  # number of processes that divide the budget; each has separate entries
+        self.memory = Memory(budget)
+        self.digests: dict[Any, Any] = {}  # of operators; see ``fingerprints.record_of``
+        self._places: dict[str, Place] = {}
+        self._unwritable: set[str] = set()  # directories and URLs that could not be written to
+        self._remembered: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self.notes: list[str] = []
+        self.hits = 0
+        self.misses = 0
+        self.stored_bytes = 0
+        self.rejected = 0  # entries that are damaged or of other versions
+
+    @staticmethod
+    def within(most: int | None, memory: int | None = None, sharers: int = 1) -> Store:
+        """Return a store with at most ``most`` bytes in memory and per directory or URL; None uses the defaults.
+
+        Args:
+            memory: total memory of all processes in bytes; entries use at most half of it.
+            sharers: the number of these processes.
+        """
+        kept = [MEMORY_BYTES, *([] if most is None else [most]), *([] if memory is None else [memory // 2])]
+        store = Store(min(kept), most)
+        store.sharers = sharers if memory is not None else 1
+        return store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self._budget // self.sharers, self._disk)  # another process has separate entries
+
+    def describe(self) -> list[str]:
+        """Return the lines of a report about the cache; empty if it was not used."""
+        if not self.hits and not self.misses:
+            return list(self.notes)
+        counts = f"cache: {self.hits} hit(s), {self.misses} miss(es), {self.stored_bytes:,} bytes stored"
+        evicted = self.memory.evicted + sum(place.evicted for place in self._places.values())
+        dropped = [f"{n} {outcome}" for n, outcome in ((evicted, "evicted"), (self.rejected, "rejected")) if n]
+        return [", ".join([counts, *dropped]), *self.notes]
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, key: Key, where: str) -> list[Block] | None:
+        """Return the blocks of an entry; None if there is no entry. The caller may change the arrays that are writable.
+
+        Raises:
+            PipelineError: ``where`` is a directory that others can write to.
+        """
+        start = time.perf_counter()
+        kind = kind_of(where)
+        blocks = self.memory.get(key.group, key.name) if kind == "memory" else self._load(key, where)
+        if blocks and key.columns is not None:
+            columns = key.columns
+            lacking = any(b.columns and not set(columns) <= b.columns.keys() for b in blocks)
+            blocks = (
+                None
+                if lacking
+                else [b.only_columns({n: b.columns[n] for n in columns}) if b.columns else b for b in blocks]
+            )
+        with self._lock:
+            self.hits += blocks is not None
+            self.misses += blocks is None
+        if blocks:
+            note_load(kind, sum(b.nbytes for b in blocks), time.perf_counter() - start)
+        return blocks
+
+    def _load(self, key: Key, where: str) -> list[Block] | None:
+        place = self.place(where)
+        place.visit(key.name)
+        try:
+            entry = place.get(key.name, versions())
+            return None if entry is None else read_blocks(entry, key.ordinals)
+        except Damaged as error:
+            place.remove(key.name)
+            with self._lock:
+                self.rejected += 1
+            self._note(f"cache({where!r}): an entry cannot be used and will be recomputed: {error}", once=str(error))
+        except OSError as error:
+            self._note(f"cache({where!r}) cannot be read: {error}", once=f"cache({where!r}) cannot be read")
+        return None
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def put(self, key: Key, where: str, blocks: list[Block], record: dict[str, Any] | None = None) -> None:
+        """Store the blocks of a split if there is room.
+
+        Args:
+            key: the key; its columns must be those of the blocks.
+            where: the argument of ``cache(where)``.
+            blocks: the blocks; the caller may still change them afterward.
+            record: what the entry was computed from.
+        """
+        if any(b.columns and key.columns is not None and tuple(b.columns) != key.columns for b in blocks):
+            self._note(f"cache({where!r}) stores nothing: the operators returned other columns than they declare")
+            return
+        if kind_of(where) != "memory":
+            why = storable(blocks)
+            if not why:
+                self._save(key, where, blocks, record)
+                return
+            self._note(f"cache({where!r}) stores rows in memory: {why}")
+        size = self.memory.put(key.group, key.name, blocks)
+        if not size and any(b.slots for b in blocks):
+            self._note(f"cache({where!r}): rows beyond {self._budget:,} bytes of memory are computed again")
+        self.stored_bytes += size
+
+    def _save(self, key: Key, where: str, blocks: list[Block], record: dict[str, Any] | None) -> None:
+        if where in self._unwritable:
+            return
+        place = self.place(where)
+        try:
+            expected = sum(b.nbytes for b in blocks)
+            size = place.put(key.name, lambda sink: write_body(blocks, sink, key.ordinals), versions(), expected)
+            if not size:
+                self._note(f"cache({where!r}) is full: further rows are computed again in every epoch")
+                return
+            with self._lock:
+                self.stored_bytes += size
+                known = record is None or (where, key.group) in self._remembered
+                self._remembered.add((where, key.group))
+            if record is not None and not known:
+                place.put(key.group + RECORD, lambda _: record, {})
+        except OSError as error:
+            self._unwritable.add(where)
+            self._note(f"cache({where!r}) cannot be written, so no more is stored there: {error}")
+
+    # ---- contents ----------------------------------------------------------------------------------------------------
+
+    def place(self, where: str) -> Place:
+        """Return the store of a directory or URL, after checking that it may be read.
+
+        Raises:
+            PipelineError: others can write to the directory, or there is no filesystem for the URL.
+        """
+        place = self._places.get(where)
+        if place is None:
+            fs, path = find_place(where, "cache")
+            shown = f"cache({where!r})"
+            place = Folder(path, shown, self._disk) if kind_of(where) == "disk" else Bucket(fs, path, self._disk)
+            place.check()
+            self._places[where] = place
+        return place
+
+    def kept(self, names: Sequence[str], where: str) -> int:
+        """Return how many entries of these names exist."""
+        if kind_of(where) == "memory":
+            return sum(self.memory.holds(name) for name in names)
+        present = {entry.name for entry in self.place(where).entries()}
+        return sum(name in present for name in names)
+
+    def records(self, where: str) -> list[dict[str, Any]]:
+        """Return the latest records of what entries were computed from, newest last, without damaged ones."""
+        place = self.place(where)
+        found = sorted((each for each in place.entries() if each.name.endswith(RECORD)), key=lambda each: each.used)
+        records = []
+        for each in found[-_MAX_RECORDS:]:
+            with contextlib.suppress(OSError, Damaged):
+                if (entry := place.get(each.name, {})) is not None:
+                    records.append(entry.about)
+        return records
+
+    def _note(self, text: str, once: str = "") -> None:
+        """Log a message once and add it to ``notes``. Messages that contain the same ``once`` count as equal."""
+        text = redact(text)
+        with self._lock:
+            if text in self.notes or (once and any(once in note for note in self.notes)):
+                return
+            self.notes.append(text)
+        _log.warning("%s", text)
