@@ -363,7 +363,7 @@ def test_a_place_that_cannot_be_written_is_said(
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(folder, "_seal", full)
+    monkeypatch.setattr(folder, "tail", full)
     assert len(exact(few(data).batch(4))) > 0
     assert "no space left" in caplog.text
 
