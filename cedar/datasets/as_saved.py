@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, SourceError
-from cedar.datasets.base import GONE, LOST, UNCOUNTED, row_bytes_of
+from cedar.datasets.base import GONE, LOST, ONE_SLOT, UNCOUNTED, row_bytes_of
 from cedar.datasets.files_io import File
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import Listing
@@ -43,6 +43,7 @@ def listing_text(source: Any) -> str | None:
     if max(len(splits), len(listing.every)) > _MAX_SPLITS:
         return None
     columns = {name: splits.column(name).astype(np.int64).tolist() for name in _COLUMNS}
+    columns["part"] = [max(part, UNCOUNTED) for part in columns["part"]]
     files = [[name, file.size] for name, file in zip(listing.names(), listing.every, strict=True)]
     payload = json.dumps([source.digest(), row_bytes_of(source), files, columns], separators=(",", ":")).encode()
     frame = pa.Codec("zstd", compression_level=19).compress(payload, asbytes=True)
@@ -91,7 +92,9 @@ class Saved:
         return Saved(str(digest), row_bytes, files, columns)
 
 
-def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tuple[FileSource, list[str]]:
+def as_saved(
+    source: FileSource, saved: Saved, marks: Any, counted: bool, in_order: bool = True
+) -> tuple[FileSource, list[str]]:
     """Return the source with the files and splits of a state, and warnings about files that changed after it was saved.
 
     Args:
@@ -99,6 +102,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
         saved: what the state records about the source.
         marks: the result of ``FileSource.marks`` when the state was saved.
         counted: whether positions in the epoch count rows; if so, the rows of a removed file keep their positions.
+        in_order: whether a position may be inside a removed file whose rows are not counted.
 
     Raises:
         SourceError: a changed file cannot be read with its old splits.
@@ -139,9 +143,11 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     new = [source.listing[number].url for name, number in now.items() if name not in dict(saved.files)]
     other = source.share_known(replace(source))
     listing = Listing(source.listing.files, tuple(lost))
-    table = SplitTable(**columns | {"streaming": columns["streaming"].astype(bool)})
     # Files that were removed, or came back, since the state was saved.
     uncounted = (columns["part"] == UNCOUNTED) != (np.array(saved.columns["part"]) == UNCOUNTED)
+    if not in_order:
+        columns["part"] = np.where(columns["part"] == UNCOUNTED, ONE_SLOT, columns["part"])
+    table = SplitTable(**columns | {"streaming": columns["streaming"].astype(bool)})
     other.__dict__.update(
         listing=listing, splits=partial(_constant, table), digest=partial(_constant, saved.digest),
         marks=marks, saved_row_bytes=(saved.row_bytes,),

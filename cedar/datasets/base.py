@@ -40,6 +40,7 @@ _T = TypeVar("_T")
 LOST = -1  # ``Split.part`` of the only split of a lost (unreadable) file
 GONE = -2  # ``Split.part`` for splits of a file that was removed during the epoch and whose row count is known
 UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if the row count is unknown or positions do not count rows
+ONE_SLOT = -4  # like UNCOUNTED, where positions count each such split as one slot, as windows and mixtures do
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) skips files that cannot be read"
 T = TypeVar("T")
 Selects: TypeAlias = Literal["", "columns", "fields"]

@@ -138,11 +138,11 @@ class Reader:
             for piece in pieces:
                 yield from self._blocks(piece, lap)
             return
-        known = split.rows is not None and split.part not in (LOST, UNCOUNTED)
+        known = split.rows is not None and split.part > UNCOUNTED and split.part != LOST
         count = (split.rows or 0) - first if known else 1
         keys = Keys(np.arange(row, row + count), self.file(split), repeat=lap, source=self.ordinal)
         refill = self.on_error is not None and self.on_error.refill
-        lost = count if known else TAKEN_OUT if split.part <= GONE else -1
+        lost = count if known else TAKEN_OUT if split.part == UNCOUNTED else -1
         why = Skipped(self.operator, self.label, error.what, refill, (row, lost))
         types = (self.source.schema() or {}).items()
         yield Block({name: blank(kind, 0) for name, kind in types}, keys, dict.fromkeys(range(count), why))

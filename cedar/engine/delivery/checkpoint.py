@@ -125,7 +125,7 @@ def read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | None
                 continue
             saved = Saved.of(listing)
             if own[number] != state["sources"][number] or saved.misses_uncounted:
-                other, said = as_saved(source, saved, state["files"][number], counted)
+                other, said = as_saved(source, saved, state["files"][number], counted, _in_order(root))
                 made[id(node)] = replace(node, operator=Read(other))
                 epochs.file_changes += said
     except (SourceError, ValueError) as error:

@@ -85,7 +85,7 @@ class SplitFlow(Flow):
         place, row = self._place, self._row
         self._place, self._row = place + 1, 0
         segment, split = self._stream.entry(int(self._layout.order[place]))
-        if split.part == UNCOUNTED:
+        if split.part <= UNCOUNTED:
             row = 0  # the split of a missing file only reports that the file is missing
         if split.streaming:
             return _Chunks(self._stream, segment, split, place, row, self._lap)

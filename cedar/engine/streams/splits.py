@@ -288,7 +288,7 @@ class SplitStream(Stream):
         if at is not _START and any(segment.source.gone for segment in self.segments):
             for segment, split in map(self.entry, self.layout(lap).order[int(at[0]) :].tolist()):
                 if split.file in segment.source.gone:
-                    why = "is gone" if split.part == UNCOUNTED else "is back since the state was saved"
+                    why = "is gone" if split.part <= UNCOUNTED else "is back since the state was saved"
                     raise ResumeError(f"{segment.source.url(split.file)} {why}; its rows may have been delivered")
         return SplitFlow(self, int(at[0]), int(at[1]), lap)
 

@@ -258,9 +258,11 @@ def test_ranks_change_after_one_has_finished_with_the_files_in_the_state(tmp_pat
     assert sorted(i for loader in loaders for batch in loader for i in batch["id"].tolist())[-2:] == [20, 21]
 
 
-@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize(
+    ("restored", "window", "steps"), [(False, 5, 4), (True, 5, 4), *((False, 10, steps) for steps in range(1, 6))]
+)
 def test_an_epoch_goes_on_twice_without_a_removed_file_whose_rows_are_not_counted(
-    tmp_path: Path, restored: bool
+    tmp_path: Path, restored: bool, window: int, steps: int
 ) -> None:
     files = {number: [10 * number + i for i in range(5)] for number in range(4)}
     for number, ids in files.items():
@@ -268,13 +270,13 @@ def test_an_epoch_goes_on_twice_without_a_removed_file_whose_rows_are_not_counte
 
     def loaders() -> list[Any]:
         p = cedar.read_parquet(f"{tmp_path}/*.parquet").filter(lambda i: i >= 0, "id")
-        p = p.shuffle(seed=3, window=5).repeat(2).batch(5, last="keep")
+        p = p.shuffle(seed=3, window=window).repeat(2).batch(5, last="keep")
         return [p.loader(executor="inline")]
 
-    first, states = taken(loaders(), None, 2)
+    first, states = taken(loaders(), None, 2 if window == 5 else 3)
     gone = first[0] // 10  # its rows have all come in the first pass
     (tmp_path / f"{gone}.parquet").unlink()
-    second, states = taken(loaders(), states, 4)
+    second, states = taken(loaders(), states, steps)
     if restored:
         write_parquet(tmp_path / f"{gone}.parquet", files[gone])
         with pytest.raises(cedar.ResumeError, match=rf"{gone}.parquet is back since .* rows may have been delivered"):
@@ -283,3 +285,21 @@ def test_an_epoch_goes_on_twice_without_a_removed_file_whose_rows_are_not_counte
     rest, _ = taken(loaders(), states, None)
     others = [i for number, ids in files.items() for i in ids if number != gone]
     assert sorted(first + second + rest) == sorted([*files[gone], *others, *others])
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_an_epoch_in_order_goes_on_twice_without_a_file_removed_in_its_middle(tmp_path: Path, steps: int) -> None:
+    files = {number: [10 * number + i for i in range(5)] for number in range(4)}
+    for number, ids in files.items():
+        write_parquet(tmp_path / f"{number}.parquet", ids)
+
+    def loaders() -> list[Any]:
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet").filter(lambda i: i >= 0, "id")
+        return [p.batch(2, last="keep").loader(executor="inline")]
+
+    first, states = taken(loaders(), None, steps)
+    (tmp_path / "1.parquet").unlink()
+    second, states = taken(loaders(), states, 2)
+    rest, _ = taken(loaders(), states, None)
+    others = [i for number, ids in files.items() for i in ids if number != 1]
+    assert first + second + rest == sorted({*first, *others})
