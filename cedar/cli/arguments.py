@@ -117,7 +117,7 @@ def load_data(target: str) -> cedar.Pipeline:
     """Return a pipeline that reads data files, chosen by their extension, or the pipeline that ``target`` names.
 
     Raises:
-        CedarError: there is no such file or pipeline, or the extension is unknown.
+        CedarError: the file or pipeline does not exist, or the extension is unknown.
     """
     if "://" in target or glob.has_magic(target) or (os.path.exists(target) and not target.endswith(".py")):
         return cedar.read(target)
@@ -126,14 +126,14 @@ def load_data(target: str) -> cedar.Pipeline:
     folder, name = os.path.split(target)
     near = get_close_matches(name, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [], 1)
     hint = f"; did you mean {os.path.join(folder, near[0])}?" if near else ""
-    raise PipelineError(f"{target}: there is no such file or folder{hint}", fix=f"give {DATA}")
+    raise PipelineError(f"{target}: no such file or folder{hint}", fix=f"give {DATA}")
 
 
 def load_pipeline(target: str) -> cedar.Pipeline:
     """Return the pipeline that ``module:name`` or ``file.py:name`` names; a function is called without arguments.
 
     Raises:
-        PipelineError: there is no such module, file or name, it raises, or it is not a pipeline.
+        PipelineError: the module, file or name does not exist, it raises, or it is not a pipeline.
 
     Examples:
         >>> from cedar.cli import load_pipeline
@@ -153,7 +153,7 @@ def load_name(target: str) -> Any:
     """Return the object that ``module:name`` or ``file.py:name`` names.
 
     Raises:
-        PipelineError: there is no such module, file or name.
+        PipelineError: the module, file or name does not exist.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:

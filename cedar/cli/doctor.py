@@ -132,7 +132,7 @@ def bench_here(chosen: argparse.Namespace) -> int:
     root = Path(cedar.__file__).resolve().parents[1]
     if not (root / "benchmarks" / "peers" / "__main__.py").is_file():
         raise CedarError(
-            f"cedar bench needs a checkout: there is no benchmarks/peers next to {Path(cedar.__file__).parent}",
+            f"cedar bench needs a checkout: {root} has no benchmarks/peers",
             fix="clone the project, then `pip install -e .` and `cedar bench` there, or `make bench` for every peer",
         )
     command = [sys.executable, "-m", "benchmarks.peers", "--here", "--all-settings"]

@@ -257,7 +257,7 @@ def find_place(where: str, argument: str) -> tuple[Any, str]:
     """Return the filesystem and path of a directory or URL; ``argument`` names the argument in errors.
 
     Raises:
-        PipelineError: there is no filesystem for the URL.
+        PipelineError: no filesystem is installed for the URL.
     """
     import fsspec
 

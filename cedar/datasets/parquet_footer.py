@@ -425,7 +425,7 @@ def _shifted(thrift: _Thrift, rules: Rules, shift: int, ordinal: int) -> bytes:
         head, start, rule = thrift.head, thrift.pos, rules.get(number)
         if isinstance(rule, str):
             value = thrift.number()
-            value = ordinal if rule == _ORDINAL else value + shift * (value > 0)  # 0 means that there is no offset
+            value = ordinal if rule == _ORDINAL else value + shift * (value > 0)  # 0 means no offset
             encoded += data[head:start] + _encoded(value << 1 if value >= 0 else (-value << 1) - 1)
         elif isinstance(rule, dict) and kind == _STRUCT:
             encoded += data[head:start] + _shifted(thrift, rule, shift, ordinal)

@@ -65,7 +65,7 @@ def check_elementwise(expr: pl.Expr) -> str | None:
         >>> from cedar.operators.elementwise import check_elementwise
         >>> check_elementwise(pl.col("x").fill_null(0) * 2)
         >>> check_elementwise(pl.col("x") - pl.col("x").mean())
-        'mean() looks at other rows'
+        'mean() depends on other rows'
     """
     try:
         return next(_refusals(tree(expr)), None)
@@ -120,7 +120,7 @@ def _refusals(node: Json) -> Iterator[str]:
             yield from _refusals(operand)
         if kind == "Eval":
             if "Cumulative" in body["variant"]:
-                yield "cumulative_eval() looks at other rows"
+                yield "cumulative_eval() depends on other rows"
             yield from _list_refusals(body["evaluation"])
         elif kind == "StructEval":
             for part in body["evaluation"]:
@@ -183,7 +183,7 @@ def _list_refusals(node: Json) -> Iterator[str]:
         name = name_of({"Function": body})
         if known(name) is None and name not in INSIDE:
             kind, inner = kind_of(body["function"])
-            yield _reason(kind, inner).replace("looks at other rows", "in a list is not known to be row-wise")
+            yield _reason(kind, inner).replace("depends on other rows", "in a list is not known to be row-wise")
         if name == "Rank" and body["function"]["Rank"]["options"]["method"] == "Random":
             yield _reason("Random", None)
 
@@ -203,7 +203,7 @@ def _reason(kind: str, body: Json) -> str:
         return f"{called} does not give one value per row"
     if name in {"FfiPlugin", "MapFieldNames"} or kind not in _KNOWN_KINDS:
         return f"{called} is not known to be row-wise: use .map_batches(fn, ...)"
-    return f"{called} looks at other rows"
+    return f"{called} depends on other rows"
 
 
 _KNOWN_KINDS = frozenset(
@@ -247,7 +247,7 @@ def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgment:
         >>> judge(pl.col("n") + 1, frame), judge(pl.col("n").cast(pl.Int8), frame).may_fail
         (Judgment(refused=None, may_fail=False), True)
         >>> judge(pl.col("t").is_in("t"), frame).refused
-        'is_in() of a list in a column of List(Int64) looks at other rows'
+        'is_in() of a list in a column of List(Int64) depends on other rows'
     """
     judging = _Judging(frame)
     judging.visit(tree(expr))
@@ -338,9 +338,9 @@ class _Judging:
 
         for kind in sets:
             if not isinstance(kind, pl.List | pl.Array):
-                self._refuse(f"is_in() of a column of {kind} looks at other rows: give a list, or a column of lists")
+                self._refuse(f"is_in() of a column of {kind} depends on other rows: give a list, or a column of lists")
             elif any(isinstance(value, pl.List | pl.Array) and value != kind.inner for value in values):
-                self._refuse(f"is_in() of a list in a column of {kind} looks at other rows")
+                self._refuse(f"is_in() of a list in a column of {kind} depends on other rows")
 
     def _types(self, node: Json) -> list[pl.DataType]:
         """Return the types of a node's results: several for a selector of several columns, [] if polars cannot tell."""

@@ -366,7 +366,7 @@ def require_elementwise(expr: Any, label: str) -> None:
         return
     why, _, use = reason.partition(": use ")
     fix = f"use {use}" if use else "use .map(fn, ...) or .map_batches(fn)"
-    if not use and "looks at other rows" in why:
+    if not use and "depends on other rows" in why:
         fix = "compute values that span rows beforehand and insert them as numbers, or use map_batches(fn, size=...)"
     shown = format_expr(expr).replace("python_udf()", "map_*(fn)")  # polars' name for map_elements and map_batches
     raise PipelineError(f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix)

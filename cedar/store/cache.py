@@ -230,7 +230,7 @@ class Store:
         """Return the store of a directory or URL, after checking that it may be read.
 
         Raises:
-            PipelineError: others can write to the directory, or there is no filesystem for the URL.
+            PipelineError: others can write to the directory, or no filesystem is installed for the URL.
         """
         place = self._places.get(where)
         if place is None:

@@ -172,9 +172,9 @@ def test_head_takes_so_many_rows_and_prints_wide_rows_by_column(files, capsys):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("a.parqet", "there is no such file or folder; did you mean a.parquet?"),
+        ("a.parqet", "no such file or folder; did you mean a.parquet?"),
         ("logs/1.json", "did you mean logs/1.jsonl?"),
-        ("nowhere/a.csv", "nowhere/a.csv: there is no such file or folder\n"),
+        ("nowhere/a.csv", "nowhere/a.csv: no such file or folder\n"),
         ("none*.csv", "no file matches 'none*.csv'"),
         ("my_pipelines_for_cli:mode", "has no 'mode'; it has made"),
         ("my_pipelines_for_cli.py", "does not name a pipeline"),

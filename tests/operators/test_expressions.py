@@ -139,7 +139,7 @@ def test_sets_are_lists_or_columns_of_lists() -> None:
     given_block = block(a=[1, 2, 3], b=[1, 1, 9], ids=[[1], [1], []])
     assert values(run(with_columns(x=col("a").is_in([1, 3])), given_block), "x") == [True, False, True]
     assert values(run(with_columns(x=col("a").is_in("ids")), given_block), "x") == [True, False, False]
-    with pytest.raises(PipelineError, match="is_in.. of a column of Int64 looks at other rows"):
+    with pytest.raises(PipelineError, match="is_in.. of a column of Int64 depends on other rows"):
         run(with_columns(x=col("a").is_in("b")), given_block)
 
 

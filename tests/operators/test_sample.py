@@ -100,7 +100,7 @@ def test_heavier_rows_are_drawn_more_often_without_replacement():
 
 
 def test_weights_that_look_at_other_rows_are_refused():
-    with pytest.raises(PipelineError, match="is not row-wise: sum.. looks at other rows"):
+    with pytest.raises(PipelineError, match="is not row-wise: sum.. depends on other rows"):
         Sample(col("w") / col("w").sum())
 
 
