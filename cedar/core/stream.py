@@ -8,10 +8,10 @@ batches). ``Rows`` are indices into blocks. Values are only gathered when an ope
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ class Pending(Enum):
     PENDING = "pending"
 
 
-PENDING = Pending.PENDING
+PENDING: Final = Pending.PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +229,60 @@ class Flow(ABC):
         """Cancel tasks in flight and release their memory."""
 
 
+Pieces: TypeAlias = Generator[Pulled, bool, None]
+
+
+class GeneratorFlow(Flow):
+    """A flow whose pieces a generator yields.
+
+    The generator first yields PENDING once, when the flow is opened. Then each ``pull`` sends it ``wait``, and it
+    yields the next piece or PENDING; it returns at the end. If it raises an error, such as ``Fenced``, later pulls
+    raise the error again. Closing the flow closes the generator, which runs its ``finally`` blocks.
+
+    Args:
+        pieces: the generator.
+        inputs: the flows to close together with this one.
+        limit: implements ``limit``; None ignores it.
+
+    Examples:
+        >>> from cedar.core.stream import PENDING, Flow, GeneratorFlow, Pieces
+        >>> def every_piece(source: Flow) -> Pieces:
+        ...     wait = yield PENDING
+        ...     while (piece := source.pull(wait)) is not None:
+        ...         wait = yield piece
+        >>> def open_copy(source: Flow) -> Flow:
+        ...     return GeneratorFlow(every_piece(source), source, limit=source.limit)
+    """
+
+    def __init__(self, pieces: Pieces, *inputs: Flow, limit: Callable[[int], None] | None = None) -> None:
+        self._pieces = pieces
+        self._inputs = inputs
+        self._limit = limit
+        self._error: BaseException | None = None
+        next(pieces)
+
+    def pull(self, wait: bool) -> Pulled:
+        try:
+            return self._pieces.send(wait)
+        except StopIteration:
+            if self._error is None:
+                return None
+        except BaseException as error:
+            self._error = error
+            raise
+        raise self._error
+
+    def limit(self, units: int) -> None:
+        if self._limit is not None:
+            self._limit(units)
+
+    def close(self) -> None:
+        self._error = RuntimeError("the flow is closed")
+        self._pieces.close()
+        for flow in self._inputs:
+            flow.close()
+
+
 class Stream(ABC):
     """An operator of a plan. It can be opened at any position, any number of times."""
 
@@ -276,7 +330,7 @@ class Stream(ABC):
     def open(self, position: Position, lap: int = 0) -> Flow:
         at, skip = position
         flow = self.open_at(at, lap)
-        return DropFlow(flow, skip) if skip else flow
+        return _drop_units(flow, skip) if skip else flow
 
 
 def is_count(value: Any) -> bool:
@@ -295,31 +349,25 @@ def _same_form(value: Any, example: Any) -> bool:
     return value is None if example is None else is_count(value)
 
 
-class DropFlow(Flow):
-    """A flow that drops the first units of another flow."""
+def _drop_units(source: Flow, units: int) -> Flow:
+    """Return a flow without the first units of ``source``."""
 
-    def __init__(self, inner: Flow, skip: int) -> None:
-        self._inner = inner
-        self._left = skip
-
-    def pull(self, wait: bool) -> Pulled:
-        while True:
-            piece = self._inner.pull(wait)
-            if not isinstance(piece, Piece) or self._left == 0:
-                return piece
-            dropped = min(self._left, piece.units)
-            self._left -= dropped
+    def pieces() -> Pieces:
+        nonlocal units
+        wait = yield PENDING
+        while (piece := source.pull(wait)) is not None:
+            if piece is PENDING or not units:
+                wait = yield piece
+                continue
+            dropped = min(units, piece.units)
+            units -= dropped
             dead = piece.rows.blocks[0].dead  # a dead slot may stand for the rows of a file that disappeared
             lost_slot = next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None)
             if lost_slot is not None and lost_slot <= dropped:  # the number of lost rows is unknown
-                dropped, self._left = lost_slot + 1, 0
+                dropped, units = lost_slot + 1, 0
             if dropped < piece.units:
-                return piece.slice(dropped, piece.units)
-            if piece.ends_window:  # a piece without units marks the end of the window
-                return Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)
+                wait = yield piece.slice(dropped, piece.units)
+            elif piece.ends_window:  # a piece without units marks the end of the window
+                wait = yield Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)
 
-    def limit(self, units: int) -> None:
-        self._inner.limit(units + self._left)
-
-    def close(self) -> None:
-        self._inner.close()
+    return GeneratorFlow(pieces(), source, limit=lambda more: source.limit(units + more))

@@ -10,7 +10,21 @@ from typing import Any, ClassVar
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import as_int
-from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Pulled,
+    Rows,
+    Stream,
+    is_count,
+    is_list,
+)
 from cedar.operators.base import Effects, Resizable, RowUse, StreamContext, StreamOperator
 
 
@@ -106,32 +120,23 @@ class TakeStream(Stream):
 
     def open_at(self, at: At, lap: int) -> Flow:
         position, taken = at
-        return TakeFlow(self._source.open(position, lap), self._n, taken)
+        source = self._source.open(position, lap)
+        source.limit(self._n - taken)
 
+        def pieces() -> Pieces:
+            nonlocal taken
+            wait = yield PENDING
+            while taken < self._n and (piece := source.pull(wait)) is not None:
+                if piece is not PENDING:
+                    at = [piece.position(), taken]
+                    piece = piece.slice(0, min(piece.units, self._n - taken))
+                    taken += piece.units
+                    if taken >= self._n:
+                        source.close()  # prefetched units are no longer needed
+                    piece = replace(piece, at=at, skip=0, end=None)
+                wait = yield piece
 
-class TakeFlow(Flow):
-    def __init__(self, inner: Flow, n: int, taken: int) -> None:
-        self._inner = inner
-        self._n = n
-        self._taken = taken
-        inner.limit(n - taken)
-
-    def pull(self, wait: bool) -> Pulled:
-        piece = self._inner.pull(wait) if self._taken < self._n else None
-        if not isinstance(piece, Piece):
-            return piece
-        at = [piece.position(), self._taken]
-        piece = piece.slice(0, min(piece.units, self._n - self._taken))
-        self._taken += piece.units
-        if self._taken >= self._n:
-            self._inner.close()  # prefetched units are no longer needed
-        return replace(piece, at=at, skip=0, end=None)
-
-    def limit(self, units: int) -> None:
-        self._inner.limit(min(units, self._n - self._taken))
-
-    def close(self) -> None:
-        self._inner.close()
+        return GeneratorFlow(pieces(), source, limit=lambda units: source.limit(min(units, self._n - taken)))
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,16 @@ class SkipStream(Stream):
         return at is None or self._source.fits_position(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return SkipFlow(self._source.open(self._seek(0, lap) if at is None else at, lap))
+        source = self._source.open(self._seek(0, lap) if at is None else at, lap)
+
+        def pieces() -> Pieces:
+            wait = yield PENDING
+            while (piece := source.pull(wait)) is not None:
+                if piece is not PENDING:
+                    piece = replace(piece, at=piece.position(), skip=0, end=None)
+                wait = yield piece
+
+        return GeneratorFlow(pieces(), source, limit=source.limit)
 
     def _seek(self, unit: int, lap: int) -> Position:
         return self._source.seek(clip_unit(unit + self._n, self._source.count), lap)
@@ -192,21 +206,6 @@ class SkipStream(Stream):
 def clip_unit(unit: int, count: Count) -> int:
     """Return ``unit``, but at most ``count`` if the count is known and finite."""
     return unit if count is None or count == math.inf else min(unit, int(count))
-
-
-class SkipFlow(Flow):
-    def __init__(self, inner: Flow) -> None:
-        self._inner = inner
-
-    def pull(self, wait: bool) -> Pulled:
-        piece = self._inner.pull(wait)
-        return replace(piece, at=piece.position(), skip=0, end=None) if isinstance(piece, Piece) else piece
-
-    def limit(self, units: int) -> None:
-        self._inner.limit(units)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def lap_of(outer: int, passes: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.stream import Rows, concat_rows, is_count
+from cedar.core.stream import PENDING, Fenced, GeneratorFlow, Piece, Pieces, Rows, concat_rows, is_count
 from tests.toy_stream import ListStream, block_of, drain
 
 Pairs = list[tuple[int, int]]
@@ -56,6 +56,69 @@ def test_a_flow_without_its_first_units_is_the_rest_and_keeps_its_windows(sizes:
         assert marks == [mark - unit for mark in (1, 2) if mark >= unit]
     assert drain(stream.open([stream.start(), 99]), rng)[0] == []
     assert stream.open_flows == 0
+
+
+def count_down(numbers: list[int], events: list[str]) -> Pieces:
+    """Yield a piece of each length; for a length below 0, raise an error."""
+    events.append("opened")
+    try:
+        wait = yield PENDING
+        for number in numbers:
+            events.append(f"asked to {'wait' if wait else 'hurry'}")
+            if number < 0:
+                raise Fenced
+            wait = yield Piece(Rows.of(block_of({"x": list(range(number))})), number)
+    finally:
+        events.append("left")
+
+
+def test_a_generator_is_opened_with_its_flow_is_sent_wait_and_ends_once() -> None:
+    events: list[str] = []
+    flow = GeneratorFlow(count_down([2, 1], events))
+    assert events == ["opened"]
+    pieces = [flow.pull(True), flow.pull(False)]
+    assert [piece.units for piece in pieces if isinstance(piece, Piece)] == [2, 1]
+    assert [flow.pull(True) for _ in range(3)] == [None, None, None]
+    flow.limit(3)  # does nothing
+    assert events == ["opened", "asked to wait", "asked to hurry", "left"]
+
+
+def test_an_error_of_a_generator_never_becomes_an_end() -> None:
+    flow = GeneratorFlow(count_down([1, -1, 1], []))
+    assert isinstance(flow.pull(True), Piece)
+    for _ in range(3):
+        with pytest.raises(Fenced):
+            flow.pull(True)
+    flow.close()
+    with pytest.raises(RuntimeError, match="the flow is closed"):
+        flow.pull(True)
+
+
+def test_a_cause_is_kept_when_an_error_is_raised_again() -> None:
+    def pieces() -> Pieces:
+        yield PENDING
+        raise ValueError("broken") from KeyError("why")
+
+    flow = GeneratorFlow(pieces())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="broken") as caught:
+            flow.pull(True)
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_closed_flow_leaves_its_generator_and_closes_its_inputs() -> None:
+    events: list[str] = []
+    limits: list[int] = []
+    source = ListStream({"x": [1, 2]})
+    inputs = [source.open([source.start(), 0]) for _ in range(2)]
+    flow = GeneratorFlow(count_down([1, 1], events), *inputs, limit=limits.append)
+    flow.limit(7)
+    flow.pull(True)
+    assert source.open_flows == 2
+    flow.close()
+    assert source.open_flows == 0
+    assert (events[-1], limits) == ("left", [7])
+    flow.close()
 
 
 class Nested(ListStream):
