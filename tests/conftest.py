@@ -16,9 +16,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from cedar.core import requests
+from cedar.engine import binding
 from cedar.executors.processes import forkserver
+from cedar.plan.lower import lower
 from cedar.testing.storage import FlakyFileSystem
 from tests.datasets.failing_storage import QUICK
+from tests.plan.verify import verify
 
 # Several tests run at a time, and none measures speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -61,6 +64,20 @@ def one_fork_server() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forkserver, "_inherited", without)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_plan_is_verified() -> Iterator[None]:
+    """The stages of each plan that runs are checked; a run itself relies on ``lower``."""
+
+    def verified(*args: Any) -> Any:
+        physical = lower(*args)
+        verify(physical)
+        return physical
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binding, "lower", verified)
         yield
 
 

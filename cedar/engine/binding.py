@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -22,11 +22,10 @@ from cedar.operators.dedup import for_groups
 from cedar.operators.surveys import Surveyed
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.lower import Choice, content, lower, policy_of
+from cedar.plan.lower import Choice, lower, policy_of
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.splits import Counts, Splits
-from cedar.plan.verify import verify
 from cedar.profile import Subject
 from cedar.tasks.chain import plain_copy
 from cedar.tasks.reading import Reader
@@ -152,43 +151,16 @@ class Binding:
         return size / rows if rows and size else 1024.0
 
     def lowered(self, root: Node, executor: str = "", workers: Callable[[str], int] = lambda _: 1) -> Physical:
-        """Return the verified physical plan of a graph of this pipeline; plans are cached across epochs.
-
-        Raises:
-            PlanError: the stages of the physical plan do not do the same work as the graph.
-        """
+        """Return the physical plan of a graph of this pipeline; plans are cached across epochs."""
         on_dask = executor == "dask"  # all other executors get the same stages
         for physical, ran in self._lowered:
             if physical.root is root and ran == on_dask:
                 return physical
-        nodes, kept = tuple(graph.walk(root)), self.root.lowered
-        key = None if on_dask else self._lowered_by(nodes)
-        known = kept.get(key)
-        if known is None:
-            settled, any_order = self.listed.settled, self.any_order
-            choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
-            physical = lower(root, choice, self.root)
-            verify(physical)
-            if key is not None:
-                if len(kept) >= _LOWERED:
-                    kept.clear()
-                kept[key] = physical.works, physical.stages
-        else:
-            works, stages = known
-            physical = Physical(works, stages, nodes)
+        settled, any_order = self.listed.settled, self.any_order
+        choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
+        physical = lower(root, choice, self.root)
         self._lowered.append((physical, on_dask))
         return physical
-
-    def _lowered_by(self, nodes: Sequence[Node]) -> Hashable:
-        """Return a cache key of everything that a graph's physical plan for a local executor depends on; None if some
-        part of it cannot be identified.
-        """
-        reported = content(nodes, self.index)
-        if reported is None or any(source.schema is None for source in self.sources):  # the schema may become known
-            return None
-        filters = [i for i, node in enumerate(self.nodes) if node.filters and self.listed.settled(node)]
-        streams = [self.splits(source).streams for source in self.sources]
-        return reported, self.on_error, self.any_order, tuple(filters), tuple(streams)
 
     @property
     def written(self) -> Physical:

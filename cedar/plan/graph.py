@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,11 +97,6 @@ class Node:
     def link(self) -> Link | None:
         """The operator's whole-column transform, if it has one."""
         return self.operator.link if isinstance(self.operator, Chainable) else None
-
-    @cached_property
-    def lowered(self) -> dict[Hashable, Any]:
-        """The verified stages of a pipeline's plans, cached on the pipeline's last node for all of its runs."""
-        return {}
 
     @property
     def logical(self) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -169,34 +169,6 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
     if isinstance(operator, Scan):
         return operator.columns, tuple(ordinals.get(id(each.logical), -1) for each in operator.where)
     return (operator.label(), node.link is None or node.link.exact)
-
-
-def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
-    """Return a key, so that ``lower`` and ``verify`` return equal results for graphs with equal keys. Return None if
-    the graph has inserted operators, omits operators, or assigns operators to executors.
-
-    Args:
-        nodes: the graph's nodes.
-        ordinals: indices of the operators in the pipeline as written, by node id.
-    """
-    numbers = {id(node): i for i, node in enumerate(nodes)}
-    every, reported = list[Node](), list[Hashable]()
-    for node in nodes:
-        operator, asked, columns = node.operator, (node.origin or node).operator, None
-        every.append(node)
-        if operator is not asked:
-            if not isinstance(operator, Scan) or not isinstance(asked, Read) or operator.source is not asked.source:
-                return None
-            columns = operator.columns
-            every += operator.where
-        reported.append((len(every), columns, *[numbers[id(child)] for child in node.inputs]))
-    done = []
-    for each in every:
-        written = each.origin or each
-        if each.place or (each.inputs and each.operator is not written.operator):
-            return None
-        done.append(ordinals.get(id(written), -1))
-    return (*reported, *done) if sorted(done) == list(range(len(ordinals))) else None
 
 
 def _requested_place(nodes: Sequence[Node]) -> str:

@@ -15,8 +15,8 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Branch
-from cedar.plan.verify import verify
 from tests.plan.toy_stages import numbers, plus
+from tests.plan.verify import verify
 
 
 def test_a_concat_of_sources_is_read_as_one_where_somebody_has_windows():

@@ -18,9 +18,9 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Physical, Stage
-from cedar.plan.verify import verify
 from tests.how_much import cases
 from tests.plan.toy_stages import all_kinds, numbers
+from tests.plan.verify import verify
 from tests.toy_pipelines import build
 from tests.toy_plans_random import planner, plans_of
 

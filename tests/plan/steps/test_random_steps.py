@@ -16,11 +16,11 @@ from cedar.pipeline.planning import _skips
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
 from cedar.plan.steps.facts import facts_of
-from cedar.plan.verify import verify
 from tests.how_much import SEED, cases
 from tests.oracle.check import Unclear, check_effects
 from tests.plan.steps.toy_steps import some_steps
 from tests.plan.toy_plans import shape
+from tests.plan.verify import verify
 from tests.toy_plans_random import outcome
 from tests.toy_wide import Builder
 
