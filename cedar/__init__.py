@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cedar.core.errors import PlanError as PlanError
     from cedar.core.errors import ResumeError as ResumeError
     from cedar.core.errors import RowError as RowError
+    from cedar.core.errors import Skip as Skip
     from cedar.core.errors import SourceError as SourceError
     from cedar.core.errors import WorkerError as WorkerError
     from cedar.core.inverse import InverseKeyedJaggedTensor as InverseKeyedJaggedTensor
     from cedar.core.jagged import JaggedTensor as JaggedTensor
-    from cedar.core.skip import Skip as Skip
     from cedar.engine.delivery.loader import Loader as Loader
     from cedar.lake.by_ending import read as read
     from cedar.lake.convert import convert as convert
@@ -68,7 +68,7 @@ for _name in ("cluster", "lake", "watch"):
 
 _HOMES = {
     "cedar.core.errors": (
-        "CedarError", "PipelineError", "PlanError", "ResumeError", "RowError", "SourceError", "WorkerError",
+        "CedarError", "PipelineError", "PlanError", "ResumeError", "RowError", "Skip", "SourceError", "WorkerError",
     ),
     "cedar.engine.delivery.loader": ("Loader",),
     "cedar.cluster.service": ("Service",),
@@ -92,7 +92,6 @@ _HOMES = {
     "cedar.profile": ("Profile",),
     "cedar.watch.served": ("served_by",),
     "cedar.watch.traces": ("merge_traces", "view_trace"),
-    "cedar.core.skip": ("Skip",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

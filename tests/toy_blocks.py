@@ -12,8 +12,7 @@ import pyarrow as pa
 from cedar.core.block import Block, concat_blocks
 from cedar.core.boundary import as_column
 from cedar.core.cursor import Keys
-from cedar.core.errors import Site
-from cedar.core.skip import Skip
+from cedar.core.errors import Site, Skip
 from cedar.operators.base import Bound, Env, Kernel, RowOperator
 
 SITE = Site("user.py", 12)

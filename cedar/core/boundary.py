@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import from_array, from_numbers, numbers
+from cedar.core.columns import from_array, from_numbers, numbers
 from cedar.core.errors import CedarError, PipelineError, Site
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import NUMBERS, floats, from_numbers, numbers
 from cedar.core.boundary import as_column, canonical_type
-from cedar.core.columns import Column
+from cedar.core.columns import NUMBERS, Column, floats, from_numbers, numbers
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.groups import GroupColumn, plain

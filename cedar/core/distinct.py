@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import from_numbers
 from cedar.core.boundary import canonical_type
+from cedar.core.columns import from_numbers
 
 Codes = npt.NDArray[np.int64]
 

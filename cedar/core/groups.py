@@ -18,8 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import from_numbers, numbers
-from cedar.core.columns import Column, ColumnType, Index, concat, cut, nbytes, take, take_arrays
+from cedar.core.columns import Column, ColumnType, Index, concat, cut, from_numbers, nbytes, numbers, take, take_arrays
 from cedar.core.distinct import distinct_rows, firsts, list_offsets, renumber, repeated
 from cedar.core.jagged import gather
 

@@ -22,8 +22,9 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any, TypeVar
 
-from cedar.core import forks, process
+from cedar.core import process
 from cedar.core.packages import loaded
+from cedar.core.process import Lock
 
 T = TypeVar("T")
 _BLAS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -192,7 +193,7 @@ class _Library:
     of_process: bool = False
 
 
-_search_lock = forks.Lock()
+_search_lock = Lock()
 _loaded_libraries: tuple[_Library, ...] = ()
 _seen_modules: frozenset[str] = frozenset()  # modules that were loaded at the last search for libraries
 _module_count = -1  # number of modules loaded at the last search

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.printable import StorageOptions, redact_url
-from cedar.core.request_owner import RequestOwner, request_owner
-from cedar.core.requests import RequestPatience, RequestStats, ShortRead, fault_of
+from cedar.core.requests import RequestOwner, RequestPatience, RequestStats, ShortRead, fault_of, request_owner
 
 _T = TypeVar("_T")
 _FIRST_READ_BYTES = 64 << 10  # bytes of the first request for a file

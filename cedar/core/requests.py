@@ -1,6 +1,7 @@
 """Storage requests: which faults are retried, time limits, and a retry budget that all requests of a source share.
 
-Every read or write request to storage other than local files goes through ``RequestStats.ask``.
+Every read or write request to storage other than local files goes through ``RequestStats.ask``. It has an owner: the
+counter to which it is added, and the event that ends waits for retries.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import compress
 from typing import Any, TypeVar
 
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.printable import redacted
-from cedar.core.request_owner import RequestOwner, Stop, Use, request_owner
 
 _TEMPORARY = {408: "timeout", 429: "too many requests", 500: "", 502: "", 503: "", 504: ""}
 _ERRNOS = frozenset(
@@ -40,6 +42,132 @@ _CLIENT_ERRORS = {  # by HTTP client module: its errors for connections that bro
     "http.client": ("IncompleteRead", "RemoteDisconnected"),
 }
 _DEPTH = 6  # how many levels of chained exceptions (``__cause__``) are examined
+
+
+# ---- who sends a request ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Use:
+    """The number of storage requests, the retries among them, and the seconds waited between attempts."""
+
+    requests: int = 0
+    retries: int = 0
+    waited: float = 0.0
+
+    def add(self, other: Use) -> None:
+        self.requests += other.requests
+        self.retries += other.retries
+        self.waited += other.waited
+
+
+class Stop:
+    """An event that ends the waits between attempts. Unpickling it gives a new, unset event."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._active_rows: dict[int, bytearray] = {}
+
+    def set(self) -> None:
+        self._event.set()
+        for rows in list(self._active_rows.values()):
+            rows.clear()
+
+    def enter(self, rows: bytearray) -> None:
+        """Clear ``rows`` when the event is set, so that a loop over ``rows`` ends."""
+        self._active_rows[id(rows)] = rows
+        if self._event.is_set():
+            rows.clear()
+
+    def leave(self, rows: bytearray) -> None:
+        """Stop tracking ``rows``: the loop over them has ended."""
+        self._active_rows.pop(id(rows), None)
+
+    def wait(self, seconds: float) -> bool:
+        """Return True once the event is set, or False after ``seconds``."""
+        return self._event.wait(seconds)
+
+    @property
+    def over(self) -> bool:
+        """Whether the event is set."""
+        return self._event.is_set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stop, ()
+
+
+@dataclass(frozen=True)
+class RequestOwner:
+    """Who sends a request: the counter that it is added to, and the event that ends its waits."""
+
+    use: Use | None = None
+    stop: Stop | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the run that this thread works for has been cancelled."""
+        return self.stop is not None and self.stop.over
+
+    def check(self) -> None:
+        """Raise CancelledError if the run has been cancelled. Readers call this between two rows."""
+        if self.over:
+            from concurrent.futures import CancelledError  # slow to import, and workers do not need it
+
+            raise CancelledError
+
+
+_owner: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - frozen
+
+
+def request_owner() -> RequestOwner:
+    """Return the owner of this thread's requests. Files store it, since libraries may read them in other threads."""
+    return _owner.get()
+
+
+class OwnedRequests:
+    """In this ``with`` block, this thread's requests are counted in ``use``, and setting ``stop`` ends its waits."""
+
+    __slots__ = ("_stop", "_token", "_use")
+
+    def __init__(self, use: Use | None = None, stop: Stop | None = None) -> None:
+        self._use, self._stop = use, stop
+
+    def __enter__(self) -> None:
+        outer = _owner.get()
+        self._token = _owner.set(RequestOwner(self._use or outer.use, self._stop or outer.stop))
+
+    def __exit__(self, *_: object) -> None:
+        _owner.reset(self._token)
+
+
+class CancellableArguments:
+    """Iterates over the arguments of ``n`` calls, and ends early once the run is cancelled, at no cost per call.
+
+    Examples:
+        >>> with CancellableArguments([range(3), "abc"], 3) as arguments:
+        ...     list(map(lambda i, letter: i * letter, *arguments))
+        ['', 'b', 'cc']
+    """
+
+    __slots__ = ("_arguments", "_rows", "_stop")
+
+    def __init__(self, arguments: Sequence[Iterable[Any]], n: int) -> None:
+        self._arguments, self._stop = arguments, _owner.get().stop
+        self._rows = bytearray(b"\1" * n if self._stop is not None else b"")
+
+    def __enter__(self) -> Sequence[Iterable[Any]]:
+        if self._stop is None:
+            return self._arguments
+        self._stop.enter(self._rows)
+        first, *others = self._arguments
+        return [compress(first, self._rows), *others]
+
+    def __exit__(self, *_: object) -> None:
+        if self._stop is not None:
+            self._stop.leave(self._rows)
+
+
+# ---- faults and retries ----------------------------------------------------------------------------------------------
 
 
 class ShortRead(Exception):

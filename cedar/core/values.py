@@ -20,8 +20,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import buffers
-from cedar.core.arrow import NUMBERS, from_array, from_flags, from_numbers, from_strings
-from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, objects
+from cedar.core.columns import (
+    NUMBERS,
+    OBJECT,
+    UNKNOWN,
+    Column,
+    ColumnType,
+    TensorType,
+    from_array,
+    from_flags,
+    from_numbers,
+    from_strings,
+    objects,
+)
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from cedar.core.columns import Column, Index
 from cedar.core.errors import CedarError, RowError, SourceError, missing_column
-from cedar.core.forks import Lock
+from cedar.core.process import Lock
 from cedar.operators.base import Effects, Operator, Schema
 
 if TYPE_CHECKING:

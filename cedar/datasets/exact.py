@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import numbers
-from cedar.core.columns import Index
+from cedar.core.columns import Index, numbers
 from cedar.core.distinct import list_offsets
 
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.arrow import from_strings
-from cedar.core.columns import Column, ColumnType, Index
+from cedar.core.columns import Column, ColumnType, Index, from_strings
 from cedar.core.errors import missing_column
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import File, open_stored, read_range, read_whole, reading

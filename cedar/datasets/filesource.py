@@ -16,8 +16,7 @@ from cedar.core.columns import Index
 from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import CedarError, PipelineError, RowError, SourceError, user_site
 from cedar.core.printable import StorageOptions, redact_url
-from cedar.core.request_owner import Use
-from cedar.core.requests import RequestStats
+from cedar.core.requests import RequestStats, Use
 from cedar.datasets.base import LOST, BaseSource, Chunk, Selects, Split, once
 from cedar.datasets.files_io import (
     concurrently,

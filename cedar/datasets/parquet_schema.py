@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from cedar.core.arrow import from_numbers, from_strings, numbers
 from cedar.core.boundary import canonical_type, canonical_types
+from cedar.core.columns import from_numbers, from_strings, numbers
 from cedar.core.errors import SourceError, missing_column
 from cedar.datasets.files_io import File, reading
 from cedar.datasets.hive import HiveColumn

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.columns import UNKNOWN, ColumnType
-from cedar.core.forks import in_fresh_process_after_fork
+from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.expression_nodes import Json, columns_of, expression, kind_of, literal_value, tree
 from cedar.operators.expression_steps import never_fails
 

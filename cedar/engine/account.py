@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from cedar.core.block import Block, Skipped
-from cedar.core.errors import CedarError, PipelineError, RowError, RowRef, Site, shortened
+from cedar.core.errors import CedarError, PipelineError, RowError, RowRef, Site, Skip, shortened
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.remote import find_place
-from cedar.core.skip import Skip
 from cedar.datasets.base import url_of_row
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics, SkippedFile

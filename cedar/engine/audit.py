@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.arrow import numbers
 from cedar.core.block import Block, concat_blocks
-from cedar.core.columns import OBJECT
+from cedar.core.columns import OBJECT, numbers
 from cedar.core.cursor import Keys
 from cedar.core.groups import plain
 from cedar.core.stream import PENDING, Flow, Piece

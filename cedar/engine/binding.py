@@ -10,9 +10,9 @@ from functools import cached_property
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import UNKNOWN, ColumnType, blank
 from cedar.core.cursor import hash_ints, no_keys
+from cedar.core.errors import Skip
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line
-from cedar.core.skip import Skip
 from cedar.datasets.base import Read, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.dedup import has_dedup, wide_sample

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cedar.control.timeline import Timeline
 from cedar.core.block import Observation
 from cedar.core.process import cores
-from cedar.core.request_owner import Use
+from cedar.core.requests import Use
 from cedar.engine.memory import MemoryBound
 from cedar.executors.recovery.deaths import Deaths
 from cedar.profile import Machine, OperatorProfile, Profile, Subject

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cedar.control.controller import Pace, PlanTrial, State
-from cedar.core.errors import PlanError
-from cedar.core.skip import Skip
+from cedar.core.errors import PlanError, Skip
 from cedar.engine.machine import machine_key
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, topology, walk

@@ -6,9 +6,8 @@ import math
 import time
 from dataclasses import replace
 
-from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.errors import CedarError, PipelineError, Skip, user_site
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.skip import Skip
 from cedar.core.stream import Piece
 from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding

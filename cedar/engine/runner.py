@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from cedar.control.timeline import Part
 from cedar.core.errors import WorkerError
 from cedar.core.process import cores
-from cedar.core.request_owner import OwnedRequests, Stop
+from cedar.core.requests import OwnedRequests, Stop
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.engine.memory import MemoryBound

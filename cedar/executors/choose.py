@@ -8,11 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
-from cedar.core import forks
 from cedar.core.errors import PlanError, user_site
 from cedar.core.numeric import keep_in_this_thread
 from cedar.core.packages import extension, loaded
-from cedar.core.process import cores
+from cedar.core.process import START_FRESH, cores, lost_polars
 from cedar.executors.base import TaskExecutor, task_executor
 from cedar.operators.instances import constructing
 
@@ -74,7 +73,7 @@ class ThreadExecutor(ThreadPoolExecutor, TaskExecutor):
 
 def executor_after_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
     """Return executor and workers. In a process forked after cedar was used, threads are replaced by processes."""
-    if forks.lost() and executor in ("auto", "threads", "inline"):
+    if lost_polars() and executor in ("auto", "threads", "inline"):
         return "processes", 1 if executor == "inline" else workers
     return executor, workers
 
@@ -137,7 +136,7 @@ def check_executor(executor: Any) -> None:
         raise PlanError(
             "the executor was created before this process was forked, and its threads do not exist here",
             site=user_site(),
-            fix=f"create the executor in this process, or leave executor= out; or {forks.START}",
+            fix=f"create the executor in this process, or leave executor= out; or {START_FRESH}",
         )
     known = isinstance(executor, str) and executor in ("auto", *EXECUTORS)
     if known or isinstance(executor, Executor) or names_cluster(executor):

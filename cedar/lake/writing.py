@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, nearest
+from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, Skip, nearest
 from cedar.core.limits import as_int
 from cedar.core.printable import StorageOptions
 from cedar.core.ranks import Rank, find_rank
-from cedar.core.skip import Skip
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
 from cedar.engine.delivery.loader import Loader

@@ -18,10 +18,9 @@ from cedar.core.block import Block
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import ColumnType
 from cedar.core.cursor import hash_ints, no_keys
-from cedar.core.errors import PipelineError, Site
+from cedar.core.errors import PipelineError, Site, Skip
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.skip import Skip
 from cedar.core.stream import Stream
 from cedar.operators.instances import Instances
 from cedar.operators.marks import Marks

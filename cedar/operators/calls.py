@@ -21,7 +21,7 @@ from cedar.core.columns import UNKNOWN, Column, blank, read_only
 from cedar.core.cursor import Hashes
 from cedar.core.errors import VALUE, PipelineError, RowError, missing_column, raised, warn_user
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.request_owner import CancellableArguments, request_owner
+from cedar.core.requests import CancellableArguments, request_owner
 from cedar.operators import determinism
 from cedar.operators.base import BlockKernel, Bound, Env, Mergeable, RowOperator
 from cedar.operators.concurrent_calls import AsyncRows, Outcome, TimedCalls, as_items, new_runner

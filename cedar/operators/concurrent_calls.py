@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cedar.core.errors import PipelineError, raised
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.request_owner import request_owner
+from cedar.core.requests import request_owner
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 

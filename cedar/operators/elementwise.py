@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cedar.core.errors import user_site
-from cedar.core.forks import in_fresh_process_after_fork
+from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.expression_kinds import ANY, INSIDE, NONE, groups_of, known, name_of
 from cedar.operators.expression_nodes import (
     Json,

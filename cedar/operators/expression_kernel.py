@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core import columns as _columns
-from cedar.core.arrow import from_numbers
 from cedar.core.block import Block
 from cedar.core.boundary import columns_named, first_line, from_frame, polars_errors, to_frame
-from cedar.core.columns import UNKNOWN, Column, Index, blank
+from cedar.core.columns import UNKNOWN, Column, Index, blank, from_numbers
 from cedar.core.errors import CedarError, PipelineError
-from cedar.core.forks import Lock, in_fresh_process_after_fork
 from cedar.core.groups import plain, take_each
+from cedar.core.process import Lock, in_fresh_process_after_fork
 from cedar.operators.base import BlockKernel, Env, Kernel
 from cedar.operators.expression_steps import (
     ExpressionProgram,

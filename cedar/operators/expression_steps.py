@@ -25,7 +25,7 @@ from cedar.core.boundary import (
 )
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column, require_columns
-from cedar.core.forks import in_fresh_process_after_fork
+from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.elementwise import judge, lists_without_nulls
 from cedar.operators.expression_nodes import (
     columns_of,

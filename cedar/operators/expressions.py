@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import UNKNOWN
-from cedar.core.errors import PipelineError, user_site
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, Skip, user_site
 from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel

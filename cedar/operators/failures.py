@@ -10,9 +10,8 @@ import numpy as np
 
 from cedar.core import columns
 from cedar.core.block import Block, Skipped
-from cedar.core.errors import RowError, RowRef, Site
+from cedar.core.errors import RowError, RowRef, Site, Skip
 from cedar.core.printable import redact
-from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Env
 from cedar.operators.marks import BadRow, BlockKilled
 

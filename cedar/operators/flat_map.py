@@ -12,9 +12,8 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column
 from cedar.core.dtypes import item_annotation, return_annotation
-from cedar.core.errors import PipelineError, require_columns
+from cedar.core.errors import PipelineError, Skip, require_columns
 from cedar.core.groups import take_each
-from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, Schema
 from cedar.operators.calls import Call, CallKernel, FunctionOperator
 from cedar.operators.failures import Failure, without

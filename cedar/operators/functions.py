@@ -9,8 +9,7 @@ import functools
 import inspect
 from typing import Any
 
-from cedar.core.errors import PipelineError, user_site
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, Skip, user_site
 
 
 def makes_instances(fn: Any) -> bool:

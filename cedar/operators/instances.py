@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from cedar.core import forks
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError
 from cedar.core.numeric import NumericEnvironment, arrived
 from cedar.core.packages import loaded
+from cedar.core.process import Lock
 from cedar.operators.determinism import preserve_generators
 
-_constructor_lock = forks.Lock()  # a pipeline that runs inside a constructor uses no threads, which would wait for this
+_constructor_lock = Lock()  # a pipeline that runs inside a constructor uses no threads, which would wait for this
 _thread = threading.local()
 
 

@@ -14,8 +14,8 @@ from cedar.core.block import Block
 from cedar.core.boundary import NoColumn, as_columns, first_line, polars_errors, to_frame
 from cedar.core.columns import UNKNOWN, ColumnType, Index
 from cedar.core.errors import PipelineError, require_columns
-from cedar.core.forks import in_fresh_process_after_fork
 from cedar.core.groups import plain, take_each
+from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.surveys import StoredTable, Survey, Surveyed
 

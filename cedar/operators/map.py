@@ -16,8 +16,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, UNKNOWN, Column, TensorType
-from cedar.core.errors import PipelineError, require_columns
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, Skip, require_columns
 from cedar.core.values import describe, plain
 from cedar.operators.algebra import algebra_of
 from cedar.operators.base import Bound, Effects, Env, GroupUse, Kernel, Schema, by_content

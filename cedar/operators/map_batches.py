@@ -14,10 +14,9 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.boundary import polars_type, to_frame
 from cedar.core.columns import UNKNOWN, Column, concat, type_of
-from cedar.core.errors import PipelineError, RowError, require_columns, user_site
+from cedar.core.errors import PipelineError, RowError, Skip, require_columns, user_site
 from cedar.core.jagged import JaggedTensor
 from cedar.core.limits import as_int
-from cedar.core.skip import Skip
 from cedar.core.values import describe
 from cedar.operators.base import Bound, Effects, Env, Kernel, Resizable, Schema
 from cedar.operators.calls import Call, CallKernel, FunctionOperator, numpy_columns, pick

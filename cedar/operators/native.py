@@ -30,9 +30,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from cedar.core import forks
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.process import release_library_pages
+from cedar.core.process import Lock, release_library_pages
 from cedar.store.entry import Entry
 from cedar.store.folder import Folder
 from cedar.store.keep import load as load_entry
@@ -417,9 +416,7 @@ def _reset_after_fork() -> None:
     _compile_queue = _CompileQueue()
 
 
-slow_path_lock = (
-    forks.Lock()
-)  # lets only one thread at a time run a slow implementation, so that the compiler gets a core
-_lock = forks.Lock()
+slow_path_lock = Lock()  # lets only one thread at a time run a slow implementation, so that the compiler gets a core
+_lock = Lock()
 _compile_queue = _CompileQueue()
 os.register_at_fork(after_in_child=_reset_after_fork)

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.core.arrow import numbers
 from cedar.core.block import Block, Skipped
-from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
+from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType, numbers
 from cedar.core.cursor import KeyParts, Keys, concat_keys
 from cedar.core.errors import PipelineError, RowError, Site, user_site
 from cedar.core.groups import plain

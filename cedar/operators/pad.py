@@ -14,10 +14,9 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType
 from cedar.core.convert import to_numpy
-from cedar.core.errors import PipelineError, require_columns, user_site
+from cedar.core.errors import PipelineError, Skip, require_columns, user_site
 from cedar.core.jagged import JaggedTensor, pad_values
 from cedar.core.limits import as_int
-from cedar.core.skip import Skip
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
 from cedar.operators.packing import Fill, as_fill, check_fill, fill_for_column, token_dtype

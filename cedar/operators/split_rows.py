@@ -16,9 +16,8 @@ import pyarrow.types as pt
 from cedar.core.block import Block, python_values
 from cedar.core.columns import Column, Index
 from cedar.core.cursor import Hashes, Keys, hash_array, hash_ints, hash_names
-from cedar.core.errors import PipelineError, require_columns, user_site
+from cedar.core.errors import PipelineError, Skip, require_columns, user_site
 from cedar.core.groups import plain
-from cedar.core.skip import Skip
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.surveys import Survey, Surveyed
 

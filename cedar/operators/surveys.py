@@ -16,10 +16,9 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from cedar.core.arrow import numbers
-from cedar.core.errors import SourceError, WorkerError
-from cedar.core.forks import Lock
-from cedar.core.skip import Skip
+from cedar.core.columns import numbers
+from cedar.core.errors import Skip, SourceError, WorkerError
+from cedar.core.process import Lock
 from cedar.store.entry import opened, table_body, table_of
 from cedar.store.files import remove_tree, temporary_folder
 from cedar.store.folder import Folder

@@ -11,7 +11,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import Column
 from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
-from cedar.core.forks import in_fresh_process_after_fork
+from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.expression_kernel import run
 from cedar.operators.expression_nodes import columns_of, format_expr
 from cedar.operators.expression_steps import KeepColumns, compile_steps

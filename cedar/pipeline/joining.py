@@ -12,8 +12,7 @@ from cedar.core.block import frame_of
 from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
-from cedar.core.errors import PipelineError, missing_column, user_site
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, Skip, missing_column, user_site
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
 from cedar.operators.surveys import StoredTable, Survey, kept_table

@@ -8,10 +8,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.errors import CedarError, PlanError, nearest, user_site
+from cedar.core.errors import CedarError, PlanError, Skip, nearest, user_site
 from cedar.core.packages import extension
 from cedar.core.process import cores
-from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.filesource import FileSource
 from cedar.engine.binding import Binding

@@ -15,10 +15,9 @@ from cedar.core.block import Block
 from cedar.core.boundary import to_frame
 from cedar.core.columns import Column, Index
 from cedar.core.cursor import Hashes
-from cedar.core.errors import PipelineError
+from cedar.core.errors import PipelineError, Skip
 from cedar.core.groups import plain
 from cedar.core.packages import library, version_of
-from cedar.core.skip import Skip
 from cedar.operators.split_rows import sort_by_first_bits
 from cedar.operators.surveys import kept_table
 from cedar.operators.unique import Keep, Repeats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Drop, filter_expression, flattened, rename, select, with_columns
 from cedar.operators.flat_map import FlatMap

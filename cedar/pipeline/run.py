@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from cedar.core.block import Block
-from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.errors import CedarError, PipelineError, Skip, user_site
 from cedar.core.packages import extension
 from cedar.core.remote import as_options
-from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType
-from cedar.core.errors import PipelineError, Site, user_site
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, Site, Skip, user_site
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 import pyarrow as pa
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, Skip, user_site
 from cedar.core.packages import library
-from cedar.core.skip import Skip
 from cedar.operators.base import RowOperator
 from cedar.operators.explode import Explode
 from cedar.operators.join import How

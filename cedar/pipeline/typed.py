@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 
 if TYPE_CHECKING:
     from cedar.optimizer.budget import Budget

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from cedar.core.errors import PipelineError, PlanError
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, PlanError, Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import RowOperator, Schema, StreamOperator

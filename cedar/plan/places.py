@@ -5,15 +5,15 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from cedar.core import forks
 from cedar.core.errors import PlanError
+from cedar.core.process import Lock
 
 LOCAL = ("", "inline", "threads", "processes", "dask")  # "" is the run's own executor
 CLUSTER = "cluster"
 """In a saved plan: the cluster that the caller names."""
 
 _given: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_lock = forks.Lock()
+_lock = Lock()
 
 
 def remember(client: Any) -> str:

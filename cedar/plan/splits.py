@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cedar.core.cursor import Keys, no_keys
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.datasets.base import BaseSource, Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator

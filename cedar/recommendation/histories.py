@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from cedar.core.arrow import numbers
+from cedar.core.columns import numbers
 from cedar.core.errors import PipelineError, user_site
 from cedar.recommendation.rows import (
     Flags,

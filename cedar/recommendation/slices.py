@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.arrow import numbers
+from cedar.core.columns import numbers
 from cedar.core.distinct import list_offsets
 from cedar.core.jagged import gather, stretches
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.core import forks
 from cedar.core.block import Block
 from cedar.core.printable import redact
+from cedar.core.process import Lock
 from cedar.core.remote import find_place
 from cedar.store.blocks import read_blocks, storable, versions, write_body
 from cedar.store.bucket import Bucket
@@ -29,7 +29,7 @@ SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # 1 GB/s and 0.05 GB/s
 _ENOUGH = 64 << 20  # bytes that must be read before the measured average is used
 _EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # estimates until then; memory: 10 GB/s
 _seen: dict[str, tuple[int, float]] = {}
-_lock = forks.Lock()
+_lock = Lock()
 
 
 def kind_of(where: str) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from cedar.core.forks import Lock
+from cedar.core.process import Lock
 from cedar.store.entry import FORMAT, Damaged, Entry, OtherVersion, Versions, Write, opened
 
 KIND = f"store {FORMAT}"

@@ -18,10 +18,9 @@ import numpy as np
 from cedar.control.timeline import AROUND, Part, TaskTime
 from cedar.core.block import Block, Observation, concat_blocks
 from cedar.core.columns import Column, nbytes, objects
-from cedar.core.errors import CedarError, RowError, Site, raised
+from cedar.core.errors import CedarError, RowError, Site, Skip, raised
 from cedar.core.limits import MemoryReservation, Passing
-from cedar.core.request_owner import Use
-from cedar.core.skip import Skip
+from cedar.core.requests import Use
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.failures import ErrorContext
 from cedar.operators.marks import Marks

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cedar.core import forks
 from cedar.core.errors import Site, WorkerError
+from cedar.core.process import Lock
 from cedar.operators.base import Env
 from cedar.operators.instances import Instances
 
 _KEPT = 32  # maximum number of loaded values in a process
-_loading = forks.Lock()  # a cluster's worker may run several threads
+_loading = Lock()  # a cluster's worker may run several threads
 _loaded: OrderedDict[str, Any] = OrderedDict()
 _instances: dict[str, Instances] = {}
 

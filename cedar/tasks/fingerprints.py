@@ -15,8 +15,8 @@ from typing import Any
 from uuid import uuid4
 
 from cedar.core.digests import digest_of, examine
+from cedar.core.errors import Skip
 from cedar.core.packages import is_library
-from cedar.core.skip import Skip
 from cedar.datasets.base import BaseSource, Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, RowOperator

@@ -15,11 +15,10 @@ from cedar.core.block import TAKEN_OUT, Block, Skipped
 from cedar.core.boundary import as_columns
 from cedar.core.columns import Column, Index, blank, nbytes
 from cedar.core.cursor import Keys
-from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
+from cedar.core.errors import CedarError, RowError, Site, Skip, SourceError, raised
 from cedar.core.limits import MemoryReservation, take
 from cedar.core.numeric import arrived
-from cedar.core.request_owner import OwnedRequests, request_owner
-from cedar.core.skip import Skip
+from cedar.core.requests import OwnedRequests, request_owner
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, BaseSource, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import BlockKilled, reading

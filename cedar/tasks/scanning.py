@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.arrow import from_numbers
 from cedar.core.block import Block, concat_blocks
-from cedar.core.columns import UNKNOWN, Column, Index, blank, take
+from cedar.core.columns import UNKNOWN, Column, Index, blank, from_numbers, take
 from cedar.core.cursor import Keys, no_keys
 from cedar.core.errors import CedarError, SourceError
 from cedar.datasets.base import BaseSource, Split

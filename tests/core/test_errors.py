@@ -16,6 +16,7 @@ from cedar.core.errors import (
     RowError,
     RowRef,
     Site,
+    Skip,
     missing_column,
     portable,
     raised,
@@ -119,3 +120,20 @@ def test_what_code_of_users_raises_itself_is_an_error_of_its_row(kind: type[Base
     except raised() as error:
         caught = error
     assert type(caught) is kind
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_rate": 1.5}, {"max_rate": -0.1}, {"max_rate": float("nan")}, {"max_count": -1}]
+)
+def test_a_budget_that_cannot_be_is_refused_at_the_line(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(PipelineError, match=rf"Skip\({name}={value}\)") as caught:
+        Skip(**wrong)
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+def test_the_ends_of_a_budget_are_allowed_and_policies_compare_by_value() -> None:
+    assert [Skip(max_rate=rate).max_rate for rate in (0, 1, None)] == [0, 1, None]
+    assert Skip(max_count=0) == Skip(max_count=0) != Skip(max_count=1)
+    assert (Skip().refill, Skip().quarantine) == (False, None)

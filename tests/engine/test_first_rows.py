@@ -16,7 +16,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows
 from cedar.operators.base import Env

@@ -13,9 +13,8 @@ import cedar
 from cedar.core.block import Block
 from cedar.core.columns import OBJECT, TensorType
 from cedar.core.cursor import Keys
-from cedar.core.errors import RowError
+from cedar.core.errors import RowError, Skip
 from cedar.core.jagged import JaggedTensor
-from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.map import Map
 from tests.toy_blocks import SITE, bind, block, run, values

@@ -15,7 +15,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError, RowError
-from cedar.core.request_owner import OwnedRequests, Stop
+from cedar.core.requests import OwnedRequests, Stop
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
 from cedar.operators.draws import keyed_generator

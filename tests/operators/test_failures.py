@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.operators.base import Env
 from cedar.operators.map import Map
 from tests.operators.toy_calls import call

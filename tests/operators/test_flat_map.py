@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.core.columns import UNKNOWN
-from cedar.core.errors import PipelineError, RowError
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, RowError, Skip
 from cedar.operators.base import Bound, Env
 from cedar.operators.flat_map import FlatMap
 from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN
-from cedar.core.errors import PipelineError, RowError
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, RowError, Skip
 from cedar.operators.base import Env
 from cedar.operators.map import FilterFunction, Map
 from tests.operators.toy_maps import XS

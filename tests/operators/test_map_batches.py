@@ -6,9 +6,8 @@ import pyarrow.compute as pc
 import pytest
 
 from cedar.core.columns import UNKNOWN
-from cedar.core.errors import PipelineError, RowError
+from cedar.core.errors import PipelineError, RowError, Skip
 from cedar.core.jagged import JaggedTensor
-from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.map_batches import MapBatches
 from tests.toy_blocks import SITE, bind, block, run, values

@@ -12,8 +12,7 @@ import torch
 import cedar
 from cedar import col
 from cedar.core.columns import OBJECT, TensorType
-from cedar.core.errors import PipelineError, RowError
-from cedar.core.skip import Skip
+from cedar.core.errors import PipelineError, RowError, Skip
 from cedar.operators import image, recsys, text
 from cedar.operators.explode import Explode
 from cedar.operators.flat_map import FlatMap

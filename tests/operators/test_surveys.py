@@ -9,8 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cedar.core.errors import SourceError, WorkerError
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip, SourceError, WorkerError
 from cedar.operators.surveys import StoredTable, Survey, _opened, kept_table
 from cedar.store import folder
 

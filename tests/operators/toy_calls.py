@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
 from cedar.operators.failures import ErrorContext

@@ -18,7 +18,7 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import Column, take
 from cedar.core.cursor import Keys
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.core.stream import Piece
 from cedar.datasets.base import Read
 from cedar.engine.audit import compared

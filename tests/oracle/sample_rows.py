@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.core.arrow import from_numbers, from_strings
-from cedar.core.columns import OBJECT, UNKNOWN, Column, Index, TensorType, cut, take
+from cedar.core.columns import OBJECT, UNKNOWN, Column, Index, TensorType, cut, from_numbers, from_strings, take
 from cedar.core.cursor import hash_array
 from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split

@@ -15,7 +15,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.datasets.base import Read
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cedar.core.block import concat_blocks
-from cedar.core.errors import CedarError, RowError, SourceError
-from cedar.core.skip import Skip
+from cedar.core.errors import CedarError, RowError, Skip, SourceError
 from cedar.datasets.arrow import from_arrow
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.csv import read_csv

@@ -13,8 +13,8 @@ from typing import Any
 
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.limits import seconds
-from cedar.core import forks
 from cedar.core.errors import PipelineError, WorkerError, user_site
+from cedar.core.process import Lock
 from cedar.plan.places import forget, forget_all, given
 
 _log = logging.getLogger("cedar")
@@ -22,7 +22,7 @@ _clients: dict[str, Any] = {}  # created by this module, by address
 _used: set[str] = set()  # addresses at which a scheduler was reachable before, so a lost one may return
 _checked: set[str] = set()  # ids of clients whose cluster has the same library versions as this process
 _muted: list[dict[logging.Logger, int]] = []  # the original log levels, once per caller of _mute
-_lock = forks.Lock()
+_lock = Lock()
 
 
 def client_at(address: str) -> Any:

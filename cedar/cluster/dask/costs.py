@@ -8,13 +8,13 @@ from typing import Any
 
 from cedar.cluster.dask import open_cluster
 from cedar.cluster.dask.executor import DaskExecutor
-from cedar.core import forks
+from cedar.core.process import Lock
 
 _TASKS = 64
 _LARGE = 4 << 20
 _ROUNDS = 3
 _known: dict[str, tuple[float, float]] = {}
-_lock = forks.Lock()
+_lock = Lock()
 
 
 def ship_costs(where: Any) -> tuple[str, int, float, float]:

@@ -17,8 +17,8 @@ from cedar.cluster.dask.clients import close_client_at, end_clients
 from cedar.cluster.dask.host import KIND
 from cedar.cluster.dask.keys import forget, know
 from cedar.cluster.dask.remote import LOCAL_CLUSTER_VARIABLE
-from cedar.core import forks
 from cedar.core.errors import WorkerError
+from cedar.core.process import Lock
 from cedar.executors.processes.forkserver import thread_limits
 from cedar.store.files import remove_tree
 
@@ -32,7 +32,7 @@ main({text!r}, {parent}, {reported})
 """
 _PATIENCE = 180.0  # max seconds to start, since three processes import Dask, perhaps on a busy machine
 _hosts: dict[int, LocalHost] = {}
-_lock = forks.Lock()
+_lock = Lock()
 
 
 class LocalHost:

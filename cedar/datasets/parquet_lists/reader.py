@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import from_flags
+from cedar.core.columns import from_flags
 from cedar.core.errors import PipelineError
 
 _MIN_BYTES = 1 << 20  # of lists in a row group; to load the kernels takes as long as decoding several times as much

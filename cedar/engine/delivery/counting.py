@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.digests import digest_of
+from cedar.core.errors import Skip
 from cedar.core.ranks import Rank
-from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.kept_counts import Counts, file_mark, load_counts, place_of, save_counts

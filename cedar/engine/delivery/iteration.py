@@ -9,8 +9,8 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from cedar.core import forks
 from cedar.core.errors import CedarError, PipelineError, WorkerError
+from cedar.core.process import START_FRESH
 from cedar.engine.account import ROWS_PER_TIMING, OwnTime
 from cedar.engine.agree import BLOCK
 from cedar.engine.delivery.epochs import Epochs
@@ -164,7 +164,7 @@ def _ended(parts: Parts) -> CedarError:
             "this process was forked during the iteration, whose threads and workers belong to the parent",
             site=parts.site,
             done="no row was delivered here; the parent continues",
-            fix=f"iterate the loader again in this process, or {forks.START}",
+            fix=f"iterate the loader again in this process, or {START_FRESH}",
         )
     return PipelineError(
         "this iteration was superseded: the loader was closed or iterated again, or a state was loaded or an epoch set",

@@ -8,9 +8,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from cedar.core.errors import PipelineError, Site
+from cedar.core.errors import PipelineError, Site, Skip
 from cedar.core.limits import as_int
-from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit

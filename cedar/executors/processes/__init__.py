@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from cedar.core import forks
+from cedar.core.process import call_fresh_processes_by
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool, QueuedCall
@@ -186,4 +186,4 @@ def _after_fork() -> None:
 _parents: list[Pool] = []  # references to the parent's objects, so that their finalizers do not run in this child
 atexit.register(close)
 os.register_at_fork(after_in_child=_after_fork)
-forks.by(call_fresh)
+call_fresh_processes_by(call_fresh)

@@ -20,8 +20,8 @@ from multiprocessing import spawn
 from typing import Any
 
 import cedar
-from cedar.core import forks
 from cedar.core.numeric import NumericEnvironment
+from cedar.core.process import Lock
 from cedar.executors.worker.arena import fork_lock
 from cedar.executors.worker.server import ENDED, FAILED, REPLY, REQUEST
 
@@ -217,7 +217,7 @@ class ForkServer:
 # ---- the server of this process --------------------------------------------------------------------------------------
 
 _server: ForkServer | None = None
-_lock = forks.Lock()
+_lock = Lock()
 
 
 def server() -> ForkServer:
@@ -261,7 +261,7 @@ os.register_at_fork(after_in_child=_after_fork)
 # ---- how a process ended ---------------------------------------------------------------------------------------------
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
-_kills_lock = forks.Lock()
+_kills_lock = Lock()
 _explained_kills = [0]  # number of the kernel's kills that were already matched to a dead worker
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cedar.core.errors import WorkerError
-from cedar.core.request_owner import Stop
+from cedar.core.requests import Stop
 from cedar.executors.recovery.board import process_board
 from cedar.executors.recovery.patience import Patience, StallTimer
 from cedar.operators.base import Env

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.arrow import from_numbers, numbers
-from cedar.core.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, objects
+from cedar.core.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, from_numbers, numbers, objects
 from cedar.operators.transform import Transform
 
 Boxes: TypeAlias = npt.NDArray[np.float32]

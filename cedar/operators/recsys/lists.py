@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.arrow import from_numbers
-from cedar.core.columns import Column, ColumnType
+from cedar.core.columns import Column, ColumnType, from_numbers
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.jagged import stretches
 from cedar.operators.transform import BadValues, Transform

@@ -20,16 +20,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cedar.core import forks
 from cedar.core.columns import Index
 from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, raised, user_site
+from cedar.core.process import Lock
 from cedar.operators.instances import Instances, constructed
 from cedar.operators.text.recognize import TokenizerTraits, traits_of_pattern, traits_of_tokenizer
 from cedar.operators.text.words import Ids, TokenCache
 
 _MAX_ENCODERS = 8  # maximum number of encoders per process
-_encoders_lock = forks.Lock()
+_encoders_lock = Lock()
 _encoders: OrderedDict[str, Encoder] = OrderedDict()
 
 

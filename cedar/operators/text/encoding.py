@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow.compute as pc
 
-from cedar.core.arrow import from_numbers, numbers
-from cedar.core.columns import Index
+from cedar.core.columns import Index, from_numbers, numbers
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
 from cedar.operators.text.string_column import Mask, StringColumn, concatenate_lists, surround_lists, take_lists

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.arrow import from_numbers, numbers
-from cedar.core.columns import Index
+from cedar.core.columns import Index, from_numbers, numbers
 from cedar.operators.text.string_column import Bytes
 
 Ids: TypeAlias = npt.NDArray[np.int32]

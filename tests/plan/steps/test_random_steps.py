@@ -8,7 +8,7 @@ import random
 import pytest
 
 import cedar
-from cedar.core.skip import Skip
+from cedar.core.errors import Skip
 from cedar.engine import task_context as tasks
 from cedar.engine.binding import Binding
 from cedar.operators.base import Env
