@@ -27,7 +27,7 @@ class Mutant:
         return f"{self.module.rpartition('.')[2]}.{self.function}: {self.what}"
 
 
-_RESULTS = "cedar.optimizer.rules.columns"
+_RESULTS = "cedar.optimizer.rules.pushdown"
 _STEPS = "cedar.plan.steps"
 _REORDER, _CROSS, _SCANS, _COLUMNS, _SINGLE = (
     f"{_STEPS}.{name}" for name in ("reorder", "cross", "scans", "columns", "single")
@@ -35,7 +35,7 @@ _REORDER, _CROSS, _SCANS, _COLUMNS, _SINGLE = (
 _FACTS, _STEP = (f"{_STEPS}.{name}" for name in ("facts", "step"))
 _ARRANGE = "cedar.optimizer.arrange"
 _SCANNING = "cedar.tasks.scanning"
-_SCAN, _LOWER, _TRUTH = "cedar.plan.scan", "cedar.plan.lower", "cedar.datasets.truth"
+_SCAN, _LOWER, _TRUTH = "cedar.plan.graph", "cedar.plan.lower", "cedar.datasets.truth"
 _SHUFFLE, _BASE = "cedar.operators.shuffle", "cedar.operators.base"
 
 MUTANTS: tuple[Mutant, ...] = tuple(

@@ -295,7 +295,7 @@ def from_numbers(
         [3, None]
     """
     kind = pa.int64() if kind is None else kind
-    valid = None if missing is None else _bits(~missing)
+    valid = None if missing is None else _packed(~missing)
     return pa.Array.from_buffers(
         kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values, NUMBERS[kind.id]))]
     )
@@ -308,10 +308,10 @@ def from_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
         >>> from_flags(np.array([True, False])).to_pylist()
         [True, False]
     """
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _packed(values)])
 
 
-def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
+def _packed(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 

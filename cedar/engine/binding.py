@@ -21,10 +21,9 @@ from cedar.operators.base import BlockKernel, Bound, Env, RowOperator, StreamOpe
 from cedar.operators.dedup import for_groups
 from cedar.operators.surveys import Surveyed
 from cedar.plan import graph
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.lower import Choice, lower, policy_of
 from cedar.plan.physical import Physical
-from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.splits import Counts, Splits
 from cedar.profile import Subject
 from cedar.tasks.chain import plain_copy

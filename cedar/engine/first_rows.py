@@ -34,10 +34,9 @@ from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import ByExpressions, Conditional, Select, SeparateResults
 from cedar.plan import graph
 from cedar.plan.data import Difference, Plan
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical, Work
-from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.steps.step import tolerated
 from cedar.store.cache import Store
 from cedar.store.keep import load, save, user_place

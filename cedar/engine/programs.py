@@ -11,9 +11,8 @@ from cedar.core.block import Block
 from cedar.core.columns import ColumnType
 from cedar.engine.binding import Binding
 from cedar.operators.base import BlockKernel, Env, Operator
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, Scan, narrowed
 from cedar.plan.physical import Branch, Link, Physical
-from cedar.plan.scan import Scan, narrowed
 from cedar.tasks.chain import KernelStep, Program, fuse_steps
 from cedar.tasks.reading import Reader
 from cedar.tasks.scanning import scan_reader

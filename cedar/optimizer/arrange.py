@@ -9,11 +9,11 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from cedar.operators.base import RowOperator
-from cedar.optimizer.facts import Facts, Refusal
 from cedar.plan import graph
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.physical import Physical, Stage
+from cedar.plan.steps.facts import Facts, Refusal
 from cedar.plan.steps.reorder import Reorder, is_row_operator
 from cedar.plan.steps.single import Place
 from cedar.plan.steps.step import Step, is_inserted

@@ -15,10 +15,9 @@ from typing import TypeAlias
 from cedar.operators.base import Effects
 from cedar.optimizer.arrange import OperatorChain
 from cedar.optimizer.flow import DataFlow, Load
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, Scan, chosen_fields
 from cedar.plan.lower import Choice
 from cedar.plan.physical import TASK_SECONDS
-from cedar.plan.scan import Scan, chosen_fields
 from cedar.plan.steps.facts import Names
 
 Use: TypeAlias = "tuple[float, float, float, float, float]"

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 from cedar.datasets.base import Read
 from cedar.operators.base import Effects, RowOperator, StreamOperator
-from cedar.optimizer.facts import Facts
 from cedar.plan import graph
-from cedar.plan.graph import Node
-from cedar.plan.scan import Scan, chosen_fields
-from cedar.plan.steps.facts import Names, live_columns
+from cedar.plan.graph import Node, Scan, chosen_fields
+from cedar.plan.steps.facts import Facts, Names, live_columns
 from cedar.profile import OperatorProfile, Profile
 
 _ROWS_IF_NONE_KEPT = 0.5  # if a filter kept none of n measured rows, assume that it keeps one row in 2n

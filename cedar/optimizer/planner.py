@@ -12,8 +12,7 @@ from typing import Any
 from cedar.core.errors import CedarError
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.cost import REMOTE
-from cedar.optimizer.facts import CacheCosts, Factors, Facts, Refusal, Rule
-from cedar.optimizer.rewrite import Rewritten, rewrite
+from cedar.optimizer.rewrite import Rewritten, Rule, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import SearchResult, predict_lowered, search
 from cedar.plan import graph
@@ -21,7 +20,7 @@ from cedar.plan.data import Check, Decision, Plan, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, does
 from cedar.plan.splits import Splits
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.facts import CacheCosts, Factors, Facts, Refusal, facts_of
 from cedar.plan.steps.reorder import may_swap
 from cedar.profile import Profile
 

@@ -1,19 +1,57 @@
-"""Rewrite: applies the steps that rules propose until none applies, and records applied and refused steps."""
+"""Rewrite: what rules propose, and a pass that applies the proposed steps until none applies and records each."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 from cedar.core.errors import CedarError
-from cedar.optimizer.facts import Change, Facts, Refusal, Rule, Step
 from cedar.optimizer.flow import core_seconds
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.steps.columns import KeepOrder
+from cedar.plan.steps.facts import Facts, Refusal
+from cedar.plan.steps.step import Step
 from cedar.plan.steps.sweep import Sweep, first_line, key_of, one_step, run_pass
 
 _NOISE = 1.01  # estimated costs of two graphs within this factor count as equal
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step that a rule proposes at a node, with a description for users.
+
+    Args:
+        step: the step, which is checked before it is applied; ``explain()`` shows why a step was refused.
+        what: label of the operator that moves or changes, for messages.
+        how: a description such as "below map(f)".
+    """
+
+    step: Step
+    what: str
+    how: str = ""
+
+
+class Rule(Protocol):
+    """A function of a node and the facts. It returns a step, a Refusal with a reason, or None if it does not apply.
+
+    The function's ``__name__`` is the rule's name. cedar calls a rule for inputs before outputs, or in reverse order if
+    it is marked with ``downward``. A rewrite never returns to an earlier graph, so it ends if rules undo each other.
+    """
+
+    __name__: str
+
+    def __call__(self, node: Node, facts: Facts, /) -> Outcome: ...
+
+
+Outcome: TypeAlias = "Step | Change | Refusal | None"
+
+
+def downward(rule: Rule) -> Rule:
+    """Mark a rule to be called for outputs first, so that ``facts.live`` reflects earlier changes to nodes above."""
+    vars(rule)["downward"] = True
+    return rule
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,9 @@ from cedar.engine.task_context import Tasks
 from cedar.operators.base import Env, StreamOperator
 from cedar.pipeline.explain_logical import as_written, logical_lines
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.graph import Node, walk
+from cedar.plan.graph import Node, Scan, chosen_fields, walk
 from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Physical
-from cedar.plan.scan import Scan, chosen_fields
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
 from cedar.profile.text import WIDTH

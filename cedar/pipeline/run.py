@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cedar.lake.writing import Written
     from cedar.optimizer.budget import Budget
-    from cedar.optimizer.facts import Rule
+    from cedar.optimizer.rewrite import Rule
     from cedar.pipeline.core import Pipeline
     from cedar.pipeline.typed import Batch
     from cedar.plan.data import Plan

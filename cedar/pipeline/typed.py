@@ -10,7 +10,7 @@ from cedar.core.errors import Skip
 
 if TYPE_CHECKING:
     from cedar.optimizer.budget import Budget
-    from cedar.optimizer.facts import Rule
+    from cedar.optimizer.rewrite import Rule
     from cedar.plan.data import Plan
 
     class Batch(dict[Any, Any]):

@@ -14,9 +14,8 @@ from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import RowOperator, Schema, StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.plan import graph
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, Scan
 from cedar.plan.physical import Branch, Kind, Link, Physical, Segment, Stage, Work
-from cedar.plan.scan import Scan
 
 HERE = ("", "inline", "threads")  # the values of ``place`` that mean the run's own executor
 Settled: TypeAlias = Callable[[Node], bool]

@@ -21,11 +21,10 @@ from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line, redacted
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
-from cedar.plan.graph import Node, walk
+from cedar.plan.graph import Node, Scan, walk
 from cedar.plan.lower import policy_of
 from cedar.plan.places import kind, place
 from cedar.plan.places import place as place_at
-from cedar.plan.scan import Scan
 from cedar.plan.steps import KINDS, Cache, Place, Replace, Step
 from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.sweep import Sweep, Taken, replay

@@ -21,8 +21,7 @@ from cedar.datasets.base import BaseSource, Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, RowOperator
 from cedar.plan import graph
-from cedar.plan.graph import Node
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Node, Scan
 from cedar.store.blocks import versions
 
 # The identity of the data covers the files, and the policy for bad rows is a separate part of the key.

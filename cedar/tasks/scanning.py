@@ -23,7 +23,7 @@ from cedar.core.errors import CedarError, SourceError
 from cedar.datasets.base import BaseSource, Split
 from cedar.operators.base import Env
 from cedar.operators.expression_nodes import columns_of, fields_of
-from cedar.plan.scan import dotted
+from cedar.plan.graph import dotted
 from cedar.tasks.chain import KernelStep, Timing, fuse_steps, run_steps
 from cedar.tasks.reading import Reader
 

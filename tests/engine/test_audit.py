@@ -20,13 +20,12 @@ from cedar.engine import audit
 from cedar.engine.audit import AuditBudget, difference
 from cedar.operators.expressions import WithColumns
 from cedar.optimizer import rules
-from cedar.optimizer.facts import Change
 from cedar.optimizer.planner import AutoPlanner
+from cedar.optimizer.rewrite import Change
 from cedar.pipeline.planning import initial_plan
 from cedar.plan import graph
 from cedar.plan.data import Plan
-from cedar.plan.graph import Node, walk
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Node, Scan, walk
 from cedar.plan.splits import TolerantSplits
 from cedar.plan.steps import Facts, Refusal, Step
 from tests.toy_blocks import block

@@ -23,8 +23,7 @@ from cedar.operators.base import Env
 from cedar.pipeline.planning import initial_plan
 from cedar.plan import graph
 from cedar.plan.data import Plan
-from cedar.plan.graph import Node
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Node, Scan
 from tests.waiting import LIMIT
 
 called: list[int] = []

@@ -11,8 +11,7 @@ from cedar.operators.expression_nodes import format_expr
 from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.rewrite import rewrite
 from cedar.plan.data import Decision
-from cedar.plan.graph import Node
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Node, Scan
 from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.sweep import key_of, replay
 from cedar.profile import Machine, OperatorProfile, Profile

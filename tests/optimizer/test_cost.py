@@ -103,8 +103,7 @@ def test_an_operator_behind_one_that_shrinks_its_column_costs_less():
 
 
 def test_a_scan_without_a_column_reads_less():
-    from cedar.plan.graph import Node
-    from cedar.plan.scan import Scan
+    from cedar.plan.graph import Node, Scan
 
     logical = two_maps()
     read = next(n for n in _walk(logical) if not n.inputs)

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import cedar
 from cedar import col
-from cedar.optimizer.facts import Change, Refusal
+from cedar.optimizer.rewrite import Change
 from cedar.optimizer.rules import RULES, push_filter
 from cedar.plan import graph
 from cedar.plan.steps import Reorder, Step
+from cedar.plan.steps.facts import Refusal
 from tests.optimizer.plan_lines import after, decided, line, measured, rewritten, table
 
 

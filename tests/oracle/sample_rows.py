@@ -23,7 +23,7 @@ from cedar.datasets.base import BaseSource, Chunk, Selects, Split
 from cedar.datasets.truth import Bounds, Path, excludes
 from cedar.operators.base import Schema
 from cedar.operators.expression_nodes import columns_of, literals
-from cedar.plan.scan import chosen_fields, narrowed, narrowed_type
+from cedar.plan.graph import chosen_fields, narrowed, narrowed_type
 
 if TYPE_CHECKING:
     import polars as pl

@@ -28,8 +28,7 @@ from cedar.operators.map_batches import MapBatches
 from cedar.operators.outputs import declared_types
 from cedar.operators.transform import Transform
 from cedar.plan import graph
-from cedar.plan.graph import Node
-from cedar.plan.scan import Scan, chosen_fields
+from cedar.plan.graph import Node, Scan, chosen_fields
 from tests.oracle.sample_rows import SampleRows, values_of
 
 _FEW = 4  # sizes up to it stay

@@ -9,9 +9,10 @@ import pytest
 import cedar
 from cedar import col
 from cedar.operators.expressions import FilterExpression
-from cedar.optimizer.facts import Change, Refusal
+from cedar.optimizer.rewrite import Change
 from cedar.plan import graph
 from cedar.plan.steps import Replace
+from cedar.plan.steps.facts import Refusal
 from tests.optimizer.plan_lines import line, table
 
 

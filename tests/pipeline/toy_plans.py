@@ -7,8 +7,7 @@ import re
 import cedar
 from cedar import col
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.graph import Node, walk
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Node, Scan, walk
 from cedar.profile import Machine, OperatorProfile, Profile
 
 

@@ -7,9 +7,8 @@ import pyarrow as pa
 import cedar
 from cedar import col
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.graph import walk
+from cedar.plan.graph import Scan, walk
 from cedar.plan.saved import plan_from, text_of
-from cedar.plan.scan import Scan
 from cedar.plan.steps import Cache, DropResults, KeepOrder, Place, PushColumns, PushFilter, Reorder
 from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.sweep import Sweep, Taken, replay

@@ -30,8 +30,7 @@ from cedar.executors.choose import executor_after_fork
 from cedar.operators.expressions import Select
 from cedar.plan import graph
 from cedar.plan.data import Plan
-from cedar.plan.graph import Node
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Node, Scan
 
 if TYPE_CHECKING:
     from cedar.engine.delivery.epochs import Position

@@ -7,13 +7,10 @@ and run after the search because they depend on the order. Rules that need measu
 ``scan_filter``, which determines the rows that are grouped.
 """
 
-from cedar.optimizer.facts import Rule
-from cedar.optimizer.rules.caches import cache_place, layout_place
-from cedar.optimizer.rules.columns import dead_columns, dead_results, scan_columns
-from cedar.optimizer.rules.equal import common, dedup_place
-from cedar.optimizer.rules.filters import limit, push_filter, scan_filter
-from cedar.optimizer.rules.kernels import group_expressions, inexact
-from cedar.optimizer.rules.late import late
+from cedar.optimizer.rewrite import Rule
+from cedar.optimizer.rules.order import group_expressions, inexact, late
+from cedar.optimizer.rules.pushdown import dead_columns, dead_results, limit, push_filter, scan_columns, scan_filter
+from cedar.optimizer.rules.reuse import cache_place, common, dedup_place, layout_place
 
 __all__ = [
     "MOVES", "RULES", "TRIMS", "cache_place", "common", "dead_columns", "dead_results", "dedup_place",

@@ -14,8 +14,7 @@ from cedar.operators.expression_nodes import columns_of as columns_of_expr
 from cedar.operators.expression_nodes import fields_of
 from cedar.operators.expressions import ByExpressions
 from cedar.plan import graph
-from cedar.plan.graph import Node
-from cedar.plan.scan import Scan, chosen_fields, dotted
+from cedar.plan.graph import Node, Scan, chosen_fields, dotted
 from cedar.plan.steps.facts import Facts, Refusal, alike, needs_each
 from cedar.plan.steps.step import Step, rebuilt, shared
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.optimizer.rewrite import Change, Outcome
 from cedar.plan.graph import Node
-from cedar.plan.steps import Replace
+from cedar.plan.steps import Facts, Refusal, Replace
 
 from .operators import Scale
 

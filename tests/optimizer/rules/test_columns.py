@@ -13,7 +13,7 @@ from cedar.datasets.parquet import read_parquet
 from cedar.operators.sample import Sample
 from cedar.optimizer.rules import RULES, dead_columns, dead_results, push_filter, scan_columns, scan_filter
 from cedar.pipeline.planning import initial_plan
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Scan
 from tests.operators.toy_transforms import AddNoise, Refuse
 from tests.optimizer.plan_lines import after, decided, line, rewritten, table
 

@@ -9,10 +9,9 @@ import pytest
 import cedar
 from cedar import col
 from cedar.core.errors import PipelineError
-from cedar.optimizer.facts import Facts
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.steps.facts import facts_of, live_columns
+from cedar.plan.steps.facts import Facts, facts_of, live_columns
 from cedar.plan.steps.step import only, rebuilt
 from cedar.profile import Profile
 from tests.optimizer.plan_lines import measured, table

@@ -9,7 +9,7 @@ from cedar.datasets.base import Split
 from cedar.operators.base import RowOperator
 from cedar.operators.sample import Sample
 from cedar.optimizer.rules import limit, push_filter, scan_filter
-from cedar.plan.scan import Scan
+from cedar.plan.graph import Scan
 from tests.optimizer.plan_lines import after, decided, line, measured, rewritten, table
 
 
