@@ -17,8 +17,10 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import cut, type_of
 from cedar.core.errors import CedarError, WorkerError
+from cedar.core.remote import is_remote
 from cedar.core.stream import Piece
 from cedar.datasets.base import BaseSource, Chunk, Read, Selects, Split
+from cedar.datasets.filesource import FileSource
 from cedar.datasets.items import IterableSource
 from cedar.engine.audit import compared
 from cedar.engine.binding import SAMPLE_ROWS, Binding
@@ -34,7 +36,7 @@ from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import ByExpressions, Conditional, Select, SeparateResults
 from cedar.plan import graph
 from cedar.plan.data import Difference, Plan
-from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type
+from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type, source_of
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical, Work
 from cedar.plan.steps.step import tolerated
@@ -71,6 +73,7 @@ class FirstRows:
         self._strict = strict
         self._patience = patience
         self._rows: dict[int, Chunk] = {}  # by id of the source's node; read once and used for all plans
+        self._cheap = all(_is_cheap(node.operator) for node in binding.nodes)
 
     def rewrites(self, plan: Plan) -> bool:
         """Whether a plan does different work than the pipeline as written; the executors it uses do not matter."""
@@ -82,17 +85,20 @@ class FirstRows:
     def difference(self, plan: Plan, check_running: Callable[[], None] = lambda: None) -> Difference | None:
         """Return the first difference between a plan and the pipeline as written; calls the user's functions.
 
-        A pass is stored, and applies to later runs with the same code, library versions and data.
+        A pass applies to later loaders of the pipeline. If it takes long, it is stored, and applies to later runs with
+        the same code, library versions and data too.
 
         Args:
             check_running: called before the user's functions; raises an error if the run has ended.
         """
         root, on_error, works = self._binding.root, self._binding.on_error, self._works(plan)
         key = works, self.world, on_error, self._strict
-        if key in _passed.get(root, ()):
+        if key in _passed.get(root, ()) or (works is not None and works == self._works(self.written)):
             return None
-        asked = key_of(root, on_error, "passed", works, self.world, self._strict)
-        place, name = None if works is None or asked is None else user_place(), name_of("passed", asked)
+        place, name = None, ""
+        if works is not None and not (self._cheap and all(map(_is_local, self._binding.sources))):
+            asked = key_of(root, on_error, "passed", works, self.world, self._strict)
+            place, name = None if asked is None else user_place(), name_of("passed", asked)
         known = load(place, name, lambda _: True)
         found = None if known else self._compare(plan, check_running)
         if found is None and works is not None:
@@ -110,7 +116,7 @@ class FirstRows:
 
     def _compare(self, plan: Plan, check_running: Callable[[], None]) -> Difference | None:
         """Compare increasing numbers of rows until time is up, since the cost of functions is not known in advance."""
-        rows = SAMPLE_ROWS if all(_is_cheap(node.operator) for node in self._binding.nodes) else _PROBE
+        rows = SAMPLE_ROWS if self._cheap else _PROBE
         left = _SECONDS
         while True:
             found = self._run_both(plan, rows, check_running)
@@ -205,6 +211,12 @@ class _RowsResult:
 def _is_cheap(operator: Operator) -> bool:
     """Whether an operator takes negligible time for 64 rows: it evaluates expressions, or only moves rows."""
     return not isinstance(operator, RowOperator) or isinstance(operator, ByExpressions | Conditional)
+
+
+def _is_local(node: Node) -> bool:
+    """Whether the first rows of a source are read quickly, without user code or requests to remote storage."""
+    source = source_of(node)
+    return not source.own_code and not (isinstance(source, FileSource) and any(map(is_remote, source.paths)))
 
 
 def _first_line(error: Exception) -> str:
