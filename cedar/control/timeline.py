@@ -193,19 +193,32 @@ class Timeline:
     _delivered_at: float = 0.0
     _compiled: float | None = None  # ``compiling`` before this iteration; None once ``start`` includes it
     _began: float | None = None  # start time of the iteration's first task
+    _every: int = 1  # measure the thread's CPU time in one delivery of this many
+    _until_measured: int = 0  # number of deliveries until the next one that is measured
+    _worked: float | None = (
+        None  # CPU seconds of the thread when the trainer requested the delivery; None: not measured
+    )
 
     # ---- events, with the time of any clock --------------------------------------------------------------------------
 
-    def begin(self, now: float, lanes: float) -> None:
-        """Start an iteration with ``lanes`` workers: the trainer requests its first delivery."""
-        self.lanes = lanes
-        self.asked, self.asking, self.running = now, True, True
+    def begin(self, now: float, lanes: float, every: int = 1) -> None:
+        """Start an iteration with ``lanes`` workers: the trainer requests its first delivery.
+
+        Args:
+            every: measure ``own`` in one delivery of this many, since that takes as long as delivering a single row.
+        """
+        self.lanes, self.running = lanes, True
         self._delivered_at = now
         self._compiled, self._began = self.compiling, None
+        self._every = self._until_measured = every
+        self.ask(now)
 
     def ask(self, now: float) -> None:
         """Record that the trainer requests the next delivery."""
         self.asked, self.asking = now, True
+        self._until_measured -= 1
+        if not self._until_measured:
+            self._until_measured, self._worked = self._every, time.thread_time()
 
     def so_far(self, now: float) -> tuple[float, float]:
         """Return ``elapsed`` and ``waited`` up to now, including the delivery in progress."""
@@ -226,6 +239,9 @@ class Timeline:
             self.start, self._compiled = self.start + max(passed, 0.0), None
         self.asked, self.asking = now, False
         self._delivered_at = now
+        if self._worked is not None:
+            self.own += (time.thread_time() - self._worked) * self._every
+            self._worked = None
 
     def add(self, task: TaskTime, extra: bool = False) -> None:
         """Add a task that has ended. ``extra``: if it ran in this process, it was not run by a worker."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,33 +19,6 @@ from cedar.engine.metrics import Metrics, SkippedFile
 from cedar.executors.recovery.deaths import Death
 from cedar.operators.concurrent_calls import left_behind
 from cedar.plan.graph import source_of
-
-ROWS_PER_TIMING = 61  # if single rows are delivered, time one row in this many, since timing costs as much as a row
-
-
-class OwnTime:
-    """Adds up the CPU seconds that the loader's thread spends inside calls for the next delivery.
-
-    Args:
-        metrics: the counters of the loader.
-        every: time one delivery in ``every``, and multiply its time by ``every``.
-    """
-
-    def __init__(self, metrics: Metrics, every: int) -> None:
-        self._metrics, self._every, self._until_timed = metrics, every, every
-        self._since: float | None = None
-
-    def enter(self) -> None:
-        """Start timing: the caller asked for the next delivery."""
-        self._until_timed -= 1
-        if not self._until_timed:
-            self._until_timed, self._since = self._every, time.thread_time()
-
-    def leave(self) -> None:
-        """Stop timing: the delivery is ready."""
-        if self._since is not None:
-            self._metrics.time.own += (time.thread_time() - self._since) * self._every
-            self._since = None
 
 
 class DeliveryCounter:
@@ -64,6 +36,7 @@ class DeliveryCounter:
         self._binding = binding
         self._metrics = metrics
         self._observe = observe
+        self.counts_groups = binding.marks  # whether batches may contain feature groups
         self.budgets = Budgets(rank)
         self.epoch = 0
         self.policies: dict[str, tuple[Skip | None, str, Site | None]] = {
@@ -75,14 +48,20 @@ class DeliveryCounter:
         """Whether some operator may drop rows that fail."""
         return any(policy is not None for policy, _, _ in self.policies.values())
 
-    def add(self, block: Block, slots: range, rows: int, total: float | None) -> None:
-        """Count block slots about to be delivered, ``rows`` of them with a row; raise if too many rows were skipped."""
-        metrics = self._metrics
+    def add(self, block: Block, total: float | None, slots: range | None = None) -> None:
+        """Count a block, or some of its slots, that is about to be delivered; raise if too many rows were skipped.
+
+        Args:
+            total: the epoch's number of rows on this rank; None if unknown.
+        """
+        metrics, slots = self._metrics, range(len(block.keys.row)) if slots is None else slots
         metrics.batches += 1
-        metrics.rows += rows
+        metrics.rows += len(slots)
         self.budgets.seen += len(slots)
         if block.dead:
-            for slot in sorted(set(slots).intersection(block.dead)):
+            skipped = sorted(set(slots).intersection(block.dead))
+            metrics.rows -= len(skipped)
+            for slot in skipped:
                 why = block.dead[slot]
                 policy, _, site = self.policies[str(why.operator)]
                 metrics.skipped[why.label] = metrics.skipped.get(why.label, 0) + 1
@@ -99,9 +78,8 @@ class DeliveryCounter:
 
     def grouped(self, columns: dict[str, Any]) -> None:
         """Count the rows of each feature group in a batch that is about to be delivered."""
-        if self._binding.marks:
-            for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
-                self._metrics.grouped(group.keys, len(group), group.unique)
+        for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
+            self._metrics.grouped(group.keys, len(group), group.unique)
 
     def end(self) -> None:
         """Check the final skip rates, now that all rows of the epoch are counted."""

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, repeat
 from typing import Any, Literal, TypeAlias
 
 from cedar.core.errors import ResumeError, Site
@@ -239,7 +238,6 @@ class DataEpoch:
         self.left_out: Counter[str] = Counter() if self._before is None else self._before.left_out
         self._agreement = agreement if self._lanes is not None else None
         self._last: tuple[int, Piece, int] | None = None
-        self._ended = False  # whether ``pieces`` has yielded all pieces
         self._compiled: tuple[Stream, AssignedStream] | None = None  # compiled in ``begin``; ``pieces`` opens it first
         self.moved = False  # whether any unit was delivered
         self.cancelled = False  # whether the run was stopped, so that errors say nothing about its plan
@@ -271,9 +269,13 @@ class DataEpoch:
         if self._before is not None:
             self._before.check_position()
 
-    def closed(self) -> dict[str, Any]:
-        """Return this epoch's part of a state after this rank's last unit; other ranks may still be in the epoch."""
-        if self._ended and (self._agreement is None or not self._agreement.undelivered):
+    def closed(self, ended: bool) -> dict[str, Any]:
+        """Return this epoch's part of a state after this rank's last unit; other ranks may still be in the epoch.
+
+        Args:
+            ended: whether ``pieces`` has yielded all pieces.
+        """
+        if ended and (self._agreement is None or not self._agreement.undelivered):
             self._settle()
             self._before = None
             self._mark_finished(len(self._lanes or ()))
@@ -315,9 +317,8 @@ class DataEpoch:
 
         Another thread than the caller's may pull the pieces.
         """
-        pulled: Iterator[tuple[Origin, Piece]] = self._all()
-        yield from pulled if self._agreement is None else self._agreement.through(pulled, self._padding)
-        self._ended = True
+        pulled = self._all()
+        return pulled if self._agreement is None else self._agreement.through(pulled, self._padding)
 
     def _mark_finished(self, lanes: int) -> None:
         """Record that this rank has finished its first ``lanes`` lanes."""
@@ -330,33 +331,35 @@ class DataEpoch:
 
     def _all(self) -> Iterator[tuple[Origin, Piece]]:
         """Yield each piece together with its epoch and the index of its lane."""
-        if self._lanes is not None:
-            return self._all_lanes()
-        here = zip(repeat((self, 0)), self._drain(None, self._deal))
-        return here if self._before is None else chain(self._before._all(), here)
+        if self._lanes is None and self._before is None:
+            return self._drain(None, self._deal, 0)
+        return self._all_lanes()
 
     def _all_lanes(self) -> Iterator[tuple[Origin, Piece]]:
         if self._before is not None:
             yield from self._before._all()
-        lanes = [LaneState(*lane) for lane in self._lanes or ()]
+        if self._lanes is None:
+            yield from self._drain(None, self._deal, 0)
+            return
+        lanes = [LaneState(*lane) for lane in self._lanes]
         if len(lanes) > 1 and self._job.endless:
             yield from self._in_turns(lanes)
             return
         for number, lane in enumerate(lanes):
             end = lane.position
-            for piece in self._drain(lane.lane(self._past), end) if not lane.ended else ():
+            for origin, piece in self._drain(lane.lane(self._past), end, number) if not lane.ended else ():
                 end = _position_after(piece, piece.units - 1)
-                yield (self, number), piece
+                yield origin, piece
             self._ends[number] = end
 
     def _in_turns(self, lanes: list[LaneState]) -> Iterator[tuple[Origin, Piece]]:
         """Yield units of endless lanes in turn, always from the lane that has delivered the fewest units."""
-        flows = [self._drain(lane.lane(self._past), lane.position) for lane in lanes]
+        flows = [self._drain(lane.lane(self._past), lane.position, number) for number, lane in enumerate(lanes)]
         rest: list[Piece | None] = [None] * len(lanes)
         taken = [(lane.taken, number) for number, lane in enumerate(lanes) if not lane.ended]
         while taken:
             units, number = heapq.heappop(taken)
-            piece = rest[number] or next(flows[number], None)
+            piece = rest[number] or next(flows[number], (None, None))[1]
             if piece is None:  # the endless inputs of its mixture were removed
                 continue
             rest[number] = piece.slice(1, piece.units) if piece.units > 1 else None
@@ -374,15 +377,16 @@ class DataEpoch:
         finally:
             flow.close()
 
-    def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
-        """Yield pieces plan by plan. Each plan continues at the position where the previous plan stopped."""
-        plans, audits = self._job.plans, not self._job.binding.any_order
+    def _drain(self, lane: Lane | None, position: Position | None, number: int) -> Iterator[tuple[Origin, Piece]]:
+        """Yield the pieces of a lane plan by plan. Each plan continues where the previous plan stopped."""
+        plans, origin = self._job.plans, (self, number)
         last: Piece | None = None  # the last delivered piece
         while True:
             flow: Flow | None = None
             try:
                 opened, opening = time.perf_counter(), 0.0
                 flow = self._open(lane, position if last is None else _position_after(last, last.units - 1))
+                audits = plans.rewrites and not self._job.binding.any_order
                 while True:
                     piece = flow.pull(True)
                     opening = opening or time.perf_counter() - opened
@@ -392,10 +396,10 @@ class DataEpoch:
                     if piece.units:
                         pieces = self._audited(piece, lane) if audits and plans.audit_due(opening) else []
                         for last in pieces or (piece,):
-                            yield last
+                            yield origin, last
                         if pieces:
                             break
-                    if not self.cancelled:
+                    if plans.planner is not None and not self.cancelled:
                         plans.poll()
             except Exception as error:  # excludes GeneratorExit, since names may be gone at exit
                 if not isinstance(error, Fenced) and (self.cancelled or not plans.failed(error)):

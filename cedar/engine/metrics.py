@@ -187,7 +187,8 @@ class Metrics:
                 self.observe(operator, observation)
             self.fell_back += timing.fell_back
             if source is not None:
-                self.storage.add(timing.storage)
+                if timing.storage is not None:
+                    self.storage.add(timing.storage)
                 self.rows_read += timing.rows_read
                 self.rows_kept += timing.rows_kept
                 self.rows_cached += timing.rows_cached

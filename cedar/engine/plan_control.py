@@ -135,7 +135,7 @@ class Plans:
         self._admitted = True
         plan, planner, difference = self.current, self.planner, self.first_rows.difference
         try:
-            if not self.first_rows.rewrites(plan):
+            if not self.rewrites:
                 pass
             elif planner is not None:
                 self.current = planner.admit(plan, difference)
@@ -194,11 +194,10 @@ class Plans:
             self._jobs.append(self._load_results)
 
     def poll(self) -> None:
-        """Let the controller take a step if one is due. The run calls this between batches, so it must be cheap."""
+        """Let the controller take a step if one is due. A run with a planner calls this between batches."""
         if self._calls is not None:
             self._calls.serve()
-        if self.planner is not None:
-            self._observe()
+        self._observe()
 
     def _note_task(self) -> None:
         """Record a finished task, and let the controller take a step if one is due."""
@@ -391,7 +390,7 @@ class Plans:
 
     def audit_due(self, opening: float) -> bool:
         """Whether to audit the next piece now. ``opening`` is the seconds until the first rows arrived."""
-        return self.rewrites and not self._settled and self.audits.due(opening)
+        return not self._settled and self.audits.due(opening)
 
     def audit(self, seconds: float, why: str | None, *, done: bool = True) -> None:
         """Record an audit. If it found a difference, the rest of the run uses the pipeline as written.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from cedar.control.timeline import Part
 from cedar.core.errors import WorkerError
 from cedar.core.process import cores
-from cedar.core.requests import OwnedRequests, Stop
+from cedar.core.requests import Stop
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.engine.memory import MemoryBound
@@ -168,7 +168,7 @@ class Runner:
         self._supervisor: Recovery | None = None  # created with the first task in another process
         self._stop = Stop()
         _stops.add(self._stop)
-        self._running = LocalTasks(patience, _describe_call)
+        self._running = LocalTasks(patience, self._stop, _describe_call)
         self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
         self._watches = watched and self.inline and patience.timeout is None
         if self.inline and patience.timeout is not None:  # unlike the caller's thread, a hanging one can be abandoned
@@ -331,7 +331,7 @@ class Runner:
         if self._watches:
             self._watch_own_thread()
         try:
-            return self._record(executor.submit(_stoppable, self._stop, self._running, fn, *args))
+            return self._record(executor.submit(self._running.run, fn, *args))
         except (RuntimeError, BrokenExecutor) as error:
             raise refused(error) from error
 
@@ -428,12 +428,6 @@ def _url(reader: SplitReader, split: Split) -> str:
         return str(reader.plain.source.url(split.file))
     except Exception:  # noqa: BLE001 - the user's own source may raise, and this is only for a message
         return "a split"
-
-
-def _stoppable(stop: Stop, running: LocalTasks, fn: Callable[..., T], *args: Any) -> T:
-    """Run a task in this process. Its waits for storage end when ``stop`` is set."""
-    with OwnedRequests(stop=stop):
-        return running.run(stop, fn, *args)
 
 
 def _describe_call(args: tuple[Any, ...]) -> str:

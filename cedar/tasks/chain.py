@@ -108,7 +108,7 @@ class Timing(TaskTime):
         read_columns: decoded bytes of the rows that passed, by column.
         seen: measurements by operator; only for tasks that measure operators.
         fell_back: number of blocks that were rerun in the order as written.
-        storage: requests to storage other than local files.
+        storage: requests to storage other than local files; only of tasks that read.
     """
 
     rows_read: int = 0
@@ -118,7 +118,7 @@ class Timing(TaskTime):
     read_columns: dict[str, int] = field(default_factory=dict)
     seen: dict[int, Observation] = field(default_factory=dict)
     fell_back: int = 0
-    storage: Use = field(default_factory=Use)
+    storage: Use | None = None
 
     def ended(self) -> None:
         """Finish the measurement; call it in the task's thread. Time outside all parts is recorded as ``AROUND``."""

@@ -18,7 +18,7 @@ from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, Site, Skip, SourceError, raised
 from cedar.core.limits import MemoryReservation, take
 from cedar.core.numeric import arrived
-from cedar.core.requests import OwnedRequests, request_owner
+from cedar.core.requests import OwnedRequests, Use, request_owner
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, BaseSource, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import BlockKilled, reading
@@ -178,7 +178,7 @@ def read_split(
             hand(len(blocks) - 2, blocks[-2])
 
     def work() -> Result:
-        timing = Timing()
+        timing = Timing(storage=Use())
         with OwnedRequests(timing.storage), MemoryReservation("a task", env.limits):
             try:
                 return Result(_read(program.steps, reader, split, lap, env, first, timing, on_block), timing)

@@ -53,6 +53,20 @@ def test_both_sums_hold() -> None:
     assert str(alone[0]) == "filter(a) -> map(f)", "nothing looked inside: no shares are made up"
 
 
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_time_of_the_loaders_thread_is_counted_between_asking_and_having(every: int) -> None:
+    found = Timeline()
+    found.begin(0.0, 1, every)
+    for now in range(20):
+        sum(range(20_000))
+        found.give(now)
+        counted = found.own
+        sum(range(20_000))
+        found.ask(now)
+    assert counted > 0
+    assert found.own == counted, "what the trainer does is not the loader's"
+
+
 def test_compiling_is_no_part_of_the_start_and_each_iteration_has_one() -> None:
     found = Timeline()
     for began in (0.0, 50.0):

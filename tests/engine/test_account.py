@@ -9,28 +9,11 @@ import pytest
 
 import cedar
 from cedar import RowError, Skip
-from cedar.engine.account import OwnTime
-from cedar.engine.metrics import Metrics
 from tests.engine.delivery import skipped
 from tests.engine.delivery.few_rows import xs
 from tests.engine.delivery.skipped import BAD, failing, flat
 from tests.engine.failing import fails_on
 from tests.toy_runs import run, saved
-
-
-@pytest.mark.parametrize("every", [1, 10])
-def test_the_time_of_the_loaders_thread_is_counted_between_asking_and_having(every: int) -> None:
-    metrics = Metrics()
-    own = OwnTime(metrics, every)
-    for _ in range(20):
-        own.enter()
-        sum(range(20_000))
-        own.leave()
-    counted = metrics.time.own
-    assert counted > 0
-    sum(range(20_000))
-    own.leave()
-    assert metrics.time.own == counted, "what the trainer does is not the loader's"
 
 
 def test_a_retry_counts_its_skipped_rows_anew():

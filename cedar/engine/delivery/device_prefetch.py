@@ -80,11 +80,12 @@ class DevicePrefetch:
         self._thread.start()
         try:
             while (batch := self._next()) is not None:
-                self._units.count(batch.block, total)
+                self._units.account.add(batch.block, total)
                 self._run.job.metrics.time.own += batch.cpu
                 columns = None
                 if batch.columns is not None:
-                    self._units.account.grouped(batch.columns)
+                    if self._units.account.counts_groups:
+                        self._units.account.grouped(batch.columns)
                     columns = self._mover.end(batch.begun)
                     self._units.leave()
                 self._data.delivered(batch.origin, batch.piece, 0)

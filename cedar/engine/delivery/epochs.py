@@ -66,10 +66,14 @@ class Position:
         self.begun = {}
         self.__post_init__()
 
-    def close(self, data: DataEpoch) -> None:
-        """Record that this rank finished a data epoch. States keep this entry, since other ranks may still be in it."""
+    def close(self, data: DataEpoch, ended: bool = True) -> None:
+        """Record that this rank finished a data epoch. States keep this entry, since other ranks may still be in it.
+
+        Args:
+            ended: False if the rest of the data epoch is not delivered.
+        """
         self.open = {e: entry for e, entry in self.open.items() if int(e) > data.epoch - _MAX_EPOCHS_AHEAD}
-        self.open[str(data.epoch)] = data.closed()
+        self.open[str(data.epoch)] = data.closed(ended)
         self.live = None
 
     def next(self, steps: bool) -> Position:
@@ -144,11 +148,6 @@ class Epochs:
         position = self.position
         return DataEpoch(self.job, Runner("inline", 1), position.data, position.opened().get(str(position.data)))
 
-    def close(self, data: DataEpoch) -> None:
-        """Record that this rank finished a data epoch."""
-        self.position.close(data)
-        self.job.metrics.left_out += data.left_out
-
     def finish(self) -> None:
         """Move to the next epoch, after the last unit of this one."""
         self.parts.account.end()
@@ -171,7 +170,7 @@ class Epochs:
     def skip_rest(self) -> None:
         """Move to the next epoch although the rest of this one, if any, was not delivered in this run."""
         if self.job.steps is None:  # with steps=, the data epoch continues
-            self.close(self.data_epoch())
+            self.position.close(self.data_epoch(), ended=False)
         self.finish()
 
     def restart(self) -> None:

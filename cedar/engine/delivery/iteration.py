@@ -11,7 +11,6 @@ from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.core.process import START_FRESH
-from cedar.engine.account import ROWS_PER_TIMING, OwnTime
 from cedar.engine.agree import BLOCK
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.mixtures import apply_due
@@ -19,6 +18,7 @@ from cedar.engine.delivery.parts import Parts, Run
 from cedar.engine.epoch import DataEpoch
 
 _log = logging.getLogger("cedar")
+_ROWS_PER_TIMING = 61  # if single rows are delivered, measure the CPU time of one row in this many
 
 
 def iterate(epochs: Epochs, _loader: object = None, continues: bool = False) -> Iterator[Any]:
@@ -40,29 +40,24 @@ def iterate(epochs: Epochs, _loader: object = None, continues: bool = False) -> 
     passes, position.continue_if_over = position.continue_if_over, False
     run = parts.begin_run()
     clock, batches_before = job.metrics.time, job.metrics.batches
-    clock.begin(time.perf_counter(), run.runner.lanes)
-    own = OwnTime(job.metrics, 1 if parts.units.batched or parts.options.as_blocks else ROWS_PER_TIMING)
+    clock.begin(time.perf_counter(), run.runner.lanes, 1 if parts.units.whole else _ROWS_PER_TIMING)
     units = _deliver(epochs, run, passes)
     run.holding.__enter__()
     try:
         job.instances.enter()
-        own.enter()
         epochs.place(run.runner)
         epochs.elastic.publish_beginning(epochs)
         for value in units:
-            own.leave()
             clock.give(time.perf_counter())
             yield value
             if run.stopped or os.getpid() != parts.pid:
                 raise _ended(parts)
             clock.ask(time.perf_counter())
             job.instances.enter()
-            own.enter()
             if epochs.changes:
                 apply_due(epochs)
             if epochs.parts is not parts:  # an input was added to a mixture
                 break
-        own.leave()
         clock.give(time.perf_counter())
     except Exception as error:  # GeneratorExit is excluded, since names may be gone at interpreter exit
         if isinstance(error, CedarError):
@@ -120,7 +115,8 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
             run.leave_data()
             values.close()
             continue
-        epochs.close(data)
+        position.close(data)
+        job.metrics.left_out += data.left_out
         if steps is None:
             if passes and epochs.current_files is not None:  # the next epoch must use the current file list
                 position.continue_if_over = True

@@ -243,13 +243,18 @@ class Units:
     rows: int
     leave: Callable[[], None] = lambda: None
 
+    @property
+    def whole(self) -> bool:
+        """Whether units are batches or blocks; otherwise they are rows."""
+        return self.batched or self.options.as_blocks
+
     def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Generator[Any]:
         """Yield the units of an epoch of the data as the caller receives them, and record each in ``data`` first."""
-        whole = self.batched or self.options.as_blocks
+        whole = self.whole
         for origin, piece in data.pieces():
             block = piece.rows.gather()
             if whole:
-                self.count(block, total)
+                self.account.add(block, total)
                 value = None if block.dead and replaced(block) else self.value(block, runner)
                 units = iter([(piece.units - 1, value)])
             else:
@@ -266,24 +271,20 @@ class Units:
         counted = 0
         block = block.only_columns({name: writeable(column) for name, column in block.columns.items()})
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
-            self.account.add(block, range(counted, slot + 1), 1, total)
+            self.account.add(block, total, range(counted, slot + 1))
             counted = slot + 1
             yield slot, tuple(row.values()) if self.options.format == "tuple" else row
         if counted < block.slots:  # there are skipped rows after the last row that was not skipped
-            self.account.add(block, range(counted, block.slots), 0, total)
+            self.account.add(block, total, range(counted, block.slots))
             yield block.slots - 1, None
-
-    def count(self, block: Block, total: float | None) -> None:
-        """Count a whole block that is about to be delivered; raise if too many rows were skipped."""
-        slots = len(block.keys.row)
-        self.account.add(block, range(slots), slots - len(block.dead), total)
 
     def value(self, block: Block, runner: Runner) -> Any:
         """Return a batch as the caller receives it, or the block itself for a sink."""
         if self.options.as_blocks:
             return block
         columns = block.columns if runner.local else self.columns(block, runner)
-        self.account.grouped(columns)
+        if self.account.counts_groups:
+            self.account.grouped(columns)
         return in_form(columns, self.options.format)
 
     def mover(self) -> Mover | None:

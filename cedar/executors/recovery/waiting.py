@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cedar.core.errors import WorkerError
-from cedar.core.requests import Stop
+from cedar.core.requests import OwnedRequests, Stop
 from cedar.executors.recovery.board import process_board
 from cedar.executors.recovery.patience import Patience, StallTimer
 from cedar.operators.base import Env
@@ -115,24 +115,25 @@ class LocalTasks:
 
     Args:
         patience: if it has a ``timeout``, tasks mark the rows they reach, so that progress is visible.
+        stop: ends the waits of tasks for storage, and of the calling thread for a task in a new thread.
         named: returns a description of a call with the given arguments, for messages.
     """
 
-    def __init__(self, patience: Patience, named: Callable[[tuple[Any, ...]], str]) -> None:
-        self._patience = patience
-        self._named = named
+    def __init__(self, patience: Patience, stop: Stop, named: Callable[[tuple[Any, ...]], str]) -> None:
+        self._patience, self._stop, self._named = patience, stop, named
         self._numbers = itertools.count(1)
         self._calls: dict[int, _WaitingCall] = {}
         self.done = 0
 
-    def run(self, stop: Stop, fn: Callable[..., T], *args: Any) -> T:
+    def run(self, fn: Callable[..., T], *args: Any) -> T:
         """Run a call in this thread. With a ``timeout``, run it in a new thread, which is abandoned if it hangs."""
         number = next(self._numbers)
         call = self._calls[number] = _WaitingCall(args, threading.current_thread().name, time.monotonic())
         try:
-            if self._patience.timeout is None:
-                return fn(*args)
-            return _run_in_new_thread(stop, lambda: fn(*self._args_with_marks(call)))
+            with OwnedRequests(stop=self._stop):
+                if self._patience.timeout is None:
+                    return fn(*args)
+                return _run_in_new_thread(self._stop, lambda: fn(*self._args_with_marks(call)))
         finally:
             del self._calls[number]
             self.done += 1

@@ -97,7 +97,7 @@ def test_with_steps_the_next_epoch_continues_in_the_data() -> None:
 
 def test_entries_of_long_finished_epochs_are_dropped() -> None:
     position = Position(9, 9, {str(epoch): AT_5 for epoch in range(9)})
-    ended: Any = SimpleNamespace(epoch=9, closed=lambda: AT_5)
+    ended: Any = SimpleNamespace(epoch=9, closed=lambda _: AT_5)
     position.close(ended)
     assert list(position.open) == [str(epoch) for epoch in range(2, 10)]
 
