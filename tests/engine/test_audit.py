@@ -26,6 +26,7 @@ from cedar.pipeline.planning import initial_plan
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, Scan, walk
+from cedar.plan.lower import lower
 from cedar.plan.splits import TolerantSplits
 from cedar.plan.steps import Facts, Refusal, Step
 from tests.toy_blocks import block
@@ -225,7 +226,7 @@ def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
     executor: str, format: Any, path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan has lost a filter: run in whatever order, what it has gives the wrong rows."""
-    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan: None)  # nor does anyone else see it
+    monkeypatch.setattr("cedar.engine.binding.lower", lower)  # nor does anyone else see it
     p = cedar.read_parquet(path).filter(col("x").is_not_null()).shuffle(window=50).select("id", "z").batch(8)
     plan = initial_plan(p.node)
     bad = graph.replace(plan.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)

@@ -24,6 +24,7 @@ from cedar.pipeline.planning import initial_plan
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, Scan
+from cedar.plan.lower import lower
 from tests.waiting import LIMIT
 
 called: list[int] = []
@@ -46,7 +47,7 @@ def without_the_top(root: Node) -> Plan:
 
 @pytest.fixture(autouse=True)
 def nothing_else_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan: None)
+    monkeypatch.setattr("cedar.engine.binding.lower", lower)
 
 
 @pytest.fixture
