@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 
 import cedar
 from cedar import col
-from cedar.optimizer.budget import Budget
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
-from cedar.plan.data import Plan
+from cedar.plan.data import Budget, Plan
 from cedar.profile import Machine, OperatorProfile, Profile
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cedar.lake.reading import read_lance as read_lance
     from cedar.lake.reading import read_vortex as read_vortex
     from cedar.lake.writing import Written as Written
-    from cedar.optimizer.budget import Budget as Budget
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import zip as zip
     from cedar.pipeline.versioned import read_delta as read_delta
     from cedar.pipeline.versioned import read_iceberg as read_iceberg
+    from cedar.plan.data import Budget as Budget
     from cedar.plan.data import Plan as Plan
     from cedar.preprocessing import Fitted as Fitted
     from cedar.preprocessing import fit as fit
@@ -75,7 +75,6 @@ _HOMES = {
     "cedar.core.inverse": ("InverseKeyedJaggedTensor",),
     "cedar.core.jagged": ("JaggedTensor",),
     "cedar.core.packages": ("col",),
-    "cedar.optimizer.budget": ("Budget",),
     "cedar.lake.convert": ("convert", "optimize_layout"),
     "cedar.lake.by_ending": ("read",),
     "cedar.pipeline.core": ("Pipeline",),
@@ -87,7 +86,7 @@ _HOMES = {
     "cedar.pipeline.versioned": ("read_delta", "read_iceberg"),
     "cedar.lake.reading": ("read_lance", "read_vortex"),
     "cedar.lake.writing": ("Written",),
-    "cedar.plan.data": ("Plan",),
+    "cedar.plan.data": ("Budget", "Plan"),
     "cedar.preprocessing": ("Fitted", "fit"),
     "cedar.profile": ("Profile",),
     "cedar.watch.served": ("served_by",),

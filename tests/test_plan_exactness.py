@@ -21,7 +21,7 @@ from cedar.engine import task_context as tasks
 from cedar.engine.streams import splits
 from cedar.plan.data import Plan
 from cedar.plan.graph import walk
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.steps.order import may_swap
 from cedar.profile import Machine, OperatorProfile, Profile
 from tests.how_much import SEED, cases
 from tests.toy_plans_random import Driven, Outcome, audited, check_once, outcome, plain, planner, plans_of

@@ -16,15 +16,15 @@ import cedar
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.plan_control import Plans
 from cedar.optimizer.arrange import Arranged, find_chains, find_precedence, steps_of
-from cedar.optimizer.budget import Budget
 from cedar.optimizer.planner import AutoPlanner
+from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
-from cedar.plan.data import Decision, Difference, Plan
+from cedar.plan.data import Budget, Decision, Difference, Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.steps.order import may_swap
 from cedar.profile import Machine, OperatorProfile, Profile
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def plans_of(root: Node, draw: random.Random, count: int, skips: bool = False) -
 def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
     """Any order that a search may choose, however bad, in any places."""
     figures = profile(made.root, draw)
-    moves = made._rewritten(made.root, MOVES, figures)
+    moves = rewrite(made._facts(made.root, figures), MOVES)
     moved, decisions = moves.root, list(moves.decisions)
     facts = made._facts(moved, figures)
     arranged = []
@@ -84,7 +84,7 @@ def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
         decisions.append(Decision("order", " ".join(map(str, order)), applied=order != sorted(order)))
     ordered, sweeps, refused = steps_of(moved, facts, arranged)
     assert not refused
-    trims = made._rewritten(ordered, TRIMS, figures)
+    trims = rewrite(made._facts(ordered, figures), TRIMS)
     steps = (*moves.sweeps, *sweeps, *trims.sweeps)
     return Plan(made.root, trims.root, (*decisions, *trims.decisions), method="beam", sweeps=steps)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cedar.cli.arguments import command, count
 from cedar.cli.tables import table
 from cedar.core.errors import CedarError
-from cedar.core.ranks import find_rank
+from cedar.core.process import find_rank
 from cedar.simulate import Forecast, forecast
 from cedar.trainers.common import config, launch
 from cedar.trainers.common.files import PLOT, read_lines

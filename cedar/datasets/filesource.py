@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +25,10 @@ from cedar.datasets.files_io import (
 )
 from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.split_table import SplitTable
-from cedar.datasets.walking import expand_braces
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _S = TypeVar("_S", bound="FileSource")
+_BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
 
 
 def requests_outside_tasks(sources: Iterable[Any]) -> Use:
@@ -181,6 +182,21 @@ def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
     if not strings or not all(strings):
         raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
     return strings
+
+
+def expand_braces(path: str) -> list[str]:
+    """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file with the unexpanded name exists."""
+    match = _BRACES.search(path)
+    if match is None or ("://" not in path and os.path.lexists(os.path.expanduser(path))):
+        return [path]
+    words, first, last = match.groups()
+    if words is not None:
+        middle = words.split(",")
+    else:
+        step, width = (1 if int(first) <= int(last) else -1), len(first) if first[0] == "0" or last[0] == "0" else 0
+        middle = [str(number).zfill(width) for number in range(int(first), int(last) + step, step)]
+    rest = expand_braces(path[match.end() :])
+    return [path[: match.start()] + word + tail for word in middle for tail in rest]
 
 
 def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:

@@ -12,7 +12,6 @@ from cedar.core.remote import Remote
 from cedar.core.requests import fault_of, status_of
 
 Found = dict[str, dict[str, Any]]
-_BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
 
 
 def find(remote: Remote, root: str, depth: int | None = None) -> Found:
@@ -155,18 +154,3 @@ def _inode(path: str) -> tuple[int, int]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def expand_braces(path: str) -> list[str]:
-    """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file with the unexpanded name exists."""
-    match = _BRACES.search(path)
-    if match is None or ("://" not in path and os.path.lexists(os.path.expanduser(path))):
-        return [path]
-    words, first, last = match.groups()
-    if words is not None:
-        middle = words.split(",")
-    else:
-        step, width = (1 if int(first) <= int(last) else -1), len(first) if first[0] == "0" or last[0] == "0" else 0
-        middle = [str(number).zfill(width) for number in range(int(first), int(last) + step, step)]
-    rest = expand_braces(path[match.end() :])
-    return [path[: match.start()] + word + tail for word in middle for tail in rest]

@@ -80,7 +80,6 @@ class Binding:
         self.parts = False  # whether the key of a batch lists the rows in the batch
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
-        self.batched = graph.batched(root)
 
     @cached_property
     def subject(self) -> Subject:
@@ -153,7 +152,7 @@ class Binding:
         """Return the physical plan of a graph of this pipeline; plans are cached across epochs."""
         on_dask = executor == "dask"  # all other executors get the same stages
         for physical, ran in self._lowered:
-            if physical.root is root and ran == on_dask:
+            if physical.nodes[-1] is root and ran == on_dask:
                 return physical
         settled, any_order = self.listed.settled, self.any_order
         choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
@@ -210,7 +209,7 @@ class Binding:
             site=node.site,
             draw=self._draws.get(id(logical), 0),
             on_error=None if inserted else self.policy(node),
-            batched=not inserted and self.batched[id(logical.inputs[0])],
+            batched=not inserted and logical.inputs[0].batched,
             sample=lambda: self._for_calls(node, self._sample(below, _FEW_ROWS) if moved else self.sample(below)),
             types=None if inserted else self.schemas[id(logical.inputs[0])],
             env=self.check_env,

@@ -38,7 +38,7 @@ from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Physical, Stage
-from cedar.plan.steps.reorder import batch_rows
+from cedar.plan.steps.order import batch_rows
 from cedar.store.cache import Store
 from cedar.tasks.cached import KeptReader
 from cedar.tasks.chain import KernelStep, Program
@@ -177,7 +177,7 @@ class Compiler:
         """Return the kernel steps to run last on a rank's units: ``finish``, after padding where it is needed."""
         if share.last != "pad" or self.physical.stages[self.physical.deal + 1].pads >= 0:
             return finish
-        root = self.physical.root
+        root = self.physical.nodes[-1]
         padding = PadBatch(self._local(rows_per_unit(root.logical)), self.binding.types(root), only_empty=True)
         return [KernelStep(padding), *finish]
 
@@ -240,7 +240,7 @@ class Compiler:
 
     def _steps(self, batched: bool) -> Callable[[int], int]:
         """Return a function that maps a mixture's unit to the loader's step; assumes that no unit above is dropped."""
-        root = self.physical.root.logical
+        root = self.physical.nodes[-1].logical
         rows = rows_per_unit(root) if root.batched and not batched else 1
         units, first = rows * (1 if self._alone else self._share.world), self._mixing.step
         return lambda unit: first + unit // units

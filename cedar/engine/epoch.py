@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from cedar.core.errors import ResumeError, Site
 from cedar.core.limits import Limits
-from cedar.core.ranks import Rank
+from cedar.core.process import Rank
 from cedar.core.stream import Count, Fenced, Flow, Piece, Position, Stream
 from cedar.engine.agree import Agreement, board, next_run
 from cedar.engine.audit import audited

@@ -38,7 +38,7 @@ from cedar.plan import graph
 from cedar.plan.data import Difference, Plan
 from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type, source_of
 from cedar.plan.lower import works
-from cedar.plan.physical import Physical, Work
+from cedar.plan.physical import Work
 from cedar.plan.steps.step import tolerated
 from cedar.store.cache import Store
 from cedar.store.keep import load, save, user_place
@@ -329,8 +329,8 @@ class _FewRowsRun:
         twin_binding = _TwinBinding(twins[id(binding.root)], binding, originals)
         root = plan.root if planned else binding.root
         nodes = tuple(graph.walk(twins[id(root)]))
-        stages = binding.lowered(root).stages
-        physical = Physical(works(nodes, twin_binding.root, binding.on_error), stages, nodes)
+        twin_works = works(nodes, twin_binding.root, binding.on_error)
+        physical = replace(binding.lowered(root), works=twin_works, nodes=nodes)
         store, metrics, runs = Store(), Metrics(), []
         for rank, world, epoch in self._runs:
             tasks = Tasks(self._runner, replace(binding.check_env, epoch=epoch, sampling=False), metrics)

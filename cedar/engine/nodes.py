@@ -9,7 +9,7 @@ from cedar.operators.base import StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.plan.graph import Node, walk
 from cedar.plan.physical import Physical
-from cedar.plan.steps.reorder import batch_rows
+from cedar.plan.steps.order import batch_rows
 
 
 def any_order_stage(physical: Physical) -> int:

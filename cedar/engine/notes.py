@@ -87,7 +87,7 @@ def _culprit(compiler: Compiler) -> tuple[Node, str]:
             if not physical.works[i].preserves_slots:
                 return node, _why_uncounted(node, compiler.binding)
         return physical.nodes[stage.out], _ONLY_A_RUN
-    return physical.root, _ONLY_A_RUN
+    return physical.nodes[-1], _ONLY_A_RUN
 
 
 def _why_uncounted(node: Node, binding: Binding) -> str:

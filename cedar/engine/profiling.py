@@ -159,7 +159,7 @@ class _ProfilePass:
         """Return the seconds of one call of an operator on one row; 0 for operators on batches."""
         node, durations = self.binding.nodes[i], []
         block = self.binding.sample(node.inputs[0])
-        if self.binding.batched[id(node.inputs[0])] or not block.slots:
+        if node.inputs[0].batched or not block.slots:
             return 0.0
         for _ in range(_CALLS):
             began = time.perf_counter()

@@ -12,20 +12,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
-from cedar.core.ranks import find_rank
+from cedar.core.process import find_rank
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.storage import Storage
 from cedar.lake.by_ending import READERS, by_ending
 from cedar.lake.commits import begun_job
 from cedar.lake.formats import FORMATS
-from cedar.optimizer.budget import Budget
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.typed import ExecutorLike
 from cedar.plan import graph
-from cedar.plan.data import Plan
+from cedar.plan.data import Budget, Plan
 from cedar.plan.graph import Node
-from cedar.plan.steps.facts import live_columns, read_from
+from cedar.plan.steps.step import live_columns, read_from
 from cedar.store.cache import SECONDS_PER_BYTE
 
 if TYPE_CHECKING:

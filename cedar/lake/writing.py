@@ -15,7 +15,7 @@ import pyarrow as pa
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, Skip, nearest
 from cedar.core.limits import as_int
 from cedar.core.printable import StorageOptions
-from cedar.core.ranks import Rank, find_rank
+from cedar.core.process import Rank, find_rank
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
 from cedar.engine.delivery.loader import Loader

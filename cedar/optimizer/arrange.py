@@ -13,10 +13,9 @@ from cedar.plan import graph
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.physical import Physical, Stage
-from cedar.plan.steps.facts import Facts, Refusal
-from cedar.plan.steps.reorder import Reorder, is_row_operator
+from cedar.plan.steps.order import Reorder
 from cedar.plan.steps.single import Place
-from cedar.plan.steps.step import Step, is_inserted
+from cedar.plan.steps.step import Facts, Refusal, Step, is_inserted
 from cedar.plan.steps.sweep import Sweep, one_step, run_pass
 
 
@@ -60,8 +59,8 @@ def find_chains(physical: Physical, facts: Facts) -> list[OperatorChain]:
             runs[i] = [i], reads[i]
         elif isinstance(node.operator, RowOperator):
             below = work.inputs[0]
-            joins = is_row_operator(node) and consumers[below] == 1 and below in runs
-            joins = joins and (is_row_operator(nodes[below]) or not works[below].inputs)
+            joins = node.is_row_operator and consumers[below] == 1 and below in runs
+            joins = joins and (nodes[below].is_row_operator or not works[below].inputs)
             run, stage = runs.pop(below) if joins else ([below], None)
             run.append(i)
             runs[i] = run, stage

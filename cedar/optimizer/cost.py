@@ -18,7 +18,7 @@ from cedar.optimizer.flow import DataFlow, Load
 from cedar.plan.graph import Node, Scan, chosen_fields
 from cedar.plan.lower import Choice
 from cedar.plan.physical import TASK_SECONDS
-from cedar.plan.steps.facts import Names
+from cedar.plan.steps.step import Names
 
 Use: TypeAlias = "tuple[float, float, float, float, float]"
 RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")

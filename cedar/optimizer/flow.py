@@ -9,7 +9,7 @@ from cedar.datasets.base import Read
 from cedar.operators.base import Effects, RowOperator, StreamOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node, Scan, chosen_fields
-from cedar.plan.steps.facts import Facts, Names, live_columns
+from cedar.plan.steps.step import Facts, Names, live_columns
 from cedar.profile import OperatorProfile, Profile
 
 _ROWS_IF_NONE_KEPT = 0.5  # if a filter kept none of n measured rows, assume that it keeps one row in 2n
@@ -224,9 +224,7 @@ def after(effects: Effects, load: Load, before: dict[str, float]) -> dict[str, f
 
 
 def core_seconds(facts: Facts) -> float:
-    """Return a graph's estimated CPU seconds per row read; 0 before anything is measured."""
-    if facts.profile is None:
-        return 0.0
+    """Return a graph's estimated CPU seconds per row read, from the profile in ``facts``."""
     loads = find_loads(facts.root, facts)
     rate = find_flow(facts.root, facts, loads).rate
     total = 0.0

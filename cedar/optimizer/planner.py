@@ -10,18 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cedar.core.errors import CedarError
-from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.rewrite import Rewritten, Rule, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import SearchResult, predict_lowered, search
 from cedar.plan import graph
-from cedar.plan.data import Check, Decision, Plan, Prediction
+from cedar.plan.data import Budget, Check, Cluster, Decision, Plan, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, does
 from cedar.plan.splits import Splits
-from cedar.plan.steps.facts import CacheCosts, Factors, Facts, Refusal, facts_of
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.steps.order import may_swap
+from cedar.plan.steps.step import CacheCosts, Factors, Facts, Refusal, facts_of
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -79,18 +78,22 @@ class AutoPlanner:
     def begin(self) -> Plan:
         """Return the initial plan, which uses only what operators declare; nothing runs."""
         try:
-            done = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
+            done = rewrite(self._facts(self.root, None), (*MOVES, *self.rules, *TRIMS))
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
             if not isinstance(error, CedarError):  # a CedarError is the pipeline's own, and its run raises it again
                 _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
         reported = (*done.decisions, *self._refusals)
-        return self._within(Plan(self.root, done.root, reported, method="rules", sweeps=done.sweeps))
-
-    def _within(self, plan: Plan) -> Plan:
-        """Return the plan with the budget's memory and cache limits."""
-        return replace(plan, cache_bytes=self.budget.cache_bytes, memory_bytes=self.budget.memory_bytes)
+        return Plan(
+            self.root,
+            done.root,
+            reported,
+            method="rules",
+            cache_bytes=self.budget.cache_bytes,
+            memory_bytes=self.budget.memory_bytes,
+            sweeps=done.sweeps,
+        )
 
     def admit(self, plan: Plan, check: Check) -> Plan:
         """Return the initial plan without the rule that changes the first rows; as written if no single rule does."""
@@ -158,13 +161,13 @@ class AutoPlanner:
 
     def _moved(self, profile: Profile) -> Rewritten:
         """Return the graph after the rules that move operators, which do not depend on places."""
-        return self._rewritten(self.root, (*MOVES, *self.rules), profile)
+        return rewrite(self._facts(self.root, profile), (*MOVES, *self.rules))
 
     def _best(self, profile: Profile, turns: bool, moved: Rewritten, **limits: Any) -> Plan:
         """Return the best plan within ``limits``, which override attributes; ``turns``: whether to try one thread."""
         asks = replace(self, **limits)
         searched = asks._search(moved.root, profile, turns)
-        trimmed = asks._rewritten(searched.root, TRIMS, profile)
+        trimmed = rewrite(asks._facts(searched.root, profile), TRIMS)
         plan = Plan(
             self.root,
             trimmed.root,
@@ -174,9 +177,10 @@ class AutoPlanner:
             searched.executor,
             searched.workers,
             profile,
+            self.budget.cache_bytes,
+            self.budget.memory_bytes,
             sweeps=(*moved.sweeps, *searched.sweeps, *trimmed.sweeps),
         )
-        plan = self._within(plan)
         return replace(
             plan, prediction=asks._predicted(plan, profile, more=turns)
         )  # plans for trials do not need ``more`` yet
@@ -228,9 +232,6 @@ class AutoPlanner:
     @property
     def _lowering(self) -> Choice:
         return Choice(self.executors[0], splits=self.splits, settled=self.splits.settled)
-
-    def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> Rewritten:
-        return rewrite(self._facts(root, profile), rules)
 
     def _facts(self, root: Node, profile: Profile | None) -> Facts:
         return facts_of(

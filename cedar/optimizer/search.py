@@ -11,18 +11,17 @@ from cedar.core.limits import size_text
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
 from cedar.optimizer.arrange import Arranged, Precedence, Swap, find_chains, find_precedence, steps_of
-from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.cost import INLINE, REMOTE, RESOURCES, Capacity, ChainCost, Path
 from cedar.optimizer.flow import DataFlow, Load, find_flow, find_loads
 from cedar.optimizer.joint import Method, PathChoice
 from cedar.optimizer.predict import Model, as_lowered, expected_seconds, predict
 from cedar.plan import graph
-from cedar.plan.data import Decision, Prediction
+from cedar.plan.data import Budget, Cluster, Decision, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice as Lowering
 from cedar.plan.lower import lower
-from cedar.plan.steps.facts import Facts
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.steps.order import may_swap
+from cedar.plan.steps.step import Facts
 from cedar.plan.steps.sweep import Sweep
 from cedar.profile import Profile
 

@@ -18,8 +18,8 @@ from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
 from cedar.pipeline.run import RunMethods
 from cedar.pipeline.tables import TableMethods
-from cedar.plan.graph import Node, batched, schemas, sources
-from cedar.plan.steps.facts import leave_unread
+from cedar.plan.graph import Node, schemas, sources
+from cedar.plan.steps.step import leave_unread
 
 
 class Columns(dict[str, Any]):
@@ -52,10 +52,6 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     def __init__(self, node: Node) -> None:
         self.given = node
         self._run: Node | None = None
-        if all("batched" in vars(below) for below in node.inputs):  # the usual case: the inputs were already checked
-            _ = node.batched  # raises for a batch of batches, at the user's line
-        else:
-            batched(node)
 
     @property
     def node(self) -> Node:

@@ -69,7 +69,7 @@ def explain(
     binding = Binding(root, None, Env(sampling=True))
     binding.listed = listed or binding.listed
     compiler, assigned = _compile(binding, shown)
-    unit = "batches" if binding.batched[id(root)] else "rows"
+    unit = "batches" if root.batched else "rows"
     words = as_written(root, binding.labels)
     unknown = compiler.assigned.count is None
     lines = with_heading(

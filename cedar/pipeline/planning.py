@@ -21,15 +21,13 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.profiling import profile as measured
 from cedar.executors.choose import EXECUTORS
 from cedar.operators.base import Env, RowOperator
-from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.optimizer.rewrite import Rule
 from cedar.pipeline.explain import explain
 from cedar.plan import graph
-from cedar.plan.data import Decision, Plan, Planner
+from cedar.plan.data import Budget, Cluster, Decision, Plan, Planner
 from cedar.plan.splits import TolerantSplits
-from cedar.plan.steps.facts import CacheCosts, Factors, facts_of, leave_unread
-from cedar.plan.steps.step import tolerated
+from cedar.plan.steps.step import CacheCosts, Factors, facts_of, leave_unread, tolerated
 from cedar.plan.steps.sweep import replay
 from cedar.profile import Profile
 from cedar.store.cache import MEMORY_BYTES, load_seconds_per_byte

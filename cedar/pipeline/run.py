@@ -20,17 +20,16 @@ from cedar.pipeline.look import observers, progress_line
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, skipping_damaged
 from cedar.pipeline.surveying import whole_epoch
 from cedar.pipeline.typed import ExecutorLike, LoaderOptions
-from cedar.plan.steps.facts import leave_unread
+from cedar.plan.steps.step import leave_unread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from cedar.lake.writing import Written
-    from cedar.optimizer.budget import Budget
     from cedar.optimizer.rewrite import Rule
     from cedar.pipeline.core import Pipeline
     from cedar.pipeline.typed import Batch
-    from cedar.plan.data import Plan
+    from cedar.plan.data import Budget, Plan
     from cedar.profile import Profile, Subject
 
 
@@ -295,16 +294,13 @@ class RunMethods:
             >>> cedar.from_items([{"x": 1}, {"x": 2}]).count()
             2
         """
-        from cedar.plan.graph import batched
-
         pipeline = cast("Pipeline", self)
         rows = type(pipeline)(leave_unread(pipeline.given, frozenset()))
         loader = whole_epoch(rows.node, "count", None, site=user_site())
         units = loader.units()
         if units is not None and not loader.skips:
             return int(units)
-        per_block = batched(rows.node)[id(rows.node)]
-        return sum(1 if per_block else len(block) for block in rows._blocks("count"))
+        return sum(1 if rows.node.batched else len(block) for block in rows._blocks("count"))
 
     def profile(self, *, seconds: float = 2) -> Profile:
         """Run the pipeline as written and time each operator. Print the result, or read its ``bottleneck``.

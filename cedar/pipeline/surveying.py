@@ -19,7 +19,7 @@ from cedar.pipeline.look import progress_line
 from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.steps.facts import leave_unread, live_columns
+from cedar.plan.steps.step import leave_unread, live_columns
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline

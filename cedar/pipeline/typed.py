@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 from cedar.core.errors import Skip
 
 if TYPE_CHECKING:
-    from cedar.optimizer.budget import Budget
     from cedar.optimizer.rewrite import Rule
-    from cedar.plan.data import Plan
+    from cedar.plan.data import Budget, Plan
 
     class Batch(dict[Any, Any]):
         """Columns by name, or a value of unknown type that ``collate`` or a final ``map(fn)`` returned."""

@@ -19,7 +19,7 @@ from cedar.core.errors import CedarError, PipelineError, RowError, Site
 from cedar.core.printable import one_line
 from cedar.datasets.base import BaseSource, Read, skippable
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.base import Effects, Operator, Ordering, RowUse, Schema, StreamOperator
+from cedar.operators.base import Effects, Operator, Ordering, RowOperator, RowUse, Schema, StreamOperator
 from cedar.operators.cache import StoresRows
 from cedar.operators.expressions import ColumnEdit, Conditional, SeparateResults
 from cedar.operators.map_batches import ExactRows
@@ -55,6 +55,11 @@ class Node:
     def storage(self) -> str | None:
         """Where the operator stores its input rows for later epochs: "auto", "memory", a directory or a URL."""
         return self.operator.storage if isinstance(self.operator, StoresRows) else None
+
+    @cached_property
+    def is_row_operator(self) -> bool:
+        """Whether the operator processes each row separately. A function on groups of exactly n rows does not."""
+        return isinstance(self.operator, RowOperator) and self.exact_rows is None
 
     @property
     def exact_rows(self) -> int | None:
@@ -130,6 +135,7 @@ class Node:
             raise PipelineError(
                 f"{self.operator.label()} takes {wanted} input(s), not {len(self.inputs)}", site=self.site
             )
+        _ = self.batched  # raises for a batch of batches, at the user's line
 
 
 def walk(node: Node, known: Container[int] = ()) -> list[Node]:
@@ -192,11 +198,6 @@ def prepared(node: Node) -> Iterator[None]:
 def schemas(node: Node) -> dict[int, Schema]:
     """Return the schema of every node, by the node's ``id()``, without running the pipeline."""
     return {id(current): current.schema for current in walk(node)}
-
-
-def batched(node: Node) -> dict[int, bool]:
-    """Return whether each node delivers batches, by the node's ``id()``."""
-    return {id(current): current.batched for current in walk(node)}
 
 
 def labels(node: Node) -> dict[int, str]:

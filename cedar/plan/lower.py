@@ -69,9 +69,9 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
     nodes = tuple(graph.walk(root))
     _check_steps(logical or root, choice.on_error)
     lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error, settled=choice.settled), choice)
-    lowering.deal()
+    deal = lowering.deal()
     lowering.check_counted()
-    return Physical(lowering.works, tuple(lowering.stages), nodes)
+    return Physical(lowering.works, tuple(lowering.stages), nodes, deal)
 
 
 def _check_steps(root: Node, on_error: Skip | None) -> None:
@@ -215,8 +215,9 @@ class _Lowering:
     built: dict[int, int] = field(default_factory=dict)  # the stage that delivers each operator's rows
 
     def __post_init__(self) -> None:
-        self.inputs = [work.inputs for work in self.works]
-        self.consumers = Counter(i for inputs in self.inputs for i in inputs)
+        self.consumers: Counter[int] = Counter()
+        for work in self.works:
+            self.consumers.update(work.inputs)
 
     @cached_property
     def caches(self) -> dict[int, int]:
@@ -225,7 +226,7 @@ class _Lowering:
         for i in range(len(self.nodes) - 1, -1, -1) if self.choice.caches else ():
             here = i if self.nodes[i].storage is not None else nearest.get(i)
             if here is not None:
-                nearest.update(dict.fromkeys((i, *self.inputs[i]), here))
+                nearest.update(dict.fromkeys((i, *self.works[i].inputs), here))
         return nearest
 
     def add(self, kind: Kind, out: int, inputs: Sequence[int] = (), operators: Sequence[int] = ()) -> int:
@@ -244,8 +245,12 @@ class _Lowering:
         self.stages.append(stage)
         return len(self.stages) - 1
 
-    def deal(self) -> None:
-        """Build all stages: those common to all ranks, the stage that divides units over ranks, and the later ones."""
+    def deal(self) -> int:
+        """Build all stages: those common to all ranks, the one that divides units over ranks, and the later ones.
+
+        Returns:
+            The index of the stage that divides units over ranks.
+        """
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
@@ -257,6 +262,7 @@ class _Lowering:
             chain, base = [], root
         deal = self.add("deal", base, [self.build(base)])
         self.above(deal, base, chain, gathers=True)
+        return deal
 
     def build(self, i: int) -> int:
         """Return the stage that delivers an operator's rows. All consumers of the operator share this stage."""
@@ -274,9 +280,9 @@ class _Lowering:
         """Return the adjacent row operators that end with ``i``, in the order in which rows pass, and their input."""
         chain: list[int] = []
         at = i
-        while self.is_row(at) and (at == i or through_shared or self.consumers[at] < 2):
+        while self.nodes[at].is_row_operator and (at == i or through_shared or self.consumers[at] < 2):
             chain.append(at)
-            at = self.inputs[at][0]
+            at = self.works[at].inputs[0]
         return chain[::-1], at
 
     def above(self, stage: int, base: int, chain: Sequence[int], gathers: bool = False) -> int:
@@ -313,10 +319,10 @@ class _Lowering:
                     site=node.site,
                     fix="leave size out: the function sees the batch",
                 )
-            return self.add("group", i, [self.build(self.inputs[i][0])], [i])
+            return self.add("group", i, [self.build(self.works[i].inputs[0])], [i])
         assert isinstance(operator, StreamOperator)
         windowed = node.ordering.windowed
-        inputs = [self.windowed(below, i) if windowed else self.build(below) for below in self.inputs[i]]
+        inputs = [self.windowed(below, i) if windowed else self.build(below) for below in self.works[i].inputs]
         return self.add("stream", i, inputs, [i])
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -338,13 +344,13 @@ class _Lowering:
         """Return the node that joins all sources, each source with its operators, and later operators; None if none."""
         if isinstance(self.nodes[i].operator, Read):
             return i, [self.segment(i)], []
-        if self.is_row(i):
-            below = self.segments(self.inputs[i][0])
+        if self.nodes[i].is_row_operator:
+            below = self.segments(self.works[i].inputs[0])
             return below and (below[0], below[1], [*below[2], i])
         if not self.nodes[i].ordering.preserves_windows:
             return None
         joined: list[Segment] = []
-        for number, child in enumerate(self.inputs[i]):
+        for number, child in enumerate(self.works[i].inputs):
             below = self.segments(child)
             if below is None:
                 return None
@@ -412,14 +418,10 @@ class _Lowering:
 
     # ---- properties of operators -------------------------------------------------------------------------------------
 
-    def is_row(self, i: int) -> bool:
-        """Return whether this is a row operator that accepts any number of rows."""
-        return isinstance(self.nodes[i].operator, RowOperator) and self.nodes[i].exact_rows is None
-
     def is_counted(self, i: int) -> bool:
         """Return whether this is a filter for which the number of remaining rows per split is known."""
         node = self.nodes[i]
-        return self.is_row(i) and node.effects.rows != "1:1" and self.choice.settled(node.logical)
+        return node.is_row_operator and node.effects.rows != "1:1" and self.choice.settled(node.logical)
 
     def check_counted(self) -> None:
         """Check that filters with known row counts run in the tasks that read rows.
@@ -442,9 +444,9 @@ class _Lowering:
 
     def pads(self, i: int) -> int:
         """Return the ``batch(last="pad")`` whose batches reach ``i`` without being gathered; -1 if there is none."""
-        while isinstance(self.nodes[i].operator, StreamOperator) and self.inputs[i]:
+        while isinstance(self.nodes[i].operator, StreamOperator) and self.works[i].inputs:
             operator = self.nodes[i].operator
             if isinstance(operator, MakesBatches) and operator.batch_rows is not None:
                 return i if operator.last == "pad" else -1
-            i = self.inputs[i][0]
+            i = self.works[i].inputs[0]
         return -1

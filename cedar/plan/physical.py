@@ -8,7 +8,6 @@ the order in which rows pass them. The cost model predicts the throughput of a p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, TypeAlias
 
 from cedar.operators.base import Schema
@@ -111,22 +110,14 @@ class Physical:
     Args:
         works: descriptions of the graph's operators.
         stages: the stages, inputs first; the loader pulls from the last one.
-        nodes: the graph's nodes, for code that binds kernels to them.
+        nodes: the graph's nodes, for code that binds kernels to them; the last one is its root.
+        deal: the index of the stage that distributes units over ranks.
     """
 
     works: tuple[Work, ...]
     stages: tuple[Stage, ...]
     nodes: tuple[Node, ...] = field(repr=False, compare=False)
-
-    @property
-    def root(self) -> Node:
-        """The root node of the graph."""
-        return self.nodes[-1]
-
-    @cached_property
-    def deal(self) -> int:
-        """The index of the stage that distributes units over ranks."""
-        return next(i for i, stage in enumerate(self.stages) if stage.kind == "deal")
+    deal: int
 
     def __str__(self) -> str:
         """Return one line per stage."""

@@ -25,14 +25,36 @@ from cedar.plan.graph import Node, Scan, walk
 from cedar.plan.lower import policy_of
 from cedar.plan.places import kind, place
 from cedar.plan.places import place as place_at
-from cedar.plan.steps import KINDS, Cache, Place, Replace, Step
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps import (
+    Cache,
+    Cross,
+    DropResults,
+    Group,
+    Keep,
+    KeepOrder,
+    Loosen,
+    Place,
+    PushColumns,
+    PushFilter,
+    Reorder,
+    Replace,
+    Share,
+    Step,
+)  # fmt: skip
+from cedar.plan.steps.step import facts_of
 from cedar.plan.steps.sweep import Sweep, Taken, replay
 from cedar.store.keep import read_file, write_file
 
 VERSION = 3
 _log = logging.getLogger("cedar")
 _SAVE_AGAIN = "save it again with plan.save()"
+_KINDS: dict[str, type[Step]] = {
+    kind.__name__: kind
+    for kind in (
+        Cache, Cross, DropResults, Group, Keep, KeepOrder, Loosen, Place, PushColumns, PushFilter, Reorder, Replace,
+        Share,
+    )
+}  # fmt: skip
 
 
 class HasNode(Protocol):
@@ -393,7 +415,7 @@ def entries_of(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
 
 
 def _fields(step: Step) -> dict[str, Any]:
-    if isinstance(step, Replace) or type(step) is not KINDS.get(type(step).__name__):
+    if isinstance(step, Replace) or type(step) is not _KINDS.get(type(step).__name__):
         raise PlanError(
             f"the plan cannot be saved: its step {type(step).__name__} puts in what only your program has",
             fix="leave out the rule with without=, or give it to every loader with rules=",
@@ -424,9 +446,9 @@ def sweeps_of(entries: Sequence[Mapping[str, Any]], cluster: Any = None) -> tupl
 
 def _parse_step(entry: Mapping[str, Any], cluster: Any) -> Taken:
     name = entry.get("step")
-    made = KINDS.get(name) if isinstance(name, str) else None
+    made = _KINDS.get(name) if isinstance(name, str) else None
     if made is None or made is Replace:
-        raise PlanError(f"the plan has a step {name!r:.80}, which is none of {', '.join(KINDS)}", fix=_FIX)
+        raise PlanError(f"the plan has a step {name!r:.80}, which is none of {', '.join(_KINDS)}", fix=_FIX)
     known = {field.name: str(field.type) for field in dataclasses.fields(made)}  # type: ignore[arg-type]
     known = {"above": known["above"]} if made is Cache else known
     given = {key: value for key, value in entry.items() if key not in ("pass", "at", "step", "down")}

@@ -12,7 +12,7 @@ from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.rewrite import rewrite
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node, Scan
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.step import facts_of
 from cedar.plan.steps.sweep import key_of, replay
 from cedar.profile import Machine, OperatorProfile, Profile
 

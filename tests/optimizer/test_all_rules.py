@@ -9,6 +9,7 @@ import pytest
 
 import cedar
 from cedar import col
+from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import RULES
 from cedar.plan.graph import walk
 from cedar.plan.steps.sweep import key_of, replay
@@ -30,7 +31,7 @@ def test_rules_come_to_an_end_and_their_steps_lead_to_the_same_graph() -> None:
             continue
         made = planner(root)
         figures = profile(root, draw)
-        joint = made._rewritten(root, RULES, figures)  # moves and trims together, by figures
+        joint = rewrite(made._facts(root, figures), RULES)  # moves and trims together, by figures
         facts = made._facts(root, None)
         for plan in (made.begin(), made.best(figures), joint):
             again = replay(facts, plan.sweeps)
@@ -46,7 +47,7 @@ def test_the_result_of_all_rules_together_is_that_of_the_pipeline_as_written() -
         except cedar.PipelineError:
             continue
         made = planner(pipeline.node)
-        done = made._rewritten(pipeline.node, RULES, profile(pipeline.node, draw))
+        done = rewrite(made._facts(pipeline.node, profile(pipeline.node, draw)), RULES)
         plan = cedar.Plan(pipeline.node, done.root, done.decisions, method="rules")
         found, written = (outcome(pipeline.loader(plan=each, executor="inline")) for each in (plan, "off"))
         if written.error is None or written.error[0] != "PipelineError":

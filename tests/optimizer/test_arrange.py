@@ -5,9 +5,9 @@ from __future__ import annotations
 import cedar
 from cedar import col
 from cedar.optimizer.arrange import count_sets, find_precedence
-from cedar.optimizer.budget import Budget
 from cedar.optimizer.search import search
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.data import Budget
+from cedar.plan.steps.order import may_swap
 from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of, names
 from tests.optimizer.toy_searches import BOTH, ROWS, clean, late, work
 

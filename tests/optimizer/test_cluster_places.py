@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import cedar
-from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.search import search
 from cedar.plan import graph
+from cedar.plan.data import Budget, Cluster
 from tests.optimizer.toy_profiles import facts_of, figures
 
 CLUSTER = Cluster("tcp://10.0.0.1:8786", threads=32, ship_seconds=2e-3, ship_bytes=2e8)

@@ -13,16 +13,16 @@ from cedar.datasets.split_table import SplitTable
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.optimizer.arrange import Arranged, find_precedence, steps_of
-from cedar.optimizer.budget import Budget
 from cedar.optimizer.cost import RESOURCES, total
 from cedar.optimizer.flow import find_flow, find_loads
 from cedar.optimizer.predict import as_lowered
 from cedar.optimizer.search import predict_lowered, search
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
+from cedar.plan.data import Budget
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.steps.order import may_swap
 from cedar.store.cache import Store
 from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of
 from tests.optimizer.toy_searches import BOTH, late, pipelines, work

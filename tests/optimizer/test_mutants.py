@@ -11,14 +11,14 @@ from benchmarks.mutants_pipelines import Case, cases
 # The mutant, and a pipeline on which it shows.
 CHOSEN = {
     "shuffle.Shuffle.row_use: a guard dropped: groups in turns": "shuffle by",
-    "cross.filter_stays: a guard dropped: operators that count rows": "take and skip",
-    "cross.filter_stays: a guard dropped: windows above": "two shuffles",
-    "cross.Cross.apply: one input of a concat alone": "concat",
-    "cross.Cross.apply: the filter lost": "shuffle",
-    "reorder.Reorder.apply: an operator lost": "a filter behind expressions",
-    "scans.PushFilter.apply: a filter lost": "a filter behind expressions",
-    "scans.PushFilter.apply: an earlier filter lost": "filters and functions",
-    "scans.columns_needed: a column too few": "two shuffles",
+    "order.filter_stays: a guard dropped: operators that count rows": "take and skip",
+    "order.filter_stays: a guard dropped: windows above": "two shuffles",
+    "order.Cross.apply: one input of a concat alone": "concat",
+    "order.Cross.apply: the filter lost": "shuffle",
+    "order.Reorder.apply: an operator lost": "a filter behind expressions",
+    "pushdown.PushFilter.apply: a filter lost": "a filter behind expressions",
+    "pushdown.PushFilter.apply: an earlier filter lost": "filters and functions",
+    "pushdown.columns_needed: a column too few": "two shuffles",
 }
 
 

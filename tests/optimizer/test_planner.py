@@ -12,9 +12,9 @@ import pytest
 
 import cedar
 from cedar.operators import image
-from cedar.optimizer.budget import Budget
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
+from cedar.plan.data import Budget
 from tests.optimizer.toy_profiles import figures
 from tests.optimizer.toy_searches import ROWS, work
 from tests.toy_plans_random import profile

@@ -8,7 +8,7 @@ from cedar.optimizer.rewrite import Change
 from cedar.optimizer.rules import RULES, push_filter
 from cedar.plan import graph
 from cedar.plan.steps import Reorder, Step
-from cedar.plan.steps.facts import Refusal
+from cedar.plan.steps.step import Refusal
 from tests.optimizer.plan_lines import after, decided, line, measured, rewritten, table
 
 

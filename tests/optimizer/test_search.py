@@ -11,10 +11,10 @@ from hypothesis import given
 
 import cedar
 from cedar import col
-from cedar.optimizer.budget import Budget
 from cedar.optimizer.search import search
 from cedar.plan import graph
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.data import Budget
+from cedar.plan.steps.order import may_swap
 from cedar.profile import Machine
 from tests.optimizer.toy_profiles import facts_of, figures, names
 from tests.optimizer.toy_searches import BOTH, ROWS, clean, gil_bound, late, pipelines, places, work

@@ -11,7 +11,7 @@ from cedar.optimizer.flow import find_flow, find_loads
 from cedar.optimizer.predict import Model
 from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
-from cedar.plan.steps import facts
+from cedar.plan.steps import step
 from cedar.profile import Machine, OperatorProfile, Profile
 
 MACHINE = Machine(cores=4, memory=1 << 34, ship_seconds=5e-4, ship_bytes=1e9, start_seconds=1.0)
@@ -28,7 +28,7 @@ def figures(cpu, wall=None, keep=1.0, gil=0.0, rows=1000, calls=10, columns=None
 def facts_of(root, measured, machine=MACHINE, workers=1, executor="threads", rows=1000, streams=False):
     """Facts with a profile: ``measured`` are figures by ordinal."""
     profile = Profile("", measured, machine, rows=rows, workers=workers, executor=executor)
-    return facts.facts_of(root, root, lambda node: False, profile, streams=lambda node: streams)
+    return step.facts_of(root, root, lambda node: False, profile, streams=lambda node: streams)
 
 
 def model_of(root, facts, places=("threads",), cores=4, workers=4, choice=PLAIN):

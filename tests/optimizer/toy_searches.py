@@ -10,7 +10,7 @@ import cedar
 from cedar import col
 from cedar.optimizer.arrange import find_precedence
 from cedar.plan import graph
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.steps.order import may_swap
 from tests.optimizer.toy_profiles import all_paths, figures
 
 ROWS = [{"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}]

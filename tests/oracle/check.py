@@ -34,7 +34,6 @@ from cedar.plan import graph
 from cedar.plan.data import Difference, Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import works
-from cedar.plan.physical import Physical
 from cedar.plan.steps.step import tolerated
 from cedar.store.cache import Store
 from cedar.tasks.chain import own_column
@@ -304,7 +303,7 @@ class _Check:
 
     def compared(self, done: Sequence[Sequence[Block]], written: Sequence[Sequence[Block]]) -> str | None:
         """The first difference between the units of two runs, of each rank and epoch."""
-        batched = self.binding.batched[id(self.binding.root)]
+        batched = self.binding.root.batched
         pairs = zip(done, written, strict=True)
         return next((mismatch for pair in pairs if (mismatch := compared(*pair, batched)) is not None), None)
 
@@ -316,7 +315,7 @@ class _Check:
         """
         physical = self.binding.lowered(self.binding.root if root is None else self.plan.root)
         nodes = tuple(graph.walk(root or binding.root))
-        physical = Physical(works(nodes, binding.root, binding.on_error), physical.stages, nodes)
+        physical = dataclasses.replace(physical, works=works(nodes, binding.root, binding.on_error), nodes=nodes)
         store, metrics = Store(), Metrics()
         runs = []
         for rank, world in self._ranks:

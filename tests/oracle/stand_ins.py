@@ -65,12 +65,10 @@ class TwinGraphs:
     _written: dict[int, Node] = field(default_factory=dict)  # the twin of a node of the pipeline as written
     _operators: dict[int, tuple[Operator, Operator]] = field(default_factory=dict)
     _ordinals: dict[int, int] = field(default_factory=dict)
-    _batched: dict[int, bool] = field(default_factory=dict)
     _schemas: dict[int, Schema] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._ordinals = {id(node): i for i, node in enumerate(graph.walk(self.root))}
-        self._batched = graph.batched(self.root)
         self._schemas = graph.schemas(self.root)
 
     def written(self) -> Node:
@@ -157,14 +155,14 @@ class TwinGraphs:
             if marked:
                 self.vague.add(operator.label())
             kept = {name: read[name] for name in operator.written if name in operator.columns and name in read}
-            return _map(operator, kept, salt, fails, self._batched[id(node.logical.inputs[0])])
+            return _map(operator, kept, salt, fails, node.logical.inputs[0].batched)
         ours = type(operator.fn).__module__.startswith("cedar.")
         if marked and ours and all(_told(read.get(name, UNKNOWN)) for name in operator.columns):
             return operator  # what it does to values of these types is what it promises
         self.vague.add(operator.label())
         made = self._schemas.get(id(node.logical)) or {}
         types = {name: made.get(name, UNKNOWN) for name in operator.written}
-        return _map(operator, types, salt, fails, self._batched[id(node.logical.inputs[0])])
+        return _map(operator, types, salt, fails, node.logical.inputs[0].batched)
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------

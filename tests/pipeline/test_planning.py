@@ -12,7 +12,7 @@ from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.rewrite import Change
 from cedar.plan import graph
 from cedar.plan.steps import Replace
-from cedar.plan.steps.facts import Refusal
+from cedar.plan.steps.step import Refusal
 from tests.optimizer.plan_lines import line, table
 
 

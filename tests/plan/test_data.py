@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import html
+import os
 from dataclasses import replace
 
+import pytest
+
 import cedar
-from cedar.plan.data import Decision, Plan
+from cedar.core.errors import PipelineError
+from cedar.plan.data import Budget, Decision, Plan
 from tests.plan.toy_plans import loaded, moved, rewritten, written
 
 
@@ -53,3 +57,27 @@ def test_a_plan_knows_whether_it_needs_processes_and_is_shown_as_text():
     assert shown.startswith("<pre>plan (exact): 7 nodes")
     assert html.unescape(shown) == f"<pre>{plan}</pre>"
     assert "&gt; (3)" in shown
+
+
+def test_sizes_are_text_or_bytes():
+    budget = Budget(cpus=2, memory="2GiB", cache=1000)
+    assert (budget.memory_bytes, budget.cache_bytes) == (2 << 30, 1000)
+    assert Budget(cache=0).cache_bytes == 0
+    empty = Budget()
+    assert (empty.cpus, empty.memory_bytes, empty.cache_bytes, empty.cluster) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpus": 0}, {"cpus": 1.5}, {"cpus": True}, {"cpus": "2"}, {"memory": "lots"}, {"memory": 0}, {"memory": -1},
+        {"memory": 1.5}, {"cache": "2 parsecs"}, {"cache": -1}, {"cache": True}, {"memory": "0GiB"},
+    ],
+)  # fmt: skip
+def test_what_is_no_figure_is_refused_at_the_users_line(wrong):
+    with pytest.raises(PipelineError) as caught:
+        Budget(**wrong)
+    (name,) = wrong
+    assert name in caught.value.what
+    assert repr(wrong[name]) in caught.value.what
+    assert os.path.basename(caught.value.site.file) == "test_data.py"

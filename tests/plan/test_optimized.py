@@ -9,14 +9,13 @@ import pytest
 import cedar
 from cedar import col
 from cedar.operators.base import RowOperator
-from cedar.optimizer.budget import Budget
 from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import MOVES, TRIMS
 from cedar.optimizer.search import predict_lowered, search
-from cedar.plan.data import Plan
+from cedar.plan.data import Budget, Plan
 from cedar.plan.graph import walk
 from cedar.plan.saved import plan_from, text_of
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.step import facts_of
 from cedar.profile import Machine, OperatorProfile, Profile
 from tests import toy_pipelines
 from tests.plan.toy_plans import decode, shape

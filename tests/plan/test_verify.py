@@ -145,7 +145,7 @@ def _of(root: Node, node: Node) -> Node:
 @pytest.mark.parametrize("mutate", MUTANTS, ids=[mutate.__name__ for mutate in MUTANTS])
 def test_a_broken_plan_is_refused(mutate):
     written = lower(all_kinds().node, Choice())
-    plan = lower(placed(written.root), Choice(), written.root)
+    plan = lower(placed(written.nodes[-1]), Choice(), written.nodes[-1])
     verify(written)
     verify(plan)
     broken = [*mutate(written), *mutate(plan)]

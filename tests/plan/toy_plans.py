@@ -10,7 +10,7 @@ from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Scan, walk
 from cedar.plan.saved import plan_from, text_of
 from cedar.plan.steps import Cache, DropResults, KeepOrder, Place, PushColumns, PushFilter, Reorder
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.step import facts_of
 from cedar.plan.steps.sweep import Sweep, Taken, replay
 
 

@@ -57,7 +57,7 @@ def job_and_rank() -> tuple[str, int]:
     import dask
 
     from cedar.core.errors import CedarError
-    from cedar.core.ranks import find_rank
+    from cedar.core.process import find_rank
 
     try:
         rank = find_rank(None, None, False, None).rank

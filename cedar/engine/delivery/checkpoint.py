@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from cedar.core.errors import ResumeError, Site, SourceError
-from cedar.core.ranks import Rank
+from cedar.core.process import Rank
 from cedar.datasets.as_saved import Saved, as_saved
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cedar.core.digests import digest_of
 from cedar.core.errors import Skip
-from cedar.core.ranks import Rank
+from cedar.core.process import Rank
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.kept_counts import Counts, file_mark, load_counts, place_of, save_counts

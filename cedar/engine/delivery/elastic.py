@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, WorkerError
-from cedar.core.ranks import Rank
+from cedar.core.process import Rank
 from cedar.engine.account import Budgets
 from cedar.engine.compiler import min_run_units
 from cedar.engine.delivery.checkpoint import continue_from, read_files_as_saved, saved_state

@@ -15,7 +15,7 @@ from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.jagged import JaggedTensor, register
 from cedar.core.packages import extension
 from cedar.core.printable import one_line
-from cedar.core.ranks import Rank, find_rank, refuse_workers
+from cedar.core.process import Rank, find_rank, refuse_workers
 from cedar.engine.delivery import checkpoint, mixtures
 from cedar.engine.delivery.elastic import Elastic
 from cedar.engine.delivery.epochs import Epochs

@@ -24,7 +24,7 @@ from cedar.operators.mix import Mix, MixStream, Weight
 from cedar.operators.take import whole
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.steps.facts import leave_unread
+from cedar.plan.steps.step import leave_unread
 
 _INLINE = Runner("inline", 1)
 _BELOW = "the weights of a mixture cannot change below another mixture"

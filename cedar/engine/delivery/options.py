@@ -156,7 +156,7 @@ def check_fits(binding: Binding, options: Options, world: int, site: Site | None
 
 
 def check_slices(binding: Binding, world: int, site: Site | None) -> None:
-    if not binding.batched[id(binding.root)]:
+    if not binding.root.batched:
         raise PipelineError("split_batches=True needs batch() in the pipeline", site=site)
     size = rows_per_unit(binding.root)
     if size % world:

@@ -13,8 +13,7 @@ from cedar.core.block import Block
 from cedar.core.columns import writeable
 from cedar.core.errors import PipelineError, Site
 from cedar.core.numeric import NumericEnvironment, hold_threads
-from cedar.core.process import cores
-from cedar.core.ranks import Rank
+from cedar.core.process import Rank, cores
 from cedar.engine.account import DeliveryCounter
 from cedar.engine.agree import Agreement, meeting_place
 from cedar.engine.binding import Binding
@@ -73,7 +72,7 @@ class Parts:
         binding.any_order = options.order == "any"
         # Scheduled weights of a mixture depend on the number of steps in all epochs.
         self.scheduled = any(callable(w) for n in binding.mixtures.values() for w in cast("Mix", n.operator).weights)
-        batched = binding.batched[id(root)]
+        batched = root.batched
         check_fits(binding, options, rank.world, site)
         counters.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
         if (words := options.words) is not None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from cedar.operators.expressions import ByExpressions
 from cedar.optimizer.rewrite import Change, Outcome
 from cedar.plan.graph import Node
-from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
-from cedar.plan.steps.facts import Facts, Refusal
-from cedar.plan.steps.reorder import Reorder, batch_rows, falls_away, is_row_operator, may_swap
+from cedar.plan.steps.order import (
+    Cross,
+    Reorder,
+    batch_rows,
+    falls_away,
+    fixed,
+    held,
+    may_swap,
+    movable,
+    stays,
+)
 from cedar.plan.steps.single import Loosen, joins
-from cedar.plan.steps.step import shared
+from cedar.plan.steps.step import Facts, Refusal, shared
 
 _LARGER, _SMALLER = 1.1, 0.9  # measured growth in bytes per row; in between, a move does not pay off
 _WORTH = 0.05  # minimum fraction of a block's time to save; a changed order needs audits, which cost about 3%
@@ -180,7 +188,7 @@ def _between(node: Node, facts: Facts) -> tuple[list[Node], Node | None]:
     """Return the operators that ``node`` may run before, top first, and the expression below them."""
     passed: list[Node] = []
     current = node.inputs[0]
-    while is_row_operator(current) and len(facts.consumers[id(current)]) == 1 and current.place == node.place:
+    while current.is_row_operator and len(facts.consumers[id(current)]) == 1 and current.place == node.place:
         if _is_query(current):
             return passed, current
         if current.effects.rows != "1:1" or may_swap(current, node, facts) is not None:

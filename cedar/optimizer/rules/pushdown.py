@@ -7,12 +7,9 @@ from cedar.operators.base import RowOperator
 from cedar.operators.expressions import SeparateResults
 from cedar.optimizer.rewrite import Change, Outcome, downward
 from cedar.plan.graph import Node, chosen_fields
-from cedar.plan.steps.columns import DropResults, Keep, unread
-from cedar.plan.steps.cross import Cross, under_limit
-from cedar.plan.steps.facts import Facts, Refusal
-from cedar.plan.steps.reorder import Reorder, falls_away, is_row_operator, may_swap
-from cedar.plan.steps.scans import PushColumns, PushFilter, columns_needed, columns_of
-from cedar.plan.steps.step import is_inserted, run_below, shared
+from cedar.plan.steps.order import Cross, Reorder, falls_away, may_swap, under_limit
+from cedar.plan.steps.pushdown import DropResults, Keep, PushColumns, PushFilter, columns_needed, columns_of, unread
+from cedar.plan.steps.step import Facts, Refusal, is_inserted, run_below, shared
 
 _GAIN = 0.95  # a function filter moves only if that cuts the chain's cost below this share; measurements are noisy
 
@@ -116,7 +113,7 @@ def limit(node: Node, facts: Facts) -> Outcome:
         return None
     passed: list[Node] = []
     current, refused = node.inputs[0], None
-    while is_row_operator(current) and current.storage is None:
+    while current.is_row_operator and current.storage is None:
         refused = shared(current, facts) or under_limit(current, facts)
         if refused is not None:
             break

@@ -15,10 +15,9 @@ from cedar.optimizer.flow import find_flow, find_loads
 from cedar.optimizer.rewrite import Change, Outcome
 from cedar.plan import graph
 from cedar.plan.graph import Node, Scan
-from cedar.plan.steps.cross import Group, features, passes_groups
-from cedar.plan.steps.facts import CacheCosts, Facts, Refusal, read_from
-from cedar.plan.steps.reorder import is_row_operator
+from cedar.plan.steps.order import Group, features, passes_groups
 from cedar.plan.steps.single import Cache, Share, chain_below, equal_before, kept_above
+from cedar.plan.steps.step import CacheCosts, Facts, Refusal, read_from
 
 _AUTO = "auto"
 _MIN_RATIO = 1.1  # minimum ratio of the new gain to the old one, since measurements have noise
@@ -49,7 +48,7 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     After the first epoch, reading the cache replaces the operators below it. A cache with a location from the user
     does not move. If the budget sets a limit for caches, the rule may insert a cache.
     """
-    if facts.profile is None or facts.keeping is None or not (is_row_operator(node) or not node.inputs):
+    if facts.profile is None or facts.keeping is None or not (node.is_row_operator or not node.inputs):
         return None
     chain = chain_below(node, facts)
     if chain is None:
@@ -140,7 +139,7 @@ def layout_place(node: Node, facts: Facts) -> Outcome:
 
     The position does not depend on measurements, so that later runs find the files that this run wrote.
     """
-    if facts.keeping is None or facts.keeping.layout is None or not (is_row_operator(node) or not node.inputs):
+    if facts.keeping is None or facts.keeping.layout is None or not (node.is_row_operator or not node.inputs):
         return None
     chain = chain_below(node, facts)
     if chain is None or any(n.storage is not None for n in chain) or kept_above(node, facts):
@@ -167,7 +166,7 @@ def common(node: Node, facts: Facts) -> Outcome:
     """
     if isinstance(node.operator, Read):
         return _refuse_sources(node, facts)
-    if not is_row_operator(node) or node.storage is not None:
+    if not node.is_row_operator or node.storage is not None:
         return None
     if len(facts.consumers[id(node.inputs[0])]) < 2:
         return _refuse_copies(node, facts)

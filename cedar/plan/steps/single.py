@@ -14,9 +14,8 @@ from cedar.operators.transform import Chainable, Link
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
 from cedar.plan.places import kind
-from cedar.plan.steps.facts import Facts, Refusal
-from cedar.plan.steps.reorder import is_row_operator, may_skip
-from cedar.plan.steps.step import Step, rebuilt, run_below, shared, with_inputs
+from cedar.plan.steps.order import may_skip
+from cedar.plan.steps.step import Facts, Refusal, Step, rebuilt, run_below, shared, with_inputs
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Share(Step):
 
 def equal_before(node: Node, facts: Facts) -> Node | None:
     """Return the first equal row operator with the same input that comes before this one, if any."""
-    if not is_row_operator(node) or node.storage is not None:
+    if not node.is_row_operator or node.storage is not None:
         return None
     below = node.inputs[0]
     for other in facts.consumers[id(below)]:
@@ -124,9 +123,9 @@ class Replace(Step):
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         run = run_below(graph, self.operators)
-        if run is None or not all(len(node.inputs) == 1 and is_row_operator(node) for node in run):
+        if run is None or not all(len(node.inputs) == 1 and node.is_row_operator for node in run):
             return Refusal("it is not a run of row operators")
-        if self.operator.inputs != 1 or not is_row_operator(Node(self.operator, run[0].inputs)):
+        if self.operator.inputs != 1 or not Node(self.operator, run[0].inputs).is_row_operator:
             return Refusal(f"{self.operator.label()} is not a row operator")
         for node in run:
             if node is not graph and (why := shared(node, facts)) is not None:
@@ -209,10 +208,10 @@ class Cache(Step):
 def chain_below(top: Node, facts: Facts) -> list[Node] | None:
     """Return a source and the row operators after it up to ``top``, source first; None if ``top`` is not the last."""
     above = facts.consumers[id(top)]
-    if len(above) == 1 and is_row_operator(above[0]):
+    if len(above) == 1 and above[0].is_row_operator:
         return None
     chain = [top]
-    while is_row_operator(chain[-1]) and len(facts.consumers[id(chain[-1].inputs[0])]) == 1:
+    while chain[-1].is_row_operator and len(facts.consumers[id(chain[-1].inputs[0])]) == 1:
         chain.append(chain[-1].inputs[0])
     return chain[::-1] if isinstance(chain[-1].operator, Read) else None
 
@@ -241,7 +240,7 @@ class Place(Step):
         if len(nodes) != len(self.places):
             return Refusal("the graph has other operators")
         for node, place in zip(nodes, self.places, strict=True):
-            if place and node.inputs and not is_row_operator(node) and node.exact_rows is None:
+            if place and node.inputs and not node.is_row_operator and node.exact_rows is None:
                 return Refusal(f"{facts.label(node)} needs order or state, which the run's own process has")
         return None
 

@@ -1,4 +1,4 @@
-"""Step: one change of a plan's graph, the conditions under which it is valid, and functions that edit graphs.
+"""Step: one change of a plan's graph, the facts on which steps and rules decide, and functions that edit graphs.
 
 Every new node refers to the node that it replaces.
 """
@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
 
-from cedar.operators.base import Operator
+from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
+from cedar.operators.base import Operator, Schema
+from cedar.operators.cache import StoresRows
 from cedar.operators.expressions import ColumnEdit, Select
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.steps.facts import Facts, Refusal
+from cedar.profile import OperatorProfile, Profile
 
 
 class Step(ABC):
@@ -113,3 +119,253 @@ def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
         same = operator is node.operator and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
         done[id(node)] = node if same else dataclasses.replace(node, operator=operator, inputs=inputs, origin=node)
     return done[id(root)]
+
+
+# ---- facts -----------------------------------------------------------------------------------------------------------
+
+Names: TypeAlias = "frozenset[str] | None"  # None means all columns
+
+
+def live_columns(root: Node, schemas: dict[int, Schema], out: Names = None) -> dict[int, Names]:
+    """Return the columns that the output of each node must have, by the node's ``id()``.
+
+    ``drop`` and ``rename`` do not count as readers: ``fitted`` adapts them if a column is missing.
+    """
+    live: dict[int, Names] = {id(root): all_of(schemas[id(root)]) if out is None else out}
+    for node in reversed(list(graph.walk(root))):  # consumers come before their inputs
+        spread(node, live, schemas)
+    return live
+
+
+def leave_unread(root: Node, out: Names = None) -> Node:
+    """Return the pipeline with sources that skip the parsing of unread columns, such as in JSON Lines.
+
+    Such a column stays in the output, but contains nulls. Unoptimized runs and samples also use these sources.
+
+    Args:
+        root: the pipeline's last node.
+        out: the output columns that are read; None means all.
+    """
+    read = [(node, graph.source_of(node)) for node in graph.sources(root)]
+    lazy = [(node, source) for node, source in read if isinstance(source, FileSource) and source.can_skip_parsing]
+    if not lazy:
+        return root
+    schemas = graph.schemas(root)
+    live = live_columns(root, schemas, out)
+    made: dict[int, Node] = {}
+    for node, source in lazy:
+        needed = live[id(node)]
+        if needed is not None and (unread := frozenset(schemas[id(node)] or ()) - needed):
+            made[id(node)] = dataclasses.replace(node, operator=Read(source.leaving(unread)))
+    return graph.replace(root, lambda node: made.get(id(node)))
+
+
+def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> None:
+    """Add the columns that ``node`` needs from its inputs to ``live``."""
+    for child, needed in zip(node.inputs, needs_each(node, live[id(node)], schemas), strict=True):
+        live[id(child)] = needed if id(child) not in live else union(live[id(child)], needed)
+
+
+def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names]:
+    """Return the columns that ``node`` needs from each input to deliver the columns ``out``."""
+    if alike(node) and any(schemas[id(child)] is None for child in node.inputs):
+        return [
+            all_of(schemas[id(child)]) for child in node.inputs
+        ]  # inputs must have the same columns, and some columns are unknown
+    return [needs(node, child, out, schemas) for child in node.inputs]
+
+
+def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Names:
+    """Return the columns that ``node`` needs from one of its inputs."""
+    operator, effects, schema = node.operator, node.effects, schemas[id(child)]
+    others_read = isinstance(operator, StoresRows) and operator.storage != "auto" and not operator.layout
+    if effects.reads is None or effects.writes is None or others_read:  # other pipelines may read the cache, too
+        return all_of(schema)
+    if effects.survivors is not None:
+        return effects.reads
+    if out is None:
+        return all_of(schema)
+    if new := node.renames:
+        names = out - set(new.values()) if schema is None else frozenset(schema) - set(new)
+        return frozenset(n for n in names if n in out) | {old for old in new if new[old] in out}
+    needed = (out - effects.writes) | effects.reads
+    return needed if schema is None else needed & frozenset(schema)
+
+
+def alike(node: Node) -> bool:
+    """Return whether the inputs must have the same columns: each output row is a row of any one of them."""
+    return node.operator.inputs is None and node.row_use.rows != "paired"
+
+
+def all_of(schema: Schema) -> Names:
+    """Return the names of all columns."""
+    return None if schema is None else frozenset(schema)
+
+
+def union(first: Names, second: Names) -> Names:
+    """Return the columns that are in either set."""
+    return None if first is None or second is None else first | second
+
+
+Factors: TypeAlias = Callable[[Node], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a step may not be applied, or a rule does not apply."""
+
+    reason: str
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class CacheCosts:
+    """The costs and limits of storing rows between epochs.
+
+    Args:
+        seconds_per_byte: returns the cost of reading stored rows back from a location, given as in ``cache(where)``.
+        bytes: the memory available for stored rows, in bytes.
+        wanted: whether rows may be stored even if the pipeline has no ``cache()``.
+        layout: a directory or URL for copies of the sources' files in another layout; None makes no copies.
+    """
+
+    seconds_per_byte: Callable[[str], float]
+    bytes: int
+    wanted: bool = False
+    layout: str | None = None
+
+
+def _reads_from_the_beginning(node: Node) -> bool:
+    """Return whether a source has splits that can only be read from their start."""
+    try:
+        return graph.splits_of(node).streams
+    except Exception:  # noqa: BLE001 - the run lists them again and reports the error
+        return True
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about the graph during one pass over it. Dicts have the nodes' ``id()`` as keys.
+
+    Args:
+        logical: the pipeline as written.
+        ordinals: indices of the nodes of ``logical``, inputs first.
+        labels: labels of the nodes of ``logical``.
+        skips: returns whether a node has a policy for rows that fail (its own or the loader's).
+        profile: measurements; None if nothing was measured yet.
+        exact: False allows rewrites that change results within an operator's tolerance.
+        refused: names of rules that are not tried.
+        root: the graph that is being rewritten.
+        schemas: schemas of the nodes of this graph and of earlier versions.
+        consumers: for each node, the nodes that read from it.
+        live: for each node, the columns that it must deliver; None, or a missing entry, means all.
+        streams: returns whether a source has splits that can only be read from their start; by default from its splits.
+        keeping: the costs of storing rows; None if rows may not be stored.
+        factors: returns how often rows repeat in each column of a ``dedup()``, from a sample of its source.
+    """
+
+    logical: Node
+    ordinals: dict[int, int]
+    labels: dict[int, str]
+    skips: Callable[[Node], bool]
+    root: Node
+    profile: Profile | None = None
+    exact: bool = True
+    refused: frozenset[str] = field(default_factory=frozenset)
+    streams: Callable[[Node], bool] = _reads_from_the_beginning
+    keeping: CacheCosts | None = None
+    factors: Factors | None = None
+    schemas: dict[int, Schema] = field(default_factory=dict)
+    consumers: dict[int, list[Node]] = field(default_factory=dict)
+    live: dict[int, Names] = field(default_factory=dict)
+    _learned: dict[tuple[int, ...], Schema] = field(default_factory=dict, repr=False)
+    _nodes: list[Node] = field(default_factory=list, repr=False)  # keeps nodes alive, so that ids stay unique
+
+    @cached_property
+    def readers(self) -> dict[Hashable, list[Node]]:
+        """The source nodes of the graph, grouped by the files or object that they read."""
+        readers: dict[Hashable, list[Node]] = {}
+        for node in graph.sources(self.root):
+            readers.setdefault(read_from(node), []).append(node)
+        return readers
+
+    def at(self, root: Node) -> Facts:
+        """Return the facts of another graph of the same pipeline, reusing facts of nodes that both graphs contain."""
+        self.learn(root)
+        consumers: dict[int, list[Node]] = {id(root): []}
+        for node in graph.walk(root):
+            for child in node.inputs:
+                consumers.setdefault(id(child), []).append(node)
+        return replace(self, root=root, consumers=consumers, live=live_columns(root, self.schemas))
+
+    def moving(self) -> Facts:
+        """Return facts for a graph that changes in a pass; update them with ``learn`` and ``replace_node``."""
+        return replace(self, consumers=dict(self.consumers), live=dict(self.live))
+
+    def learn(self, root: Node) -> None:
+        """Derive schemas and consumers of new nodes from their inputs.
+
+        Raises:
+            CedarError: an operator rejects the columns of its inputs.
+        """
+        for node in graph.walk(root, self.schemas):
+            operator = node.operator
+            below = [self.schemas[id(child)] for child in node.inputs]
+            key = id(operator), *map(id, below)
+            with graph.at_site(node):
+                if key not in self._learned:
+                    self._learned[key] = operator.schema(*below)
+            self.schemas[id(node)] = self._learned[key]
+            self._nodes.append(node)
+            for child in node.inputs:
+                self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]
+
+    def replace_node(self, new: Node, old: Node) -> None:
+        """Record that ``new`` replaces ``old`` for all consumers of ``old``."""
+        if new is old:
+            return
+        live = self.live.get(id(old))
+        self.live[id(new)] = union(self.live[id(new)], live) if id(new) in self.live else live
+        for child in new.inputs:
+            self._leaves(old, child)
+        self.consumers[id(new)] = [*self.consumers.get(id(new), ()), *self.consumers.pop(id(old))]
+        gone = [old]
+        while gone:
+            node = gone.pop()
+            gone += [child for child in dict.fromkeys(node.inputs) if self._leaves(node, child) == 0]
+
+    def _leaves(self, node: Node, child: Node) -> int | None:
+        """Remove ``node`` from the consumers of ``child``; return the number left, or None if it was not a consumer."""
+        before = self.consumers.get(id(child), [])
+        after = [each for each in before if each is not node]
+        if len(after) == len(before):
+            return None
+        self.consumers[id(child)] = after
+        return len(after)
+
+    def label(self, node: Node) -> str:
+        """Return the label of the corresponding node of the pipeline as written."""
+        return self.labels.get(id(node.logical), node.operator.label())
+
+    def ordinal(self, node: Node) -> int | None:
+        """Return the node's index in the pipeline as written; None if the optimizer inserted it."""
+        return self.ordinals.get(id(node.logical))
+
+    def figures(self, node: Node) -> OperatorProfile | None:
+        """Return the measurements of the node; None if there are none."""
+        ordinal = self.ordinal(node)
+        return None if self.profile is None or ordinal is None else self.profile.operators.get(ordinal)
+
+
+def read_from(node: Node) -> Hashable:
+    """Return a key that identifies a source's data: its file paths, or the id of the source object."""
+    source = node.operator.source if isinstance(node.operator, Read) else node
+    return source.paths if isinstance(source, FileSource) else id(source)
+
+
+def facts_of(
+    logical: Node, root: Node, skips: Callable[[Node], bool], profile: Profile | None = None, **limits: Any
+) -> Facts:
+    """Return the facts of a graph before rewriting; ``limits`` are the values of other fields of ``Facts``."""
+    ordinals = {id(node): i for i, node in enumerate(graph.walk(logical))}
+    return Facts(logical, ordinals, graph.labels(logical), skips, root, profile, **limits).at(root)

@@ -13,8 +13,7 @@ from cedar.core.errors import CedarError, PlanError
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import changes
-from cedar.plan.steps.facts import Facts, all_of, spread, union
-from cedar.plan.steps.step import Step, fitted
+from cedar.plan.steps.step import Facts, Step, all_of, fitted, spread, union
 
 _OPTIMIZE_AGAIN = "optimize this pipeline and save that plan"
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cedar.core.errors import CedarError
-from cedar.core.ranks import find_rank
+from cedar.core.process import find_rank
 
 _LOCAL = {  # names of variables: from those for rank and world size to the one for the local rank
     "RANK and WORLD_SIZE": "LOCAL_RANK",

@@ -9,8 +9,8 @@ import cedar
 from cedar import Skip, col
 from cedar.operators.algebra import length_changing, per_value
 from cedar.optimizer.rules import common, dedup_place
-from cedar.plan.steps.facts import facts_of
-from cedar.plan.steps.reorder import may_swap
+from cedar.plan.steps.order import may_swap
+from cedar.plan.steps.step import facts_of
 from tests.optimizer.plan_lines import after, decided, line, measured, rewritten, table
 from tests.toy_sessions import sessions
 

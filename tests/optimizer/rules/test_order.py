@@ -17,7 +17,7 @@ from cedar.optimizer.rules import group_expressions, inexact, late, push_filter
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.saved import plan_from, text_of
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.step import facts_of
 from tests.operators.toy_transforms import Refuse, Unfold
 from tests.optimizer.plan_lines import after, decided, line, measured, rewritten, table
 

@@ -10,7 +10,7 @@ import cedar
 from cedar import Budget, col
 from cedar.optimizer.rules import cache_place
 from cedar.optimizer.rules.reuse import layout_place
-from cedar.plan.steps.facts import CacheCosts
+from cedar.plan.steps.step import CacheCosts
 from tests.optimizer.plan_lines import after, decided, line, measured, table
 
 ROWS = 1000

@@ -35,13 +35,11 @@ from cedar.plan.steps import (
     Replace,
     Share,
     Step,
-    columns,
-    cross,
-    reorder,
-    scans,
+    order,
+    pushdown,
     single,
 )  # fmt: skip
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.step import facts_of
 
 
 def f(x: Any) -> Any:
@@ -330,7 +328,7 @@ def outcomes() -> list[str | None]:
     return found
 
 
-MODULES = [columns, cross, reorder, scans, single]
+MODULES = [order, pushdown, single]
 
 
 @pytest.mark.heavy

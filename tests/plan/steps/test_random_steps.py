@@ -15,7 +15,7 @@ from cedar.operators.base import Env
 from cedar.pipeline.planning import _skips
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
-from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.step import facts_of
 from tests.how_much import SEED, cases
 from tests.oracle.check import Unclear, check_effects
 from tests.plan.steps.toy_steps import some_steps

@@ -23,8 +23,7 @@ from cedar.plan.steps import (
     Share,
     Step,
 )  # fmt: skip
-from cedar.plan.steps.columns import unread
-from cedar.plan.steps.scans import columns_needed
+from cedar.plan.steps.pushdown import columns_needed, unread
 from cedar.plan.steps.sweep import Sweep, one_step, run_pass
 
 

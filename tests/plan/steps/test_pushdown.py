@@ -10,8 +10,8 @@ import pytest
 import cedar
 from cedar import col
 from cedar.plan import graph
-from cedar.plan.steps.facts import facts_of
-from cedar.plan.steps.scans import fields_read, live_fields
+from cedar.plan.steps.pushdown import fields_read, live_fields
+from cedar.plan.steps.step import facts_of
 
 B = col("a").struct.field("b")
 E = col("a").struct.field("d").struct.field("e")

@@ -17,9 +17,8 @@ from cedar.operators.determinism import same_column
 from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import RULES
 from cedar.plan import graph
-from cedar.plan.steps.facts import facts_of
-from cedar.plan.steps.reorder import may_swap
-from cedar.plan.steps.step import is_inserted, rebuilt
+from cedar.plan.steps.order import may_swap
+from cedar.plan.steps.step import facts_of, is_inserted, rebuilt
 from tests.optimizer.plan_lines import table
 
 
