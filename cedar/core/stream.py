@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from cedar.core.block import TAKEN_OUT, Block, concat_blocks
 from cedar.core.columns import Index
 from cedar.core.cursor import Keys, concat_keys
 
+T = TypeVar("T")
 At: TypeAlias = Any
 Position: TypeAlias = list[Any]  # [At, int]
 Count: TypeAlias = "int | float | None"  # units; math.inf for endless streams; None if only known after a run
@@ -232,16 +233,26 @@ class Flow(ABC):
 Pieces: TypeAlias = Generator[Pulled, bool, None]
 
 
+class Closes(Protocol):
+    """A flow, or anything else to close with one."""
+
+    def close(self) -> None: ...
+
+
 class GeneratorFlow(Flow):
     """A flow whose pieces a generator yields.
 
-    The generator first yields PENDING once, when the flow is opened. Then each ``pull`` sends it ``wait``, and it
-    yields the next piece or PENDING; it returns at the end. If it raises an error, such as ``Fenced``, later pulls
-    raise the error again. Closing the flow closes the generator, which runs its ``finally`` blocks.
+    When the flow is opened, the generator opens its inputs, unless they are open, and yields PENDING once. Then each
+    ``pull`` sends it ``wait``, and it yields the next piece or PENDING; it returns at the end. If it raises an error,
+    such as ``Fenced``, later pulls raise the error again. Closing the flow closes the generator, which runs its
+    ``finally`` blocks.
+
+    The variables of a generator live until it is resumed and assigns them again. Therefore a generator deletes a piece
+    before it pulls the next one; otherwise two windows of a shuffle would be in memory.
 
     Args:
         pieces: the generator.
-        inputs: the flows to close together with this one.
+        inputs: the flows and tasks to close together with this one, in order.
         limit: implements ``limit``; None ignores it.
 
     Examples:
@@ -250,16 +261,17 @@ class GeneratorFlow(Flow):
         ...     wait = yield PENDING
         ...     while (piece := source.pull(wait)) is not None:
         ...         wait = yield piece
+        ...         del piece
         >>> def open_copy(source: Flow) -> Flow:
         ...     return GeneratorFlow(every_piece(source), source, limit=source.limit)
     """
 
-    def __init__(self, pieces: Pieces, *inputs: Flow, limit: Callable[[int], None] | None = None) -> None:
+    def __init__(self, pieces: Pieces, *inputs: Closes, limit: Callable[[int], None] | None = None) -> None:
         self._pieces = pieces
         self._inputs = inputs
         self._limit = limit
         self._error: BaseException | None = None
-        next(pieces)
+        next(pieces, None)
 
     def pull(self, wait: bool) -> Pulled:
         try:
@@ -279,8 +291,18 @@ class GeneratorFlow(Flow):
     def close(self) -> None:
         self._error = RuntimeError("the flow is closed")
         self._pieces.close()
-        for flow in self._inputs:
-            flow.close()
+        for each in self._inputs:
+            each.close()
+
+
+def converted(pull: Callable[[bool], T | Pending | None], convert: Callable[[T], Piece | None]) -> Pieces:
+    """Yield what ``convert`` makes of each result of ``pull``; None leaves a result out."""
+    wait = yield PENDING
+    while (pulled := pull(wait)) is not None:
+        piece = PENDING if pulled is PENDING else convert(pulled)
+        if piece is not None:
+            wait = yield piece
+        del pulled, piece
 
 
 class Stream(ABC):
@@ -358,16 +380,17 @@ def _drop_units(source: Flow, units: int) -> Flow:
         while (piece := source.pull(wait)) is not None:
             if piece is PENDING or not units:
                 wait = yield piece
-                continue
-            dropped = min(units, piece.units)
-            units -= dropped
-            dead = piece.rows.blocks[0].dead  # a dead slot may stand for the rows of a file that disappeared
-            lost_slot = next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None)
-            if lost_slot is not None and lost_slot <= dropped:  # the number of lost rows is unknown
-                dropped, units = lost_slot + 1, 0
-            if dropped < piece.units:
-                wait = yield piece.slice(dropped, piece.units)
-            elif piece.ends_window:  # a piece without units marks the end of the window
-                wait = yield Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)
+            else:
+                dropped = min(units, piece.units)
+                units -= dropped
+                dead = piece.rows.blocks[0].dead  # a dead slot may stand for the rows of a file that disappeared
+                lost_slot = next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None)
+                if lost_slot is not None and lost_slot <= dropped:  # the number of lost rows is unknown
+                    dropped, units = lost_slot + 1, 0
+                if dropped < piece.units:
+                    wait = yield piece.slice(dropped, piece.units)
+                elif piece.ends_window:  # a piece without units marks the end of the window
+                    wait = yield Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)
+            del piece
 
     return GeneratorFlow(pieces(), source, limit=lambda more: source.limit(units + more))

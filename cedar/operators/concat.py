@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, ObjectType
 from cedar.core.errors import PipelineError
-from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Rows,
+    Stream,
+    is_count,
+    is_list,
+)
 from cedar.operators.base import Effects, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.take import clip_unit
 
@@ -199,38 +213,25 @@ class ConcatStream(Stream):
         )
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return ConcatFlow(self, at, lap)
+        return GeneratorFlow(self._in_turn(at, lap))
 
-
-class ConcatFlow(Flow):
-    def __init__(self, stream: ConcatStream, at: At, lap: int) -> None:
-        self._stream = stream
-        self._lap = lap
-        self._inner: Flow | None = None
-        self._open(*at)
-
-    def _open(self, branch: int, position: Position) -> None:
-        self._branch = branch
-        self._inner = self._stream.inputs[branch].open(position, self._lap)
-        self._prepare = row_preparer("concat", branch, self._stream.context)
-
-    def pull(self, wait: bool) -> Pulled:
-        while self._inner is not None:
-            piece = self._inner.pull(wait)
-            if isinstance(piece, Piece):
-                rows = self._prepare(piece.rows) if piece.units else piece.rows
-                at = self._stream.place(self._branch, piece)
-                if at is not None:
-                    return replace(piece, rows=rows, at=at, skip=0, end=None)
-                return replace(piece, rows=rows, at=[self._branch, [piece.at, 0]], end=None)
-            if piece is not None:
-                return piece
-            self.close()
-            if self._branch + 1 < len(self._stream.inputs):
-                self._open(*self._stream.first(self._branch + 1))
-        return None
-
-    def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
-            self._inner = None
+    def _in_turn(self, at: At, lap: int) -> Pieces:
+        branch, position = at
+        wait: bool | None = None
+        while True:
+            prepare = row_preparer("concat", branch, self.context)
+            with closing(self.inputs[branch].open(position, lap)) as source:
+                if wait is None:
+                    wait = yield PENDING
+                while (piece := source.pull(wait)) is not None:
+                    if piece is not PENDING:
+                        place = self.place(branch, piece)
+                        start, skip = ([branch, [piece.at, 0]], piece.skip) if place is None else (place, 0)
+                        rows = prepare(piece.rows) if piece.units else piece.rows
+                        piece = replace(piece, rows=rows, at=start, skip=skip, end=None)
+                        del rows
+                    wait = yield piece
+                    del piece
+            if branch + 1 == len(self.inputs):
+                return
+            branch, position = self.first(branch + 1)

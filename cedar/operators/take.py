@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,7 +20,6 @@ from cedar.core.stream import (
     Piece,
     Pieces,
     Position,
-    Pulled,
     Rows,
     Stream,
     is_count,
@@ -135,6 +135,7 @@ class TakeStream(Stream):
                         source.close()  # prefetched units are no longer needed
                     piece = replace(piece, at=at, skip=0, end=None)
                 wait = yield piece
+                del piece
 
         return GeneratorFlow(pieces(), source, limit=lambda units: source.limit(min(units, self._n - taken)))
 
@@ -196,6 +197,7 @@ class SkipStream(Stream):
                 if piece is not PENDING:
                     piece = replace(piece, at=piece.position(), skip=0, end=None)
                 wait = yield piece
+                del piece
 
         return GeneratorFlow(pieces(), source, limit=source.limit)
 
@@ -297,7 +299,38 @@ class RepeatStream(Stream):
         return is_list(at, 2) and is_count(at[0]) and self.source.fits_position(at[1])
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return RepeatFlow(self, at, lap)
+        return GeneratorFlow(self._passes(at, lap))
+
+    def _passes(self, at: At, lap: int) -> Pieces:
+        number, position = at
+        whole = False  # whether this flow reads the current pass from its beginning
+        unmarked: Rows | None = None
+        wait: bool | None = None
+        while number < self.n:
+            units = 0
+            with closing(self.source.open(position, lap_of(lap, number))) as source:
+                if wait is None:
+                    wait = yield PENDING
+                while (piece := source.pull(wait)) is not None:
+                    if piece is not PENDING:
+                        units += piece.units
+                        if piece.units:
+                            unmarked = None if piece.ends_window else piece.rows
+                        piece = replace(piece, at=[number, piece.position()], skip=0, end=None)
+                    wait = yield piece
+                    del piece
+            if whole and not units and self.n == math.inf:
+                raise PipelineError(
+                    "repeat() would continue forever: its input has nothing to give",
+                    site=self.context.site,
+                    done=f"pass {number} ended without a single row",
+                    fix="check the filters and sources above repeat(), or give repeat a number",
+                )
+            number, position, whole = number + 1, [self.source.start(), 0], True
+            if unmarked is not None and number < self.n:
+                # End the window with the pass; otherwise a window would never end if the input does not mark ends.
+                rows, unmarked = unmarked.slice(0, 0), None
+                wait = yield Piece(rows, self.first(number), ends_window=True)
 
 
 def _times(count: Count, n: float) -> Count:
@@ -306,54 +339,3 @@ def _times(count: Count, n: float) -> Count:
     if math.inf in (n, count):
         return math.inf
     return None if count is None else count * n
-
-
-class RepeatFlow(Flow):
-    def __init__(self, stream: RepeatStream, at: At, lap: int) -> None:
-        self._stream = stream
-        self._lap = lap
-        self._pass, position = at
-        self._inner: Flow | None = None
-        if self._pass < stream.n:
-            self._inner = stream.source.open(position, lap_of(lap, self._pass))
-        self._fresh = False  # whether this flow read the current pass from its beginning
-        self._units = 0  # the number of units of the current pass so far
-        self._unmarked: Rows | None = None
-
-    def pull(self, wait: bool) -> Pulled:
-        while self._inner is not None:
-            piece = self._inner.pull(wait)
-            if isinstance(piece, Piece):
-                self._units += piece.units
-                if piece.units:
-                    self._unmarked = None if piece.ends_window else piece.rows
-                return replace(piece, at=[self._pass, piece.position()], skip=0, end=None)
-            if piece is not None:
-                return piece
-            self._turn()
-            if self._unmarked is not None and self._inner is not None:
-                rows, self._unmarked = self._unmarked, None
-                # End the window with the pass; otherwise a window would never end if the input does not mark ends.
-                return Piece(rows.slice(0, 0), self._stream.first(self._pass), ends_window=True)
-        return None
-
-    def _turn(self) -> None:
-        """Begin the next pass."""
-        assert self._inner is not None
-        self._inner.close()
-        self._inner = None
-        if self._fresh and self._units == 0 and self._stream.n == math.inf:
-            raise PipelineError(
-                "repeat() would continue forever: its input has nothing to give",
-                site=self._stream.context.site,
-                done=f"pass {self._pass} ended without a single row",
-                fix="check the filters and sources above repeat(), or give repeat a number",
-            )
-        self._pass += 1
-        self._fresh, self._units = True, 0
-        if self._pass < self._stream.n:
-            self._inner = self._stream.source.open([self._stream.source.start(), 0], lap_of(self._lap, self._pass))
-
-    def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
