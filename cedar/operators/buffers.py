@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from cedar.core.errors import Site, require_columns
-from cedar.core.stream import PENDING, Flow, Pending, Piece, Position, Pulled, Rows, concat_rows
+from cedar.core.stream import PENDING, Flow, GeneratorFlow, Pending, Piece, Pieces, Position, Rows, concat_rows
 
 T = TypeVar("T")
 Step: TypeAlias = "Callable[[bool], tuple[T, Any] | Pending | None]"
@@ -76,25 +76,22 @@ class Buffer:
         self._flow.close()
 
 
-class ChunkFlow(Flow):
-    """A flow that regroups another flow into pieces of ``units`` units; the last piece may be shorter."""
+def chunked(flow: Flow, position: Position, units: int) -> Flow:
+    """Regroup a flow, opened at ``position``, into pieces of ``units`` units; the last piece may be shorter."""
+    buffer = Buffer(flow, position)
 
-    def __init__(self, flow: Flow, position: Position, units: int) -> None:
-        self._buffer = Buffer(flow, position)
-        self._units = units
+    def pieces() -> Pieces:
+        wait = yield PENDING
+        while True:
+            while buffer.units < units and not buffer.ended:
+                if not buffer.fill(wait):
+                    wait = yield PENDING
+            if not buffer.units:
+                return
+            at, skip = buffer.position
+            wait = yield Piece(concat_rows(buffer.take(min(units, buffer.units))), at, skip)
 
-    def pull(self, wait: bool) -> Pulled:
-        while self._buffer.units < self._units and not self._buffer.ended:
-            if not self._buffer.fill(wait):
-                return PENDING
-        units = min(self._units, self._buffer.units)
-        if not units:
-            return None
-        at, skip = self._buffer.position
-        return Piece(concat_rows(self._buffer.take(units)), at, skip)
-
-    def close(self) -> None:
-        self._buffer.close()
+    return GeneratorFlow(pieces(), buffer)
 
 
 class OrderedTasks(Generic[T]):

@@ -16,7 +16,21 @@ from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, hash_array
 from cedar.core.errors import PipelineError, ResumeError, user_site
-from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Stream, concat_rows, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Rows,
+    Stream,
+    concat_rows,
+    is_count,
+    is_list,
+)
 from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
 from cedar.operators.concat import joined_samples, merged_schema, row_preparer, same_units
@@ -409,90 +423,70 @@ class MixStream(Stream):
         )
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return MixFlow(self, at, lap)
-
-
-class MixFlow(Flow):
-    def __init__(self, stream: MixStream, at: At, lap: int) -> None:
-        self._stream, self._draws = stream, stream.draws
-        self._stop = stream.operator.stop
-        self._done, self._start, positions, gone = at
-        self._gone = [bool(g) for g in gone]
-        self._buffers = [
-            Buffer(source.open(position, lap), position, row_preparer("mix", index, stream.context))
-            for index, (source, position) in enumerate(zip(stream.inputs, positions, strict=True))
+        buffers = [
+            Buffer(source.open(position, lap), position, row_preparer("mix", index, self.context))
+            for index, (source, position) in enumerate(zip(self.inputs, at[2], strict=True))
         ]
-        self._available = np.zeros(len(self._buffers))  # number of units in each buffer
-        self._picks = np.empty(0, dtype=np.int64)  # the inputs of the next positions
-        self._size = 64  # positions drawn at a time; few at first, to open few inputs; it does not affect results
-        self._batch = False
-        self._begin(max(number for number, (first, _) in enumerate(self._draws) if first <= self._done))
+        return GeneratorFlow(self._mixed(at, buffers), *buffers)
 
-    def _begin(self, number: int) -> None:
-        """Switch to the draw with this index, up to the position at which the next draw begins."""
-        first, self._draw = self._draws[number]
-        self._number, self._start = number, max(first, self._start)
-        self._until = self._draws[number + 1][0] if number + 1 < len(self._draws) else _END
-        self._ended = all(self._not_drawn)
+    def _mixed(self, at: At, buffers: list[Buffer]) -> Pieces:
+        done, start, gone = at[0], at[1], [bool(over) for over in at[3]]
+        available = np.zeros(len(buffers))  # number of units in each buffer
+        size = 64  # positions drawn at a time; few at first, to open few inputs; it does not affect results
+        ended = False
 
-    @property
-    def _not_drawn(self) -> list[bool]:
-        """Which inputs are exhausted or have weight zero, so that they are not drawn."""
-        return [over or unused for over, unused in zip(self._gone, self._draw.unused, strict=True)]
+        def fill(index: int, wait: bool) -> bool:
+            filled = buffers[index].fill(wait)
+            available[index] = buffers[index].units
+            return filled
 
-    def pull(self, wait: bool) -> Pulled:
-        while not self._ended:
-            if self._done == self._until:
-                self._begin(self._number + 1)
-                continue
-            if not len(self._picks):
-                number, offset = divmod(self._done - self._start, ROUND)
-                size = min(self._size, self._until - self._done)
-                self._picks = self._draw.picks(self._start, number, self._not_drawn)[offset : offset + size]
-                self._size = min(2 * self._size, ROUND)
-                for index in map(int, short_inputs(self._picks, self._available)):
-                    if not self._buffers[index].ended:  # filling all inputs at once is faster than one each time
-                        self._fill(index, wait=False)
-            served, short = first_short(self._picks, self._available)
-            if served and (short < 0 or self._batch):
-                return self._emit(served)
-            if self._buffers[short].ended:
-                if served:
-                    return self._emit(served)
-                self._gone[short], self._start = True, self._done
-                self._ended = self._stop == "first" or all(self._not_drawn)
-                self._picks = self._picks[:0]
-            elif not self._fill(short, wait and not served):
-                return self._emit(served) if served else PENDING
-        if self._stop == "all" or not any(self._gone):
-            places = zip(self._buffers, self._gone, strict=True)
-            self._stream.rest = [None if over else buffer.position for buffer, over in places]
-        return None
+        wait = yield PENDING
+        while not ended:
+            picks, start = self._picks(done, start, gone, size)
+            size, ended = min(2 * size, ROUND), not len(picks)
+            for index in map(int, short_inputs(picks, available)):
+                if not buffers[index].ended:  # filling all inputs at once is faster than one each time
+                    fill(index, wait=False)
+            while len(picks):
+                served, short = first_short(picks, available)
+                batch = served > 0 and buffers[picks[0]].batch
+                if short >= 0 and not batch:
+                    if not buffers[short].ended:
+                        if fill(short, wait and not served):
+                            continue
+                        if not served:
+                            wait = yield PENDING
+                            continue
+                    elif not served:
+                        gone[short], start, ended = True, done, self.operator.stop == "first"
+                        break
+                units = 1 if batch else served
+                place = [done, start, [b.position for b in buffers], [int(over) for over in gone]]
+                counts = np.bincount(picks[:units], minlength=len(buffers))
+                available -= counts
+                wait = yield Piece(_take_picked(picks[:units], counts, buffers), place, batch=batch)
+                picks, done = picks[units:], done + units
+        if self.operator.stop == "all" or not any(gone):
+            self.rest = [None if over else buffer.position for buffer, over in zip(buffers, gone, strict=True)]
 
-    def _fill(self, index: int, wait: bool) -> bool:
-        buffer = self._buffers[index]
-        filled = buffer.fill(wait)
-        self._available[index] = buffer.units
-        self._batch = self._batch or buffer.batch
-        return filled
+    def _picks(self, position: int, start: int, gone: list[bool], size: int) -> tuple[Index, int]:
+        """Return the inputs at the next positions, none if all inputs ended, and the start of their ``Rounds``."""
+        number = max(number for number, (first, _) in enumerate(self.draws) if first <= position)
+        first, draw = self.draws[number]
+        until = self.draws[number + 1][0] if number + 1 < len(self.draws) else _END
+        start = max(first, start)
+        not_drawn = [over or unused for over, unused in zip(gone, draw.unused, strict=True)]
+        if all(not_drawn):
+            return np.empty(0, dtype=np.int64), start
+        rounds, offset = divmod(position - start, ROUND)
+        return draw.picks(start, rounds, not_drawn)[offset : offset + min(size, until - position)], start
 
-    def _emit(self, units: int) -> Piece:
-        at = [self._done, self._start, [b.position for b in self._buffers], [int(g) for g in self._gone]]
-        batch = self._batch
-        if batch:
-            units = 1
-        picks, self._picks = self._picks[:units], self._picks[units:]
-        self._done += units
-        counts = np.bincount(picks, minlength=len(self._buffers))
-        self._available -= counts
-        rows = concat_rows([run for i in np.flatnonzero(counts) for run in self._buffers[i].take(int(counts[i]))])
-        if not batch and np.count_nonzero(counts) > 1:
-            order = np.empty(units, dtype=np.int64)
-            order[np.argsort(picks, kind="stable")] = np.arange(units)
-            rows = rows.take(order)
-        return Piece(rows, at, batch=batch)
 
-    def close(self) -> None:
-        self._ended = True
-        for buffer in self._buffers:
-            buffer.close()
+def _take_picked(picks: Index, counts: Index, buffers: list[Buffer]) -> Rows:
+    """Remove ``counts`` units from the buffers, and return them in the order of the picks."""
+    rows = concat_rows([run for i in np.flatnonzero(counts) for run in buffers[i].take(int(counts[i]))])
+    if np.count_nonzero(counts) == 1:
+        return rows
+    order = np.empty(len(picks), dtype=np.int64)
+    order[np.argsort(picks, kind="stable")] = np.arange(len(picks))
+    return rows.take(order)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,9 +22,22 @@ from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError, require_columns, user_site
-from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Pending,
+    Piece,
+    Pieces,
+    Position,
+    Rows,
+    Stream,
+    converted,
+)
 from cedar.operators.base import Effects, Mixing, Ordering, RowUse, Schema, StreamContext, StreamOperator
-from cedar.operators.buffers import ChunkFlow, OrderedTasks, keep_columns, task_per_piece
+from cedar.operators.buffers import OrderedTasks, chunked, keep_columns, task_per_piece
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
 from cedar.store.entry import Entry
@@ -153,7 +167,46 @@ class SampleStream(Stream):
         return [run, unit - (int(survey.ends[run - 1]) if run else 0)]
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return SampleFlow(self, self.survey(lap), at, lap)
+        survey = self.survey(lap)
+        runs = GeneratorFlow(self._runs(survey, at, lap))
+        operator, site = self.operator, self.context.site
+
+        def step(wait: bool) -> tuple[int, Any] | Pending | None:
+            piece = runs.pull(wait)
+            if not isinstance(piece, Piece):
+                return piece
+            run, n = piece.at, int(survey.draws[piece.at])
+            if not n:
+                return run, None
+            seed = survey.seed(run)
+            return run, self.context.submit(draw_rows, piece.rows, operator.weights, n, seed, site, operator.replace)
+
+        def drawn(pulled: tuple[int, Block | None]) -> Piece | None:
+            run, block = pulled
+            return None if block is None else Piece(Rows.of(block), run)
+
+        tasks = OrderedTasks(step)
+        return GeneratorFlow(converted(tasks.pull, drawn), survey, tasks, runs)
+
+    def _runs(self, survey: DrawSurvey, run: int, lap: int) -> Pieces:
+        """Yield the runs of input rows from which rows are drawn, and short gaps; ``at`` is the index of a run."""
+        wait = yield PENDING
+        while not survey.step(wait):
+            wait = yield PENDING
+        while (stretch := survey.next_stretch(run)) is not None:
+            run, last = stretch
+            position = survey.position(run)
+            with closing(chunked(self.source.open(position, lap), position, RUN)) as source:
+                while run <= last:
+                    piece = source.pull(wait)
+                    if piece is None:
+                        return
+                    if piece is PENDING:
+                        wait = yield PENDING
+                    else:
+                        wait = yield Piece(piece.rows, run)
+                        run += 1
+                    del piece
 
     def survey(self, lap: int) -> DrawSurvey:
         """Return the first pass of a lap, which runs once, when its result is needed."""
@@ -229,7 +282,7 @@ class DrawSurvey:
         stream = self._stream
         if self._ahead is None:
             start = [stream.source.start(), 0]
-            self._flow = ChunkFlow(stream.source.open(start, self._lap), start, RUN)
+            self._flow = chunked(stream.source.open(start, self._lap), start, RUN)
             self._ahead = OrderedTasks(task_per_piece(self._flow, self._weigh))
         try:
             while (pulled := self._ahead.pull(wait)) is not None:
@@ -379,52 +432,3 @@ def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any, replace_ro
         counts[np.argsort(arrival_times(each, seed), kind="stable")[:n]] = 1
     copies = block.take(np.repeat(np.arange(block.slots), counts))
     return replace(copies, keys=block.keys.expand(counts))
-
-
-class SampleFlow(Flow):
-    def __init__(self, stream: SampleStream, survey: DrawSurvey, run: int, lap: int) -> None:
-        self._stream = stream
-        self._survey = survey
-        self._lap = lap
-        self._next = run  # the index of the next run to read; the source is read up to run ``self._stop``
-        self._stop = run
-        self._source: Flow | None = None
-        self._ahead: OrderedTasks[int] = OrderedTasks(self._step)
-
-    def pull(self, wait: bool) -> Pulled:
-        if not self._survey.step(wait):
-            return PENDING
-        pulled = self._ahead.pull(wait)
-        while isinstance(pulled, tuple) and pulled[1] is None:
-            pulled = self._ahead.pull(wait)
-        if not isinstance(pulled, tuple):
-            return pulled
-        return Piece(Rows.of(pulled[1]), pulled[0])
-
-    def _step(self, wait: bool) -> Any:
-        if self._next >= self._stop:
-            if self._source is not None:
-                self._source.close()
-                self._source = None
-            stretch = self._survey.next_stretch(self._next)
-            if stretch is None:
-                return None
-            self._next, self._stop = stretch[0], stretch[1] + 1
-        if self._source is None:
-            position = self._survey.position(self._next)
-            self._source = ChunkFlow(self._stream.source.open(position, self._lap), position, RUN)
-        piece = self._source.pull(wait)
-        if not isinstance(piece, Piece):
-            return piece
-        run, self._next = self._next, self._next + 1
-        n, operator, context = int(self._survey.draws[run]), self._stream.operator, self._stream.context
-        if not n:
-            return run, None
-        seed = self._survey.seed(run)
-        return run, context.submit(draw_rows, piece.rows, operator.weights, n, seed, context.site, operator.replace)
-
-    def close(self) -> None:
-        self._survey.close()
-        self._ahead.close()
-        if self._source is not None:
-            self._source.close()

@@ -19,13 +19,14 @@ from cedar.core.stream import (
     At,
     Count,
     Flow,
+    GeneratorFlow,
     Pending,
     Piece,
     Position,
-    Pulled,
     Rows,
     Stream,
     concat_rows,
+    converted,
     is_list,
 )
 from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
@@ -176,56 +177,46 @@ class ZipStream(Stream):
         return is_list(at, len(self.inputs)) and all(s.fits_position(p) for s, p in zip(self.inputs, at, strict=True))
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return ZipFlow(self, at, lap)
+        buffers = [Buffer(s.open(p, lap), p) for s, p in zip(self.inputs, at, strict=True)]
+        room = math.inf  # the number of units that may still be requested
+        under_way = 0
+
+        def limit(units: int) -> None:
+            nonlocal room
+            room = units
+            for buffer in buffers:
+                buffer.limit(units)
+
+        def step(wait: bool) -> tuple[Piece, Any] | Pending | None:
+            nonlocal room, under_way
+            units = PENDING if room <= 0 and not wait else _shared_units(buffers, wait, bool(under_way))
+            if not isinstance(units, int):
+                return units
+            batch = any(b.batch for b in buffers)
+            units = 1 if batch else units
+            room -= units
+            under_way += 1
+            at = [b.position for b in buffers]
+            runs = [concat_rows(b.take(units)) for b in buffers]
+            return Piece(runs[0], at, batch=batch), self.context.submit(merge, runs, batch, self.context.site)
+
+        def merged(pulled: tuple[Piece, Block]) -> Piece:
+            nonlocal under_way
+            under_way -= 1
+            piece, block = pulled
+            return Piece(Rows.of(block), piece.at, batch=piece.batch)
+
+        tasks = OrderedTasks(step)
+        return GeneratorFlow(converted(tasks.pull, merged), tasks, *buffers, limit=limit)
 
 
-class ZipFlow(Flow):
-    def __init__(self, stream: ZipStream, at: At, lap: int) -> None:
-        self._context = stream.context
-        self._buffers = [Buffer(s.open(p, lap), p) for s, p in zip(stream.inputs, at, strict=True)]
-        self._under_way = 0
-        self._room = math.inf  # the number of units that may still be requested
-        self._ahead: OrderedTasks[Piece] = OrderedTasks(self._step)
-
-    def limit(self, units: int) -> None:
-        self._room = units
-        for buffer in self._buffers:
-            buffer.limit(units)
-
-    def pull(self, wait: bool) -> Pulled:
-        pulled = self._ahead.pull(wait)
-        if not isinstance(pulled, tuple):
-            return pulled
-        self._under_way -= 1
-        piece, block = pulled
-        return Piece(Rows.of(block), piece.at, batch=piece.batch)
-
-    def _step(self, wait: bool) -> tuple[Piece, Any] | Pending | None:
-        if self._room <= 0 and not wait:
-            return PENDING
-        units = self._units(wait)
-        if not isinstance(units, int):
-            return units
-        batch = any(b.batch for b in self._buffers)
-        units = 1 if batch else units
-        self._room -= units
-        at = [b.position for b in self._buffers]
-        runs = [concat_rows(b.take(units)) for b in self._buffers]
-        self._under_way += 1
-        return Piece(runs[0], at, batch=batch), self._context.submit(merge, runs, batch, self._context.site)
-
-    def _units(self, wait: bool) -> int | Pending | None:
-        """Return how many units are available from every input; while tasks run, wait until a full run is available."""
-        while True:
-            shortest = min(self._buffers, key=lambda b: (b.units, not b.ended))
-            if shortest.ended:
-                return shortest.units or None
-            if shortest.units >= (1 if shortest.batch else _RUN):
-                return shortest.units
-            if not shortest.fill(wait and not shortest.units):
-                return shortest.units if shortest.units and not self._under_way else PENDING
-
-    def close(self) -> None:
-        self._ahead.close()
-        for buffer in self._buffers:
-            buffer.close()
+def _shared_units(buffers: list[Buffer], wait: bool, under_way: bool) -> int | Pending | None:
+    """Return how many units are available from every input; while tasks run, wait until a full run is available."""
+    while True:
+        shortest = min(buffers, key=lambda b: (b.units, not b.ended))
+        if shortest.ended:
+            return shortest.units or None
+        if shortest.units >= (1 if shortest.batch else _RUN):
+            return shortest.units
+        if not shortest.fill(wait and not shortest.units):
+            return shortest.units if shortest.units and not under_way else PENDING

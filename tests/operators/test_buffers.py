@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
 from cedar.core.stream import PENDING, Piece, Rows
-from cedar.operators.buffers import Buffer, ChunkFlow, OrderedTasks, keep_columns
+from cedar.operators.buffers import Buffer, OrderedTasks, chunked, keep_columns
 from tests.toy_stream import ListStream, block_of, drain
 
 SEEDS = st.integers(0, 10**6)
@@ -40,7 +40,7 @@ def test_units_are_taken_in_order_whatever_the_pieces_and_known_by_their_positio
 def test_chunks_have_so_many_units_but_for_the_last(rows, units, seed):
     source = ListStream({"x": list(range(rows))}, seed=seed, late=0)
     start = [source.start(), 0]
-    flow = ChunkFlow(source.open(start), start, units)
+    flow = chunked(source.open(start), start, units)
     sizes = []
     while isinstance(piece := flow.pull(True), Piece):
         sizes.append(piece.units)
