@@ -136,7 +136,7 @@ def _column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] | Non
     if isinstance(kind, TensorType):
         return _tensors(values, kind, out)
     assert kind != UNKNOWN, "the type must be fixed before a column is built"
-    return _arrow(plain(values), kind)
+    return _arrow(values, kind)
 
 
 # ---- fixed-shape arrays --------------------------------------------------------------------------------------------
@@ -227,11 +227,12 @@ def _accepted(kind: pa.DataType) -> tuple[tuple[type, ...], tuple[type, ...]] | 
 
 
 def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Build a column of Arrow type ``kind`` from plain values."""
+    """Build a column of Arrow type ``kind``."""
     if not len(values):
         return pa.nulls(0, kind)
     if pa.types.is_large_list(kind) or pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         return _lists(values, kind)
+    values = plain(values)
     if pa.types.is_struct(kind):
         return _structs(values, kind)
     every = set(map(type, values))
@@ -287,6 +288,8 @@ def nanoseconds(value: Any) -> int:
 
 
 def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if set(map(type, values)) - {type(None)} != {np.ndarray}:
+        values = plain(values)
     types = set(map(type, values)) - {type(None)}
     missing = _missing(values) if type(None) in set(map(type, values)) else None
     if not all(issubclass(t, (list, tuple, np.ndarray)) for t in types):
@@ -297,7 +300,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if types and all(t is np.ndarray for t in types) and (missing is None or not width):
         items = _concat_arrays([v for v in values if v is not None], kind.value_type)
     else:
-        items = _arrow(plain(list(chain.from_iterable(present))), kind.value_type)
+        items = _arrow(list(chain.from_iterable(present)), kind.value_type)
     lengths = np.fromiter(map(len, present), dtype=np.int64, count=len(values))
     mask = None if missing is None else from_flags(missing)
     if width is not None:
@@ -341,7 +344,7 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if not value.keys() <= names:
             raise _SomeMismatch(f"unknown key {next(k for k in value if k not in names)!r}")
     present = [{} if v is None else v for v in values]
-    columns = [_arrow(plain([v.get(f.name) for v in present]), f.type) for f in kind]
+    columns = [_arrow([v.get(f.name) for v in present], f.type) for f in kind]
     if not columns:
         return pa.array(list(values), kind)
     mask = from_flags(_missing(values)) if type(None) in set(map(type, values)) else None

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from cedar.operators.base import Schema
 from cedar.plan.graph import Node
 
-TASK_SECONDS = 0.05  # target duration of tasks whose kernels run Python once per row
+TASK_SECONDS = 0.1  # target duration of tasks whose kernels run Python once per row
 
 Kind: TypeAlias = Literal["read", "task", "group", "window", "stream", "deal"]
 

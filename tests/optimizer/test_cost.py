@@ -40,7 +40,7 @@ def test_only_what_is_needed_is_shipped():
     facts = facts_of(root, measured(o3=figures(0.0, columns={"a": 8.0})))
     cost = cost_of(root, facts, places=("threads", REMOTE))
     here, there = use(cost, (0, 1, 2)), use(cost, (0, 1, 2), (0, 1, 0))
-    tasks = 0.25 * 40e-6 / 0.05 * 5e-4
+    tasks = 0.25 * 40e-6 / 0.1 * 5e-4
     assert there["process shipping"] == pytest.approx(0.25 * (8 + 8) / 1e9 + tasks)  # a, there and back; b, c are dead
     assert there["GIL"] == pytest.approx(here["GIL"] - 0.25 * 20e-6)
     assert there["cores"] == pytest.approx(here["cores"] + there["process shipping"] / 4)
@@ -62,7 +62,7 @@ def test_python_per_row_begins_a_stage_of_its_own():
     root = cedar.from_items(ROWS).map(first, "a").node
     cost = cost_of(root, facts_of(root, {0: measured()[0], 1: measured()[2]}), places=(REMOTE,))
     found = use(cost, (0,))
-    tasks = 5e-4 / 100 + 40e-6 / 0.05 * 5e-4
+    tasks = 5e-4 / 100 + 40e-6 / 0.1 * 5e-4
     assert found["process shipping"] == pytest.approx(3 * 116 / 1e9 + tasks)  # out of the reader, in, and out again
 
 

@@ -234,6 +234,7 @@ def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatc
     assert flow._rows == 200
     flow._adapt(128, 0.008, 100)
     flow._adapt(512, 0.032, 100)
-    assert flow._rows == 800  # 50 ms
-    flow._adapt(800, 0.5, 100)
-    assert 200 < flow._rows < 300, "one task that was interrupted counts a quarter"
+    flow._adapt(1024, 0.064, 100)
+    assert flow._rows == 1600  # 100 ms
+    flow._adapt(1600, 1.0, 100)
+    assert 400 < flow._rows < 600, "one task that was interrupted counts a quarter"
