@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cedar.core.boundary import NoColumn, canonical_type
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.values import ValueMismatch, describe, nanoseconds, plain
 
 _PLAIN: dict[Any, pa.DataType] = {
@@ -105,7 +105,7 @@ def type_from_dtype(dtype: Any) -> ColumnType:
         try:
             return canonical_type(dtype)
         except NoColumn as reason:
-            raise PipelineError(f"dtype={dtype}: {reason.problem}", site=user_site(), fix=reason.fix) from reason
+            raise invalid_call(f"dtype={dtype}: {reason.problem}", fix=reason.fix) from reason
     if isinstance(dtype, (TensorType, ObjectType)):
         return dtype
     if dtype is object:
@@ -118,9 +118,8 @@ def type_from_dtype(dtype: Any) -> ColumnType:
     name = str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
     kind = _from_name(name)
     if kind is None:
-        raise PipelineError(
+        raise invalid_call(
             f"dtype={dtype!r} is not a type of column",
-            site=user_site(),
             fix='give an Arrow type, a dtype such as "float32", int, float, str, bytes, bool, list[...] or object',
         )
     return kind

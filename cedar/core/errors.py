@@ -389,6 +389,11 @@ def nearest(name: str, known: list[str]) -> list[str]:
     return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
 
 
+def invalid_call(what: str, *, fix: str | None = None) -> PipelineError:
+    """Return the error for an invalid call; it names the line of the user's code that made the call."""
+    return PipelineError(what, site=user_site(), fix=fix)
+
+
 VALUE = "(what a function returned for the batch)"  # shown as the column name for a batch without columns
 
 

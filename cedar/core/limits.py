@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.errors import SourceError, invalid_call
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -64,7 +64,7 @@ def parse_bytes(text: str, argument: str) -> int:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", text)
     unit = _UNITS.get(match.group(2).upper()) if match else None
     if match is None or unit is None or float(match.group(1)) <= 0:
-        raise PipelineError(f'{argument}={text!r} is not a size; write it like "256MiB"', site=user_site())
+        raise invalid_call(f'{argument}={text!r} is not a size; write it like "256MiB"')
     return int(float(match.group(1)) * unit)
 
 
@@ -108,7 +108,7 @@ class Limits:
             if value is None and name.endswith("_bytes"):
                 value = parse_bytes(text, variable(name))
             if not value:
-                raise PipelineError(f"{variable(name)}={text!r}: an integer above 0 is expected", site=user_site())
+                raise invalid_call(f"{variable(name)}={text!r}: an integer above 0 is expected")
             limits[name] = value
         return Limits(**limits)
 

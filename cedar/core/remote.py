@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.requests import RequestOwner, RequestPatience, RequestStats, ShortRead, fault_of, request_owner
 
@@ -246,9 +246,7 @@ def as_options(given: Mapping[str, Any] | None) -> StorageOptions | None:
         PipelineError: they are not a dict with names as keys.
     """
     if not isinstance(given, Mapping | None) or not all(isinstance(name, str) for name in given or ()):
-        raise PipelineError(
-            f"storage_options= takes a dict of names and values, not {type(given).__name__}", site=user_site()
-        )
+        raise invalid_call(f"storage_options= takes a dict of names and values, not {type(given).__name__}")
     return StorageOptions(given) if given else None
 
 

@@ -21,7 +21,7 @@ from email.utils import parsedate_to_datetime
 from itertools import compress
 from typing import Any, TypeVar
 
-from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.errors import SourceError, invalid_call
 from cedar.core.printable import redacted
 
 _TEMPORARY = {408: "timeout", 429: "too many requests", 500: "", 502: "", 503: "", 504: ""}
@@ -336,7 +336,7 @@ def _number(name: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not value >= 1 or value == float("inf"):
-        raise PipelineError(f"{name}={text!r}: a number, 1 or more, is expected", site=user_site())
+        raise invalid_call(f"{name}={text!r}: a number, 1 or more, is expected")
     return value
 
 

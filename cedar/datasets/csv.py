@@ -22,7 +22,7 @@ import pyarrow.csv as pc
 from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Index
 from cedar.core.dtypes import type_from_dtype
-from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, invalid_call, missing_column
 from cedar.core.limits import too_much
 from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.exact import Inexact, check_text, integer_type, rounded_rows
@@ -414,14 +414,13 @@ def read_csv(
         {'x': DataType(large_string), 'y': DataType(large_string)}
     """
     if len(delimiter) != 1:
-        raise PipelineError(f"read_csv: delimiter must be one character, not {delimiter!r}", site=user_site())
+        raise invalid_call(f"read_csv: delimiter must be one character, not {delimiter!r}")
     for option, names in (("column_names", column_names), ("columns", columns)):
         if names is not None and (isinstance(names, str) or len(set(names)) < len(names)):
-            raise PipelineError(f"read_csv: {option}={names!r} is not a list of different names", site=user_site())
+            raise invalid_call(f"read_csv: {option}={names!r} is not a list of different names")
     if isinstance(quoting, int) and not isinstance(quoting, bool):  # csv.QUOTE_MINIMAL is 0, and QUOTE_NONE is 3
-        raise PipelineError(
+        raise invalid_call(
             f"read_csv(quoting={quoting!r}): True or False is expected, not a constant of the csv module",
-            site=user_site(),
             fix="use quoting=False instead of csv.QUOTE_NONE, and omit quoting= for other modes",
         )
     nulls = ("",) if null_values is None else (null_values,) if isinstance(null_values, str) else tuple(null_values)

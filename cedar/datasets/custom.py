@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core.boundary import as_column, table_of
 from cedar.core.columns import Column, ColumnType, UnknownType, type_of
 from cedar.core.dtypes import infer_type, type_from_dtype
-from cedar.core.errors import CedarError, PipelineError, SourceError, raised, user_site
+from cedar.core.errors import CedarError, SourceError, invalid_call, raised
 from cedar.core.printable import redact, redact_url, redacted
 from cedar.core.values import ValueMismatch, build_column
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, once
@@ -317,9 +317,8 @@ def adapt(source: Any) -> BaseSource:
             "is a class: give an instance" if isinstance(source, type) else f"has no {' and no '.join(missing)} method"
         )
         name = source.__name__ if isinstance(source, type) else type(source).__name__
-        raise PipelineError(
+        raise invalid_call(
             f"from_source: {name} {problem}",
-            site=user_site(),
             fix=f"a source has splits(), a list of pieces, and read(split), which yields {_ACCEPTED}",
         )
     return AdaptedSource(source)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cedar.core.columns import Index
 from cedar.core.dtypes import type_from_dtype
-from cedar.core.errors import CedarError, PipelineError, RowError, SourceError, user_site
+from cedar.core.errors import CedarError, RowError, SourceError, invalid_call
 from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.requests import RequestStats, Use
 from cedar.datasets.base import LOST, BaseSource, Chunk, Selects, Split, once
@@ -174,13 +174,10 @@ def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(given, Sequence) or not all(isinstance(p, (str, os.PathLike)) for p in given):
-        raise PipelineError(
-            f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}",
-            site=user_site(),
-        )
+        raise invalid_call(f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}")
     strings = tuple(chain.from_iterable(expand_braces(os.fspath(p)) for p in given))
     if not strings or not all(strings):
-        raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
+        raise invalid_call(f"{reader}: {'an empty path' if strings else 'no paths'} given")
     return strings
 
 
@@ -207,7 +204,7 @@ def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str
     """
     given = [names] if isinstance(names, str) else names
     if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
-        raise PipelineError(f"{reader}: {option}={names!r} is not a list of different names", site=user_site())
+        raise invalid_call(f"{reader}: {option}={names!r} is not a list of different names")
     return None if given is None else tuple(given)
 
 
@@ -223,7 +220,7 @@ def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataTy
     for name, kind in kinds.items():
         problem = problem if isinstance(kind, pa.DataType) else f"a column of a file cannot be {kind}: {name!r}"
     if problem:
-        raise PipelineError(f"{reader}: {option}= {problem}", site=user_site())
+        raise invalid_call(f"{reader}: {option}= {problem}")
     return tuple(kinds.items())
 
 
@@ -234,9 +231,7 @@ def as_flag(value: Any, option: str, reader: str) -> bool:
         PipelineError: ``value`` is neither True nor False.
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise PipelineError(
-            f"{reader}({option}={value!r}): True or False is expected, not {type(value).__name__}", site=user_site()
-        )
+        raise invalid_call(f"{reader}({option}={value!r}): True or False is expected, not {type(value).__name__}")
     return bool(value)
 
 

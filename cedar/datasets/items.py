@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cedar.core.columns import UNKNOWN, nbytes
-from cedar.core.errors import CedarError, PipelineError, RowError, raised, user_site
+from cedar.core.errors import CedarError, PipelineError, RowError, invalid_call, raised
 from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows, once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, copied_if_dict, fix_types, names_of
 from cedar.datasets.split_table import SplitTable
@@ -243,15 +243,12 @@ def from_items(
     if names is not None:
         good = not isinstance(names, str) and len(names) and all(isinstance(name, str) for name in names)
         if not good or len(set(names)) < len(names):
-            raise PipelineError(
-                f"names={names!r}: give one name per part of an item", site=user_site(), fix='names=("x", "y")'
-            )
+            raise invalid_call(f"names={names!r}: give one name per part of an item", fix='names=("x", "y")')
         names = tuple(names)
     suggestion = _suggestion(rows)
     if suggestion is not None:
-        raise PipelineError(
+        raise invalid_call(
             f"from_items takes a list or a dataset with __len__ and __getitem__, not {type(rows).__name__}",
-            site=user_site(),
             fix=f"use {suggestion}",
         )
     return ItemsSource(rows, None if dtypes is None else dict(dtypes), names)
@@ -422,5 +419,5 @@ def from_iterable(
             problem = f"from_iterable takes a function that returns an iterator, not {kind}"
             iterable = isinstance(make_iterator, Iterable)
             fix = "use from_iterable(lambda: iter(data)), or from_items for a list" if iterable else "give a function"
-        raise PipelineError(problem, site=user_site(), fix=fix)
+        raise invalid_call(problem, fix=fix)
     return IterableSource(make_iterator, None if dtypes is None else dict(dtypes))

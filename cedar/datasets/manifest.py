@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.errors import SourceError, invalid_call
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
@@ -190,9 +190,8 @@ def _normalized(paths: Sequence[str]) -> list[str]:
     """
     for path in paths:
         if redact_url(path) != path:
-            raise PipelineError(
+            raise invalid_call(
                 f"{redact_url(path)!r}: a URL with credentials cannot be stored in a manifest",
-                site=user_site(),
                 fix="set the credentials in the environment or in fsspec's configuration",
             )
     return [path if is_remote(path) else local_path(path) for path in paths]
@@ -251,9 +250,7 @@ def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quie
     if data is None:
         return None
     if data[: len(_MARK)] != _MARK[: len(data)]:
-        raise PipelineError(
-            f"{redact_url(where)!r} is not a manifest", site=user_site(), fix="give manifest= its own name"
-        )
+        raise invalid_call(f"{redact_url(where)!r} is not a manifest", fix="give manifest= its own name")
     try:
         columns = _columns(data)
         reported = json.loads(columns.schema.metadata[_PATHS])
@@ -261,10 +258,9 @@ def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quie
         _damaged(where, error, quiet)
         return None
     if reported != normalized:
-        raise PipelineError(
+        raise invalid_call(
             f"the manifest {redact_url(where)!r} was written for other paths: "
             f"{redact_url(str(reported))}, not {normalized}",
-            site=user_site(),
             fix="use one manifest per data set, or remove this one",
         )
     try:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.errors import CedarError, SourceError, invalid_call, user_site
 from cedar.core.packages import library
 from cedar.core.printable import redact_url
 from cedar.datasets.base import once
@@ -104,7 +104,7 @@ def read_delta(
     """Return the source that ``cedar.read_delta`` uses."""
     deltalake = library("deltalake", "delta", "read_delta")
     if not isinstance(uri, str | os.PathLike):
-        raise PipelineError(f"read_delta: uri must be a string or a path, not {uri!r:.60}", site=user_site())
+        raise invalid_call(f"read_delta: uri must be a string or a path, not {uri!r:.60}")
     uri = os.fspath(uri)
     try:
         table = deltalake.DeltaTable(uri, version=version, storage_options=_options(options, 0) or None)
@@ -113,9 +113,8 @@ def read_delta(
         features = table.protocol().reader_features or []
         if mode != "none" or ("deletionVectors" in features and pa.table(table.deletion_vectors()).num_rows):
             which = "renamed columns" if mode != "none" else "deletion vectors"
-            raise PipelineError(
+            raise invalid_call(
                 f"{shown}: the table has {which}, which its files alone do not represent",
-                site=user_site(),
                 fix="rewrite it (REORG TABLE ... APPLY (PURGE) for deletion vectors), or read it into memory: "
                 "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())",
             )
@@ -147,7 +146,7 @@ def read_iceberg(
         table = opened.from_metadata(os.fspath(table), properties=_options(options, 1))
     if not hasattr(table, "scan") or not hasattr(table, "location"):
         fix = 'catalog.load_table("db.clicks"), or the path of a metadata file'
-        raise PipelineError(f"read_iceberg takes a table of pyiceberg, not {table!r:.60}", site=user_site(), fix=fix)
+        raise invalid_call(f"read_iceberg takes a table of pyiceberg, not {table!r:.60}", fix=fix)
     root = str(table.location())
     try:
         snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else table.current_snapshot()
@@ -186,4 +185,4 @@ def _reject_unsupported(shown: str, table: Any, scan: Any, tasks: list[Any]) -> 
     else:
         return
     more = "or read it into memory: cedar.from_arrow(table.scan().to_arrow())"
-    raise PipelineError(f"{shown}: the table {why}", site=user_site(), fix=f"{fix}, {more}")
+    raise invalid_call(f"{shown}: the table {why}", fix=f"{fix}, {more}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.errors import CedarError, PipelineError, SourceError, invalid_call
 from cedar.core.printable import StorageOptions, redact, redact_url, redacted
 from cedar.core.remote import Remote, kind_of, rename, upload
 from cedar.core.requests import install
@@ -199,4 +199,4 @@ def writing(url: str, done: str | None = None, fix: str = "check space and permi
 
 
 def _exists_error(problem: str) -> PipelineError:
-    return PipelineError(problem, site=user_site(), fix="write to a new location, or remove the existing data first")
+    return invalid_call(problem, fix="write to a new location, or remove the existing data first")

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from cedar.core.boundary import as_column, canonical_types, table_of
 from cedar.core.columns import TensorType, detached
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call, user_site
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, once
 from cedar.datasets.items import ItemsSource
 from cedar.datasets.parquet_schema import Types
@@ -107,9 +107,8 @@ def from_arrow(table: Any) -> TableSource:
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
-        raise PipelineError(
+        raise invalid_call(
             f"from_arrow takes a pyarrow.Table or RecordBatch, not {type(table).__name__}",
-            site=user_site(),
             fix="use cedar.from_polars or cedar.from_pandas for frames, cedar.from_items for rows",
         )
     canonical_types(table.schema, "from_arrow", site=user_site())
@@ -132,7 +131,7 @@ def from_polars(frame: Any) -> TableSource:
     if not hasattr(frame, "to_arrow") or not hasattr(frame, "get_columns"):
         fix = "use cedar.from_pandas(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
         fix = "collect it first: cedar.from_polars(frame.collect())" if kind == "LazyFrame" else fix
-        raise PipelineError(f"from_polars takes a polars.DataFrame, not {kind}", site=user_site(), fix=fix)
+        raise invalid_call(f"from_polars takes a polars.DataFrame, not {kind}", fix=fix)
     return TableSource(table_of(frame, "from_polars", user_site()), "from_polars")
 
 
@@ -201,9 +200,7 @@ def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
     table = _arrow(getattr(dataset, "data", None))
     if table is None:
         kind = type(dataset).__name__
-        raise PipelineError(
-            f"from_huggingface takes a datasets.Dataset, not {kind}", site=user_site(), fix=_FIXES.get(kind)
-        )
+        raise invalid_call(f"from_huggingface takes a datasets.Dataset, not {kind}", fix=_FIXES.get(kind))
     canonical_types(table.schema, "from_huggingface", site=user_site())
     form = getattr(dataset, "format", None) or {}
     if form and not form["output_all_columns"]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.errors import SourceError, invalid_call
 from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.files_io import File, check_unchanged, open_file, reading
@@ -279,5 +279,5 @@ def read_tar(
     """
     for option, value, known in (("missing", missing, ("error", "null")), ("dot", dot, ("first", "last"))):
         if value not in known:
-            raise PipelineError(f"read_tar({option}={value!r})", site=user_site(), fix=f"{known[0]!r} or {known[1]!r}")
+            raise invalid_call(f"read_tar({option}={value!r})", fix=f"{known[0]!r} or {known[1]!r}")
     return TarSource(as_paths(paths, "read_tar"), missing=missing, dot=dot)

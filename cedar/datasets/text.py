@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType, Index
-from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
+from cedar.core.errors import SourceError, invalid_call, missing_column
 from cedar.core.limits import too_much
 from cedar.datasets.base import Chunk, Split, once
 from cedar.datasets.files_io import (
@@ -392,5 +392,5 @@ def read_text(
         [['one two']]
     """
     if errors not in ("strict", "replace"):
-        raise PipelineError(f'read_text: errors is "strict" or "replace", not {errors!r}', site=user_site())
+        raise invalid_call(f'read_text: errors is "strict" or "replace", not {errors!r}')
     return TextSource(as_paths(paths, "read_text"), errors=errors)

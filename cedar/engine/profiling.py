@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import replace
 
-from cedar.core.errors import CedarError, PipelineError, Skip, user_site
+from cedar.core.errors import CedarError, Skip, invalid_call, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import Piece
 from cedar.engine.account import DeliveryCounter
@@ -51,7 +51,7 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
     """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 < seconds < math.inf:
-        raise PipelineError(f"seconds={seconds!r}: a number of seconds above 0", site=user_site())
+        raise invalid_call(f"seconds={seconds!r}: a number of seconds above 0")
     here, began = machine(), time.perf_counter()
     work = _ProfilePass(root, seed, on_error)
     account = DeliveryCounter(work.binding, work.metrics, 0, None, user_site())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.errors import CedarError, invalid_call
 from cedar.lake import reading
 from cedar.pipeline import sources
 from cedar.pipeline.core import Pipeline
@@ -59,7 +59,7 @@ def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tup
     """
     first = paths if isinstance(paths, str | os.PathLike) else next(iter(paths), None)
     if first is None:
-        raise PipelineError("no files are given", site=user_site(), fix="give a folder, a glob or paths")
+        raise invalid_call("no files are given", fix="give a folder, a glob or paths")
     first = os.fspath(first)
     paths = first if isinstance(paths, os.PathLike) else paths
     for name, (reader, endings) in READERS.items():
@@ -75,7 +75,7 @@ def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tup
                 continue
             if _COMPRESSED.sub("", found).endswith(endings):
                 return name, data
-    raise PipelineError(
-        f"{first}: no file has a known extension", site=user_site(),
+    raise invalid_call(
+        f"{first}: no file has a known extension",
         fix=f"use one of the extensions {', '.join(ending for _, endings in READERS.values() for ending in endings)}",
-    )  # fmt: skip
+    )

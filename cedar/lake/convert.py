@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.errors import CedarError, SourceError, invalid_call
 from cedar.core.process import find_rank
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
@@ -181,10 +181,7 @@ def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
     same = [node for node in every if read_from(node) == read_from(data.node)]
     readers = same or every
     if len(readers) != 1:
-        raise PipelineError(
-            f"convert: the pipeline has {len(readers)} sources, and it is unclear which of them reads this data",
-            site=user_site(), fix="give the same paths as in the pipeline",
-        )  # fmt: skip
+        raise invalid_call(f"convert: the pipeline has {len(readers)} sources, and it is unclear which of them reads this data", fix="give the same paths as in the pipeline")  # fmt: skip
     return readers[0]
 
 
@@ -196,9 +193,7 @@ def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
     if needed is None:
         return None
     if missing := sorted(set(needed) - set(known)):
-        raise PipelineError(
-            f"convert: the pipeline reads {', '.join(missing[:5])}, which the data does not have", site=user_site()
-        )
+        raise invalid_call(f"convert: the pipeline reads {', '.join(missing[:5])}, which the data does not have")
     return tuple(name for name in known if name in needed)
 
 
@@ -334,25 +329,17 @@ def optimize_layout(
         6
     """
     if budget.layout is None:
-        raise PipelineError(
-            "optimize_layout: the budget names no folder", site=user_site(), fix='cedar.Budget(layout="a folder")'
-        )
+        raise invalid_call("optimize_layout: the budget names no folder", fix='cedar.Budget(layout="a folder")')
     with pipeline.loader(budget=budget, executor=executor, workers=workers, rank=0, world=1, subgroup=True) as loader:
         if loader.units() == math.inf:
-            raise PipelineError("optimize_layout of a pipeline without end", site=user_site(), fix="leave repeat() out")
+            raise invalid_call("optimize_layout of a pipeline without end", fix="leave repeat() out")
         if not any(d.applied and d.rule == "layout_place" for d in loader.plan.decisions):
             why = next((f": {d.why}" for d in loader.plan.decisions if d.rule == "layout_place"), "")
-            raise PipelineError(
-                f"optimize_layout: there is nothing to lay out{why}", site=user_site(),
-                fix="it needs a pipeline that reads files split by split and has no cache()",
-            )  # fmt: skip
+            raise invalid_call(f"optimize_layout: there is nothing to lay out{why}", fix="it needs a pipeline that reads files split by split and has no cache()")  # fmt: skip
         loader._epochs.job.store.place(os.fspath(budget.layout))  # raises if the folder belongs to another user
         for _ in loader:
             pass
         dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]
         if problems := [*dropped, *loader._epochs.job.store.notes]:
-            raise PipelineError(
-                f"optimize_layout: the layout in {str(budget.layout)!r} is incomplete: {problems[0]}", site=user_site(),
-                fix="check the folder and Budget(cache=), and call it again: existing splits are kept",
-            )  # fmt: skip
+            raise invalid_call(f"optimize_layout: the layout in {str(budget.layout)!r} is incomplete: {problems[0]}", fix="check the folder and Budget(cache=), and call it again: existing splits are kept")  # fmt: skip
         return loader.plan

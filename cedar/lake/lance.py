@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column, TensorType
-from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.errors import SourceError, invalid_call
 from cedar.core.limits import Limits, MemoryReservation
 from cedar.core.packages import library, plain_errors
 from cedar.core.printable import StorageOptions, redact_url
@@ -209,7 +209,7 @@ def read_lance(
         'read_lance(.../clicks.lance)'
     """
     if not isinstance(uri, str | os.PathLike) or not os.fspath(uri):
-        raise PipelineError(f"read_lance: uri must be a string or a path, not {uri!r}", site=user_site())
+        raise invalid_call(f"read_lance: uri must be a string or a path, not {uri!r}")
     where = os.fspath(uri)
     where = where if is_remote(where) else local_path(where)
     chosen = None if columns is None else tuple(columns)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from cedar.core.block import Block
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.printable import StorageOptions
 from cedar.datasets.storage import Storage
 from cedar.datasets.to_arrow import arrow_batch, same_schema
@@ -53,7 +53,7 @@ def write_parquet(
     """
     for option, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
         if value is not None and value < 1:
-            raise PipelineError(f"write_parquet({option}={value}): must be at least 1", site=user_site())
+            raise invalid_call(f"write_parquet({option}={value}): must be at least 1")
     with Storage.at(url, Parquet.suffix, storage_options) as storage, contextlib.ExitStack() as stack:
         parquet = Parquet(Layouts("fast", "disk" if storage.local else "url"))
         parts = PartFiles(storage, parquet, "part-{:05d}.parquet".format, None if storage.single else rows_per_file)

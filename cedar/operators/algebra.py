@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.base import Algebra
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -115,9 +115,7 @@ def algebra_of(fn: Any) -> Algebra | None:
 
 def _marked(fn: F, algebra: Algebra) -> F:
     if not callable(fn):
-        raise PipelineError(
-            f"{algebra}: {type(fn).__name__} cannot be called", site=user_site(), fix="mark a function or a class"
-        )
+        raise invalid_call(f"{algebra}: {type(fn).__name__} cannot be called", fix="mark a function or a class")
     target: Any = fn
     own = isinstance(fn, FunctionType | type) or isinstance(type(fn).__call__, FunctionType)
     try:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Index
-from cedar.core.errors import PipelineError, Site, require_columns, user_site
+from cedar.core.errors import PipelineError, Site, invalid_call, require_columns
 from cedar.core.groups import plain
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Env, Ordering, RowUse, Schema, StreamContext, StreamOperator
@@ -63,7 +63,7 @@ class Balance(StreamOperator):
 
     def __post_init__(self) -> None:
         if self.over != "ranks":
-            raise PipelineError(f"balance(over={self.over!r})", site=user_site(), fix='over is "ranks"')
+            raise invalid_call(f"balance(over={self.over!r})", fix='over is "ranks"')
         if isinstance(self.by, str):
             return
         if hasattr(self.by, "meta"):
@@ -71,9 +71,8 @@ class Balance(StreamOperator):
         elif callable(self.by) and not makes_instances(self.by):
             check_fn("balance(by)", self.by, 1)
         else:
-            raise PipelineError(
+            raise invalid_call(
                 f"balance(by={self.by!r})",
-                site=user_site(),
                 fix="use a column's name, an expression such as col('tokens').list.len(), or a function of a row",
             )
 

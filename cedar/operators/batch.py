@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType, blank
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.groups import concat_each
 from cedar.core.limits import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
@@ -68,9 +68,9 @@ class Batch(StreamOperator, MakesBatches, Resizable):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", as_int(self.size))
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise PipelineError(f"batch({self.size!r}): the size must be an integer, at least 1", site=user_site())
+            raise invalid_call(f"batch({self.size!r}): the size must be an integer, at least 1")
         if self.last not in (None, "drop", "keep", "pad"):
-            raise PipelineError(f'last={self.last!r}: it must be "drop", "keep", "pad" or None', site=user_site())
+            raise invalid_call(f'last={self.last!r}: it must be "drop", "keep", "pad" or None')
 
     def keeping_rest(self) -> Batch:
         return self if self.last else replace(self, last="keep")
@@ -265,8 +265,7 @@ class PadBatch(BlockKernel):
 def check_no_valid_column(columns: Collection[str]) -> None:
     """Raise PipelineError if ``last="pad"`` would overwrite a user column named ``valid``."""
     if "valid" in columns:
-        raise PipelineError(
+        raise invalid_call(
             'batch(last="pad") adds a column "valid", but the input already has one',
-            site=user_site(),
             fix='rename it first: rename({"valid": "is_valid"})',
         )

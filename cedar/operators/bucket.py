@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
-from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
+from cedar.core.errors import PipelineError, RowError, Site, invalid_call, require_columns
 from cedar.core.groups import plain
 from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
@@ -67,14 +67,11 @@ class BucketByLength(StreamOperator, MakesBatches):
         object.__setattr__(self, "boundaries", _as_integers(self.boundaries, "boundaries"))
         object.__setattr__(self, "batch_sizes", _as_integers(self.batch_sizes, "batch_sizes"))
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
-            raise PipelineError(
-                f"bucket_by_length: the boundaries {list(self.boundaries)} do not ascend", site=user_site()
-            )
+            raise invalid_call(f"bucket_by_length: the boundaries {list(self.boundaries)} do not ascend")
         if len(self.batch_sizes) != len(self.boundaries) + 1:
-            raise PipelineError(
+            raise invalid_call(
                 f"bucket_by_length: {len(self.boundaries)} boundaries make {len(self.boundaries) + 1} buckets,"
                 f" but there are {len(self.batch_sizes)} batch sizes",
-                site=user_site(),
                 fix="give one batch size more than boundaries: the last is for the longest rows",
             )
 
@@ -118,9 +115,7 @@ def _as_integers(values: Iterable[Any], parameter: str) -> tuple[int, ...]:
     try:
         return tuple(whole(value, f"bucket_by_length({parameter}): an entry", least=1) for value in values)
     except TypeError as error:
-        raise PipelineError(
-            f"bucket_by_length({parameter}={values!r})", site=user_site(), fix="give a list of integers"
-        ) from error
+        raise invalid_call(f"bucket_by_length({parameter}={values!r})", fix="give a list of integers") from error
 
 
 def _check_type(name: str, kind: ColumnType, site: Site | None) -> None:

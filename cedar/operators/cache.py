@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from cedar.core.block import Block
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.printable import redact_url
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 
@@ -47,15 +47,9 @@ class Cache(RowOperator, StoresRows):
 
     def __post_init__(self) -> None:
         if not isinstance(self.where, str) or not self.where:
-            raise PipelineError(
-                f"cache({self.where!r}): invalid location",
-                site=user_site(),
-                fix='"memory", "auto", a directory or a URL',
-            )
+            raise invalid_call(f"cache({self.where!r}): invalid location", fix='"memory", "auto", a directory or a URL')
         if self.version is not None and (not isinstance(self.version, str) or not self.version):
-            raise PipelineError(
-                f"cache(version={self.version!r}): a version is a string", site=user_site(), fix='such as version="3"'
-            )
+            raise invalid_call(f"cache(version={self.version!r}): a version is a string", fix='such as version="3"')
 
     def label(self) -> str:
         return f"{'layout' if self.layout else 'cache'}({redact_url(self.where)!r})"

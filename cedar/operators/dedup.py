@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType, take, type_of
-from cedar.core.errors import PipelineError, require_columns, user_site
+from cedar.core.errors import PipelineError, invalid_call, require_columns
 from cedar.core.groups import GroupColumn, RowSharing, grouped, plain
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.dedup_estimate import GroupEstimate, Sampled, find_groups
@@ -68,13 +68,11 @@ class Dedup(RowOperator, MakesGroups):
         named = [name for group in self.groups or () for name in group]
         for name in named:
             if not isinstance(name, str):
-                raise PipelineError(f"dedup: {name!r} is not a column name", site=user_site(), fix="name list columns")
+                raise invalid_call(f"dedup: {name!r} is not a column name", fix="name list columns")
             if named.count(name) > 1:
-                raise PipelineError(
-                    f"dedup: column {name!r} is in two groups", site=user_site(), fix="put each column into one group"
-                )
+                raise invalid_call(f"dedup: column {name!r} is in two groups", fix="put each column into one group")
         if self.groups is not None and (not self.groups or not all(self.groups)):
-            raise PipelineError("dedup: a group has no columns", site=user_site(), fix='name columns, or use "auto"')
+            raise invalid_call("dedup: a group has no columns", fix='name columns, or use "auto"')
 
     def label(self) -> str:
         return f"dedup({'auto' if self.groups is None else ', '.join(map('+'.join, self.groups))})"
@@ -164,9 +162,8 @@ def dedup(groups: Any = "auto", session: str | None = None) -> Dedup:
         or not isinstance(groups, Sequence)
         or any(isinstance(group, str) or not isinstance(group, Sequence) for group in groups)
     ):
-        raise PipelineError(
+        raise invalid_call(
             f"dedup({groups!r:.80}): groups are lists of column names",
-            site=user_site(),
             fix='use "auto", or name the groups: dedup([["items", "actions"], ["tags"]])',
         )
     return Dedup(tuple(map(tuple, groups)), session)

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType
 from cedar.core.distinct import list_offsets
-from cedar.core.errors import PipelineError, require_columns, user_site
+from cedar.core.errors import PipelineError, invalid_call, require_columns
 from cedar.core.groups import plain, take_each
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
@@ -48,7 +48,7 @@ class Explode(RowOperator):
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "fields", fields)
         if not names or not all(isinstance(name, str) for name in names):
-            raise PipelineError(f"Explode{names!r}: names of columns, at least one", site=user_site())
+            raise invalid_call(f"Explode{names!r}: names of columns, at least one")
 
     def label(self) -> str:
         return f"explode({', '.join(self.names)})"
@@ -77,7 +77,7 @@ class Explode(RowOperator):
 
     def _made(self, name: str, kind: ColumnType) -> list[tuple[str, ColumnType]]:
         if not isinstance(kind, pa.DataType) or not (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
-            raise PipelineError(f"{self.label()}: column {name!r} of {kind} holds no lists", site=user_site())
+            raise invalid_call(f"{self.label()}: column {name!r} of {kind} holds no lists")
         if self.fields and pt.is_struct(kind.value_type):
             return [(field.name, field.type) for field in kind.value_type]
         return [(name, kind.value_type)]
@@ -142,5 +142,5 @@ def _offsets(column: Any) -> Any:
 
 def _add(types: dict[str, ColumnType], name: str, kind: ColumnType, label: str) -> None:
     if name in types:
-        raise PipelineError(f"{label}: two columns {name!r}", site=user_site(), fix="rename one of them first")
+        raise invalid_call(f"{label}: two columns {name!r}", fix="rename one of them first")
     types[name] = kind

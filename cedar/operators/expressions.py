@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import UNKNOWN
-from cedar.core.errors import PipelineError, Skip, user_site
+from cedar.core.errors import PipelineError, Skip, invalid_call
 from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
@@ -262,7 +262,7 @@ class Select(_ItemsOperator):
         names = [item if isinstance(item, str) else item[0] for item in self.items]
         for name in names:
             if name is not None and names.count(name) > 1:
-                raise PipelineError(f"select: column {name!r} is given twice", site=user_site())
+                raise invalid_call(f"select: column {name!r} is given twice")
 
     def step(self, blame: ErrorContext) -> Step:
         return KeepColumns(self.items, blame)
@@ -284,9 +284,8 @@ def filter_expression(predicates: Sequence[Any], on_error: Skip | None) -> Filte
     """Return the filter that requires all expressions to be true; arguments may be expressions or lists of them."""
     first, *others = list(flattened(predicates)) or [None]
     if (name := next((other for other in others if isinstance(other, str)), None)) is not None:
-        raise PipelineError(
+        raise invalid_call(
             f"filter(expression, {name!r}): an expression names its columns itself",
-            site=user_site(),
             fix="leave the columns out, or give a function of them",
         )
     for each in others:
@@ -353,7 +352,7 @@ def _not_an_expression(value: Any, label: str) -> PipelineError:
     fix = "give an expression such as col('x') * 2" + (", named: y=..." if isinstance(value, Mapping) else "")
     if callable(value):
         fix = "use .map(fn, columns) for a function, or give an expression such as col('x') * 2"
-    return PipelineError(f"{label}: {value!r:.60} is {kind}, not an expression", site=user_site(), fix=fix)
+    return invalid_call(f"{label}: {value!r:.60} is {kind}, not an expression", fix=fix)
 
 
 def require_elementwise(expr: Any, label: str) -> None:
@@ -368,7 +367,7 @@ def require_elementwise(expr: Any, label: str) -> None:
     if not use and "depends on other rows" in why:
         fix = "compute values that span rows beforehand and insert them as numbers, or use map_batches(fn, size=...)"
     shown = format_expr(expr).replace("python_udf()", "map_*(fn)")  # polars' name for map_elements and map_batches
-    raise PipelineError(f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix)
+    raise invalid_call(f"{label}: {shown} is not row-wise: {why}", fix=fix)
 
 
 def result_name(item: Item) -> str | None:
@@ -414,9 +413,7 @@ class Drop(_StepOperator, ColumnEdit):
     def __post_init__(self) -> None:
         for name in self.names:
             if not isinstance(name, str):
-                raise PipelineError(
-                    f"drop: {name!r} is not a column name", site=user_site(), fix="give column names as strings"
-                )
+                raise invalid_call(f"drop: {name!r} is not a column name", fix="give column names as strings")
 
     def label(self) -> str:
         return f"drop({', '.join(self.names)})"
@@ -452,13 +449,11 @@ class Rename(_StepOperator, ColumnEdit):
         for pair in self.pairs:
             for name in pair:
                 if not isinstance(name, str):
-                    raise PipelineError(
-                        f"rename: {name!r} is not a column name", site=user_site(), fix="give {'old': 'new'}"
-                    )
+                    raise invalid_call(f"rename: {name!r} is not a column name", fix="give {'old': 'new'}")
         news = [new for _, new in self.pairs]
         for new in news:
             if news.count(new) > 1:
-                raise PipelineError(f"rename: two columns would be called {new!r}", site=user_site())
+                raise invalid_call(f"rename: two columns would be called {new!r}")
 
     def label(self) -> str:
         return f"rename({', '.join(f'{old} -> {new}' for old, new in self.pairs)})"
@@ -482,7 +477,5 @@ class Rename(_StepOperator, ColumnEdit):
 def rename(mapping: Any) -> Rename:
     """Return the operator for a dict that maps old names to new names."""
     if not isinstance(mapping, Mapping):
-        raise PipelineError(
-            f"rename: {mapping!r:.60} is not a dict of old to new names", site=user_site(), fix="give {'old': 'new'}"
-        )
+        raise invalid_call(f"rename: {mapping!r:.60} is not a dict of old to new names", fix="give {'old': 'new'}")
     return Rename(tuple(mapping.items()))

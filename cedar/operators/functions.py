@@ -9,7 +9,7 @@ import functools
 import inspect
 from typing import Any
 
-from cedar.core.errors import PipelineError, Skip, user_site
+from cedar.core.errors import PipelineError, Skip, invalid_call, user_site
 
 
 def makes_instances(fn: Any) -> bool:
@@ -39,10 +39,8 @@ def check_columns(label: str, columns: Any) -> None:
     """Raise PipelineError unless ``columns`` is a tuple of names."""
     if not isinstance(columns, tuple) or not all(isinstance(name, str) for name in columns):
         strange = next((c for c in columns if not isinstance(c, str)), columns) if columns else columns
-        raise PipelineError(
-            f"{label}: {strange!r} is not a column name",
-            site=user_site(),
-            fix=f'give column names as strings: {label}(fn, "x")',
+        raise invalid_call(
+            f"{label}: {strange!r} is not a column name", fix=f'give column names as strings: {label}(fn, "x")'
         )
 
 
@@ -56,25 +54,19 @@ def names_written(label: str, into: Any, *, default: tuple[str, ...]) -> tuple[s
         return default
     names = (into,) if isinstance(into, str) else into
     if not isinstance(names, (tuple, list)) or not names or not all(isinstance(n, str) and n for n in names):
-        raise PipelineError(
-            f"{label}: into={into!r} names no column", site=user_site(), fix="name the column for the result"
-        )
+        raise invalid_call(f"{label}: into={into!r} names no column", fix="name the column for the result")
     if len(set(names)) < len(names):
-        raise PipelineError(f"{label}: into={into!r} names a column twice", site=user_site(), fix="name each once")
+        raise invalid_call(f"{label}: into={into!r} names a column twice", fix="name each once")
     return tuple(names)
 
 
 def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
     """Raise PipelineError if ``on_error`` is not a Skip or ``timeout`` is not a number above 0."""
     if on_error is not None and not isinstance(on_error, Skip):
-        raise PipelineError(
-            f"{label}: on_error={on_error!r} is not a policy", site=user_site(), fix="give on_error=cedar.Skip(...)"
-        )
+        raise invalid_call(f"{label}: on_error={on_error!r} is not a policy", fix="give on_error=cedar.Skip(...)")
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if timeout is not None and not (number and timeout > 0):
-        raise PipelineError(
-            f"{label}: timeout={timeout!r} is not a time limit", site=user_site(), fix="give seconds per row, above 0"
-        )
+        raise invalid_call(f"{label}: timeout={timeout!r} is not a time limit", fix="give seconds per row, above 0")
 
 
 def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False) -> None:

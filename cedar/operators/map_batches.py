@@ -14,7 +14,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.boundary import polars_type, to_frame
 from cedar.core.columns import UNKNOWN, Column, concat, type_of
-from cedar.core.errors import PipelineError, RowError, Skip, require_columns, user_site
+from cedar.core.errors import PipelineError, RowError, Skip, invalid_call, require_columns
 from cedar.core.jagged import JaggedTensor
 from cedar.core.limits import as_int
 from cedar.core.values import describe
@@ -81,18 +81,12 @@ class MapBatches(FunctionOperator, ExactRows, Resizable):
         check_policy(self.label(), self.on_error)
         if self.format not in get_args(Format):
             known = ", ".join(map(repr, get_args(Format)))
-            raise PipelineError(
-                f"map_batches: there is no format {self.format!r}", site=user_site(), fix=f"give one of {known}"
-            )
+            raise invalid_call(f"map_batches: there is no format {self.format!r}", fix=f"give one of {known}")
         object.__setattr__(self, "size", as_int(self.size))
         if self.size is not None and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1):
-            raise PipelineError(
-                f"map_batches: size={self.size!r}", site=user_site(), fix="give a number of rows, 1 or more"
-            )
+            raise invalid_call(f"map_batches: size={self.size!r}", fix="give a number of rows, 1 or more")
         if self.into is not None and not self.columns:
-            raise PipelineError(
-                "map_batches: into= without columns", site=user_site(), fix="name the columns that the function reads"
-            )
+            raise invalid_call("map_batches: into= without columns", fix="name the columns that the function reads")
         names_written("map_batches", self.into, default=())
 
     @property

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, hash_array
-from cedar.core.errors import PipelineError, ResumeError, user_site
+from cedar.core.errors import PipelineError, ResumeError, invalid_call
 from cedar.core.stream import (
     PENDING,
     At,
@@ -80,9 +80,8 @@ class Mix(StreamOperator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", _weights(self.weights))
         if self.stop not in ("first", "all"):
-            raise PipelineError(
+            raise invalid_call(
                 f"mix(stop={self.stop!r}) is not known",
-                site=user_site(),
                 fix='"first" stops when the first input ends, "all" when the last one ends',
             )
 
@@ -128,16 +127,12 @@ class Mix(StreamOperator):
         names = self.inputs_named
         if isinstance(weights, Mapping):
             if unknown := [name for name in weights if str(name) not in names]:
-                raise PipelineError(
-                    f"mix has no input {unknown[0]!r}", site=user_site(), fix=f"its inputs are {', '.join(names)}"
-                )
+                raise invalid_call(f"mix has no input {unknown[0]!r}", fix=f"its inputs are {', '.join(names)}")
             weights = [weights.get(name, weight) for name, weight in zip(names, before, strict=True)]
         changed = _weights(weights, least=0.0)
         self._fits(len(changed), "weights given")
         if not any(callable(weight) or weight > 0 for weight in changed):
-            raise PipelineError(
-                "all weights of mix are zero", site=user_site(), fix="give at least one input a weight above zero"
-            )
+            raise invalid_call("all weights of mix are zero", fix="give at least one input a weight above zero")
         return changed
 
     def schema(self, *inputs: Schema) -> Schema:
@@ -169,12 +164,12 @@ def _weights(weights: Any, least: float = math.ulp(0.0)) -> tuple[Weight, ...]:
     try:
         numbers = tuple(w if callable(w) else float(w) for w in weights)
     except (TypeError, ValueError) as error:
-        raise PipelineError(f"the weights of mix are {weights!r}", site=user_site(), fix=fix) from error
+        raise invalid_call(f"the weights of mix are {weights!r}", fix=fix) from error
     if not numbers:
-        raise PipelineError("mix takes at least one input", site=user_site(), fix=fix)
+        raise invalid_call("mix takes at least one input", fix=fix)
     for index, weight in enumerate(numbers):
         if not callable(weight) and not least <= weight < math.inf:
-            raise PipelineError(f"weight {index} of mix is {weight}", site=user_site(), fix=fix)
+            raise invalid_call(f"weight {index} of mix is {weight}", fix=fix)
     return numbers
 
 

@@ -30,7 +30,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.process import Lock, release_library_pages
 from cedar.store.entry import Entry
 from cedar.store.folder import Folder
@@ -281,7 +281,7 @@ def kernels(module: str, *names: str) -> Any:
         if (thread := _compile_queue.thread) is not None:
             thread.join()
         if module in _compile_queue.failed:
-            raise PipelineError(f"kernels are not available: {_compile_queue.failed[module]}", site=user_site())
+            raise invalid_call(f"kernels are not available: {_compile_queue.failed[module]}")
     return _loaded.get(module)
 
 
@@ -295,9 +295,8 @@ def _load(module: str) -> None:
     try:
         found = load(module)
     except ImportError as error:
-        raise PipelineError(
+        raise invalid_call(
             f"kernels of images and sound need numba: {error}",
-            site=user_site(),
             fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
         ) from error
     except Exception as error:  # noqa: BLE001 - after any linker error, operators use the slower implementation

@@ -20,7 +20,7 @@ from cedar.core.boundary import as_column
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, blank, objects, type_of
 from cedar.core.dtypes import infer_type, return_annotation, type_from_annotation, type_from_dtype
-from cedar.core.errors import PipelineError, RowError, RowRef, require_columns, user_site
+from cedar.core.errors import PipelineError, RowError, RowRef, invalid_call, require_columns
 from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 
@@ -181,24 +181,18 @@ def _by_name(dtype: Any, form: Form, into: tuple[str, ...]) -> Mapping[str, Any]
     if isinstance(dtype, Mapping):
         strange = [name for name in dtype if into and name not in into]
         if strange:
-            raise PipelineError(
-                f"dtype= names {strange[0]!r}, which is not written",
-                site=user_site(),
-                fix=f"the columns written are {', '.join(into)}",
+            raise invalid_call(
+                f"dtype= names {strange[0]!r}, which is not written", fix=f"the columns written are {', '.join(into)}"
             )
         return dtype
     if form == "dict":
-        raise PipelineError(
-            f"dtype={dtype!r}: the function returns whole rows",
-            site=user_site(),
-            fix='give a dict: dtype={"column": "float32"}',
+        raise invalid_call(
+            f"dtype={dtype!r}: the function returns whole rows", fix='give a dict: dtype={"column": "float32"}'
         )
     if form == "value":
         return {into[0]: dtype}
     if not isinstance(dtype, (tuple, list)) or len(dtype) != len(into):
-        raise PipelineError(
-            f"dtype={dtype!r}: {len(into)} columns are written", site=user_site(), fix=f"give a tuple of {len(into)}"
-        )
+        raise invalid_call(f"dtype={dtype!r}: {len(into)} columns are written", fix=f"give a tuple of {len(into)}")
     return dict(zip(into, dtype, strict=True))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
 from cedar.core.cursor import no_keys
-from cedar.core.errors import PipelineError, ResumeError, Site, require_columns, user_site
+from cedar.core.errors import PipelineError, ResumeError, Site, invalid_call, require_columns
 from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, Step, keep_columns, task_per_piece
@@ -76,9 +76,8 @@ class Pack(StreamOperator):
         object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))
         object.__setattr__(self, "columns", (self.columns,) if isinstance(self.columns, str) else tuple(self.columns))
         if self.fit not in ("concat", "best"):
-            raise PipelineError(
+            raise invalid_call(
                 f"pack(fit={self.fit!r}) is not known",
-                site=user_site(),
                 fix='"concat" cuts documents at the ends of rows, "best" keeps them whole where it can',
             )
         object.__setattr__(self, "value", as_fill(self.value, "pack"))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from cedar.core.block import Block, Skipped
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType, numbers
 from cedar.core.cursor import KeyParts, Keys, concat_keys
-from cedar.core.errors import PipelineError, RowError, Site, user_site
+from cedar.core.errors import PipelineError, RowError, Site, invalid_call
 from cedar.core.groups import plain
 from cedar.core.stream import Rows
 from cedar.core.values import misfits
@@ -352,9 +352,8 @@ def as_fill(value: Any, label: str) -> Fill:
     given = dict(value) if isinstance(value, Mapping | tuple) else {"": value}
     for name, number in given.items():
         if not isinstance(name, str) or not isinstance(number, int | float | np.number | np.bool_):
-            raise PipelineError(
+            raise invalid_call(
                 f"{label}(value={value!r}): lists of numbers are filled with a number",
-                site=user_site(),
                 fix='give a number, or a dict of numbers by column such as {"labels": -100}',
             )
     return tuple(sorted(given.items())) if isinstance(value, Mapping | tuple) else value

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType
 from cedar.core.convert import to_numpy
-from cedar.core.errors import PipelineError, Skip, require_columns, user_site
+from cedar.core.errors import PipelineError, Skip, invalid_call, require_columns
 from cedar.core.jagged import JaggedTensor, pad_values
 from cedar.core.limits import as_int
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
@@ -57,12 +57,10 @@ class Pad(RowOperator, Mergeable):
     def __post_init__(self) -> None:
         strange = next((c for c in self.columns if not isinstance(c, str)), None)
         if strange is not None:
-            raise PipelineError(
-                f"pad: {strange!r} is not a column name", site=user_site(), fix="give column names as strings"
-            )
+            raise invalid_call(f"pad: {strange!r} is not a column name", fix="give column names as strings")
         object.__setattr__(self, "to", as_int(self.to))
         if self.to is not None and (isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 0):
-            raise PipelineError(f"pad(to={self.to!r}): a length is an integer, not negative", site=user_site())
+            raise invalid_call(f"pad(to={self.to!r}): a length is an integer, not negative")
         object.__setattr__(self, "value", as_fill(self.value, "pad"))
 
     def label(self) -> str:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_ints
-from cedar.core.errors import PipelineError, require_columns, user_site
+from cedar.core.errors import PipelineError, invalid_call, require_columns
 from cedar.core.stream import (
     PENDING,
     At,
@@ -90,15 +90,13 @@ class Sample(StreamOperator):
             object.__setattr__(self, "n", whole(self.n, "sample(n)"))
         most = math.inf if self.replace else 1
         if self.fraction is not None and (self.n is not None or not 0 <= self.fraction <= most):
-            raise PipelineError(
+            raise invalid_call(
                 f"sample(n={self.n!r}, fraction={self.fraction!r}, replace={self.replace})",
-                site=user_site(),
                 fix="give n or fraction, a share of the rows from 0 to 1; above 1 only with replace=True",
             )
         if self.weights is not None and not isinstance(self.weights, str) and not hasattr(self.weights, "meta"):
-            raise PipelineError(
+            raise invalid_call(
                 f"sample(weights={self.weights!r})",
-                site=user_site(),
                 fix="give the name of a column, or an expression such as col('clicks') + 1; sample(n=5) draws 5 rows",
             )
         if self.weights is not None and not isinstance(self.weights, str):

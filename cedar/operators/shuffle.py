@@ -19,7 +19,7 @@ import pyarrow as pa
 from cedar.core.block import Block, concat_blocks, python_values
 from cedar.core.columns import Index, concat, nbytes_each
 from cedar.core.cursor import concat_keys, hash_ints, no_keys
-from cedar.core.errors import PipelineError, require_columns, user_site
+from cedar.core.errors import invalid_call, require_columns
 from cedar.core.groups import GroupColumn, concat_each
 from cedar.core.limits import as_int, parse_bytes
 from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
@@ -46,13 +46,12 @@ class Shuffle(StreamOperator, Resizable):
         object.__setattr__(self, "seed", as_int(self.seed))
         object.__setattr__(self, "window", as_int(self.window))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise PipelineError(f"shuffle(seed={self.seed!r}): the seed must be an integer", site=user_site())
+            raise invalid_call(f"shuffle(seed={self.seed!r}): the seed must be an integer")
         self.window_rows  # noqa: B018 - checks the window
         self.window_bytes  # noqa: B018
         if self.interleave < 1 or (self.interleave > 1 and self.by is None):
-            raise PipelineError(
-                f"shuffle(interleave={self.interleave}): interleave is a number of groups, at least 1, and needs by=",
-                site=user_site(),
+            raise invalid_call(
+                f"shuffle(interleave={self.interleave}): interleave is a number of groups, at least 1, and needs by="
             )
 
     @property
@@ -60,9 +59,8 @@ class Shuffle(StreamOperator, Resizable):
         if isinstance(self.window, str):
             return None
         if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
-            raise PipelineError(
+            raise invalid_call(
                 f"shuffle(window={self.window!r}): give bytes as a string, or a number of rows, at least 1",
-                site=user_site(),
                 fix='such as window="64MiB" or window=10_000',
             )
         return self.window

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cedar.core.cursor import hash_ints
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.limits import as_int
 from cedar.core.stream import (
     PENDING,
@@ -41,7 +41,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
     """
     number = as_int(value)
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise PipelineError(f"{label} is {value!r}", site=user_site(), fix=f"give an integer that is at least {least}")
+        raise invalid_call(f"{label} is {value!r}", fix=f"give an integer that is at least {least}")
     return number
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.boundary import as_column
 from cedar.core.columns import UNKNOWN, Column, ColumnType, blank, objects, type_of
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.groups import plain
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.calls import key_hashes, pick
@@ -222,16 +222,14 @@ def check_transform(
     name, arity = type(transform).__name__, transform.arity
     if not columns or (arity is not None and len(columns) != arity):
         wants = f"{arity} column{'s' * (arity > 1)}" if arity is not None else "at least one column"
-        raise PipelineError(f"map({name}): it reads {wants}, not {len(columns)}", site=user_site(), fix="name them")
+        raise invalid_call(f"map({name}): it reads {wants}, not {len(columns)}", fix="name them")
     writes = len(columns) if transform.outputs is None else transform.outputs
     if len(into) != writes:
         wants = "one column" if writes == 1 else f"{writes} columns"
-        raise PipelineError(f"map({name}): it writes {wants}, not {len(into)}", site=user_site(), fix="give into=")
+        raise invalid_call(f"map({name}): it writes {wants}, not {len(into)}", fix="give into=")
     if random or dtype is not None or timeout is not None:
         odd = "random=" if random else "dtype=" if dtype is not None else "timeout="
-        raise PipelineError(
-            f"map({name}, {odd}...): a transform does not accept it", site=user_site(), fix="leave it out"
-        )
+        raise invalid_call(f"map({name}, {odd}...): a transform does not accept it", fix="leave it out")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Column
-from cedar.core.errors import PipelineError, RowError, Site, require_columns, user_site
+from cedar.core.errors import PipelineError, RowError, Site, invalid_call, require_columns
 from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.expression_kernel import run
 from cedar.operators.expression_nodes import columns_of, format_expr
@@ -44,9 +44,8 @@ def require_weights(expr: Any, label: str) -> None:
         problem = "gives several columns"
     else:
         return
-    raise PipelineError(
+    raise invalid_call(
         f"{label}: {format_expr(expr)} {problem}",
-        site=user_site(),
         fix="name the columns, and give one value for each row: for example col('clicks') + 1",
     )
 

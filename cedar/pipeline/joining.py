@@ -12,7 +12,7 @@ from cedar.core.block import frame_of
 from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
-from cedar.core.errors import PipelineError, Skip, missing_column, user_site
+from cedar.core.errors import PipelineError, Skip, invalid_call, missing_column, user_site
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
 from cedar.operators.surveys import StoredTable, Survey, kept_table
@@ -88,10 +88,8 @@ def as_table(other: Any, method: str) -> pa.Table:
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
         return pa.Table.from_pandas(other, preserve_index=False)
     fix = "collect it first: frame.collect()" if kind.__name__ == "LazyFrame" else "wrap it: cedar.from_items(rows)"
-    raise PipelineError(
-        f"{method} takes a table of Arrow, polars or pandas, or a pipeline, not {kind.__name__}",
-        site=user_site(),
-        fix=fix,
+    raise invalid_call(
+        f"{method} takes a table of Arrow, polars or pandas, or a pipeline, not {kind.__name__}", fix=fix
     )
 
 
@@ -138,9 +136,8 @@ def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:
     both = on is not None and (left_on is not None or right_on is not None)
     plain = all(isinstance(name, str) for name in (*left, *right))
     if both or not left or len(left) != len(right) or not plain:
-        raise PipelineError(
+        raise invalid_call(
             f"join(on={on!r}, left_on={left_on!r}, right_on={right_on!r})",
-            site=user_site(),
             fix='name columns: on="id", or as many in left_on= as in right_on=',
         )
     return JoinKeys(left, right)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.core.block import first_rows
-from cedar.core.errors import PipelineError, Site, user_site
+from cedar.core.errors import Site, invalid_call
 from cedar.core.packages import extension, has_extension
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
@@ -45,7 +45,7 @@ class LookMethods:
         if format == "mermaid":
             return extension("watch.picture").chart(node)  # type: ignore[no-any-return]
         if format not in ("text", "html"):
-            raise PipelineError(f"explain(format={format!r})", site=user_site(), fix='"text", "mermaid" or "html"')
+            raise invalid_call(f"explain(format={format!r})", fix='"text", "mermaid" or "html"')
         text = explain(node, initial_plan(node))
         return text if format == "text" else extension("watch.picture").html(node, text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.balance import Balance
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
@@ -116,7 +116,7 @@ class OrderMethods:
         """
         if random and collate is None:
             fix = "give collate=, or draw in a map(fn, random=True)"
-            raise PipelineError("batch(random=True) without collate", site=user_site(), fix=fix)
+            raise invalid_call("batch(random=True) without collate", fix=fix)
         batches = self._on(Batch(size, last, local))
         return batches if collate is None else batches.apply(Collate(collate, random=random))
 

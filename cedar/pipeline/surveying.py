@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType
-from cedar.core.errors import PipelineError, Site, Skip, user_site
+from cedar.core.errors import PipelineError, Site, Skip, invalid_call
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
@@ -89,9 +89,7 @@ def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
 def require_rows(pipeline: Pipeline, method: str) -> None:
     """Raise an error at the user's line if the pipeline delivers batches."""
     if pipeline.given.batched:
-        raise PipelineError(
-            f"{method} works on rows, and its input gives batches", site=user_site(), fix=f"put {method} above batch()"
-        )
+        raise invalid_call(f"{method} works on rows, and its input gives batches", fix=f"put {method} above batch()")
 
 
 def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: str) -> None:
@@ -124,4 +122,4 @@ def _reordered_below(node: Node) -> bool:
 
 def _unsteady_error(node: Node, method: str, why: str) -> PipelineError:
     label = node.operator.label()
-    return PipelineError(f"{method} above {label}, which {why}", site=user_site(), fix=f"put {method} below {label}")
+    return invalid_call(f"{method} above {label}, which {why}", fix=f"put {method} below {label}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 import pyarrow as pa
 
-from cedar.core.errors import PipelineError, Skip, user_site
+from cedar.core.errors import Skip, invalid_call
 from cedar.core.packages import library
 from cedar.operators.base import RowOperator
 from cedar.operators.explode import Explode
@@ -115,7 +115,7 @@ class TableMethods:
         """
         if keep not in get_args(Keep):
             fix = f"one of {', '.join(map(repr, get_args(Keep)))}"
-            raise PipelineError(f"unique(keep={keep!r})", site=user_site(), fix=fix)
+            raise invalid_call(f"unique(keep={keep!r})", fix=fix)
         names = None if subset is None else (subset,) if isinstance(subset, str) else tuple(subset)
         pipeline = self._pipeline
         known = None if "?" in pipeline.schema else frozenset(pipeline.schema)
@@ -149,12 +149,12 @@ class TableMethods:
         number = isinstance(threshold, int | float) and 0 < threshold <= 1
         if not number or not isinstance(words, int) or words < 1:
             what = f"drop_near_duplicates(threshold={threshold!r}, words={words!r})"
-            raise PipelineError(what, site=user_site(), fix="a threshold from 0 to 1, and at least one word")
+            raise invalid_call(what, fix="a threshold from 0 to 1, and at least one word")
         pipeline = self._pipeline
         require_steady(pipeline, (column,), "drop_near_duplicates")
         kind = pipeline.schema.get(column, "?")
         if kind not in ("?", pa.large_string()):
-            raise PipelineError(f"drop_near_duplicates: column {column!r} is {kind}, not strings", site=user_site())
+            raise invalid_call(f"drop_near_duplicates: column {column!r} is {kind}, not strings")
         node = in_order(pipeline.given)
         survey = Survey(lambda on_error: find_near_repeats(node, column, threshold, words, on_error))
         return pipeline.apply(Unique((column,), f"{threshold} {words}", survey, "drop_near_duplicates"))
@@ -313,18 +313,16 @@ class TableMethods:
 
     def group_by(self, *columns: str) -> NoReturn:
         """Raise a PipelineError that explains how to group rows, since a pipeline does not collect rows of a group."""
-        raise PipelineError(
+        raise invalid_call(
             "a pipeline has no group_by: it delivers rows one after the other, and groups need all of them",
-            site=user_site(),
             fix="p.to_polars().group_by(...) for figures of groups, shuffle(by=...) to keep the rows of a group "
             "together, or recommendation.cluster to write them clustered",
         )
 
     def sort(self, *columns: str) -> NoReturn:
         """Raise a PipelineError that explains how to sort rows, since a pipeline cannot sort its input."""
-        raise PipelineError(
+        raise invalid_call(
             "a pipeline has no sort: it delivers rows in the order of its sources",
-            site=user_site(),
             fix="cedar.from_polars(p.to_polars().sort(...)) where the rows fit into memory; shuffle(by=...) keeps the "
             "rows of one value together; sort before you write the files otherwise",
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.core.block import equal_frames, frame_of
-from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
+from cedar.core.errors import PipelineError, SourceError, invalid_call, missing_column, user_site
 from cedar.operators.base import Operator
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.surveying import in_order, require_steady, survey
@@ -120,16 +120,14 @@ def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
     """
     if not steps or not all(isinstance(step, Step) for step in steps):
         fix = 'give some, such as cedar.preprocessing.StandardScaler("x")'
-        raise PipelineError("fit takes a pipeline and preprocessors", site=user_site(), fix=fix)
+        raise invalid_call("fit takes a pipeline and preprocessors", fix=fix)
     columns = [column for step in steps for column in step.columns]
     known = pipeline.schema
     for name in columns:
         if "?" not in known and name not in known:
             raise missing_column(name, list(known), "fit", user_site())
         if columns.count(name) > 1:
-            raise PipelineError(
-                f"fit: two steps for column {name!r}", site=user_site(), fix="fit the second after the first"
-            )
+            raise invalid_call(f"fit: two steps for column {name!r}", fix="fit the second after the first")
     require_steady(pipeline, columns, "fit")
     node = in_order(pipeline.given)
     key = key_of(node, None, "fit", *steps) if set(map(type, steps)) <= set(_KINDS) else None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.base import Operator
 from cedar.operators.expressions import WithColumns
 from cedar.operators.map import Map
@@ -66,7 +66,7 @@ class _ColumnStep(Step):
         columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
         object.__setattr__(self, "columns", columns)
         if not columns or not all(isinstance(name, str) for name in columns):
-            raise PipelineError(f"{type(self).__name__}({self.columns!r}): name at least one column", site=user_site())
+            raise invalid_call(f"{type(self).__name__}({self.columns!r}): name at least one column")
 
 
 def _require_numbers(values: pl.Series, step: str) -> pl.Series:
@@ -224,7 +224,7 @@ class Quantiles(_ColumnStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 2:
-            raise PipelineError(f"Quantiles(bins={self.bins!r}): give an integer of at least 2", site=user_site())
+            raise invalid_call(f"Quantiles(bins={self.bins!r}): give an integer of at least 2")
 
     def learner(self, column: str) -> Learner:
         return _QuantileLearner(self.bins)
@@ -283,11 +283,9 @@ class Vocabulary(_ColumnStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_count < 1 or self.oov < 0 or (self.max_size is not None and self.max_size < 1):
-            raise PipelineError(
-                "Vocabulary: min_count and max_size must be at least 1, and oov at least 0", site=user_site()
-            )
+            raise invalid_call("Vocabulary: min_count and max_size must be at least 1, and oov at least 0")
         if self.null not in get_args(Null):
-            raise PipelineError(f"Vocabulary(null={self.null!r})", site=user_site(), fix='give "oov", "own" or "keep"')
+            raise invalid_call(f"Vocabulary(null={self.null!r})", fix='give "oov", "own" or "keep"')
 
     def learner(self, column: str) -> Learner:
         return _CountsLearner(column, self, self.memory // len(self.columns))

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from cedar.cluster.dask.clients import ask, connected
-from cedar.core.errors import PipelineError, SourceError, WorkerError, user_site
+from cedar.core.errors import PipelineError, SourceError, WorkerError, invalid_call
 from cedar.core.limits import parse_bytes
 from cedar.core.printable import redact_url
 from cedar.datasets.parquet import read_parquet
@@ -119,21 +119,14 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
         (4, [1, 1, 2, 2])
     """
     if "://" in os.fspath(out):
-        raise PipelineError(
-            f"cluster writes into folders, not to {redact_url(os.fspath(out))}", site=user_site(), fix="copy it there"
-        )
+        raise invalid_call(f"cluster writes into folders, not to {redact_url(os.fspath(out))}", fix="copy it there")
     out = os.path.abspath(os.fspath(out))
     if any(made.at == "session" for made in histories) and gap is None:
-        raise PipelineError(
-            'cluster: history(at="session") needs session boundaries', site=user_site(),
-            fix="give gap=, in minutes",
-        )  # fmt: skip
+        raise invalid_call('cluster: history(at="session") needs session boundaries', fix="give gap=, in minutes")
     if row_group_rows < 1 or (workers is not None and workers < 1) or (gap is not None and not gap > 0):
-        raise PipelineError("cluster: row_group_rows, workers and gap must be above 0", site=user_site())
+        raise invalid_call("cluster: row_group_rows, workers and gap must be above 0")
     if compression not in LEVELS:
-        raise PipelineError(
-            f"cluster: compression={compression!r}", site=user_site(), fix=f"use one of {', '.join(LEVELS)}"
-        )
+        raise invalid_call(f"cluster: compression={compression!r}", fix=f"use one of {', '.join(LEVELS)}")
     _require_empty(out)
     source = read_parquet(paths)
     with _tasks(workers, address) as (run, at_once):
@@ -226,9 +219,7 @@ def _client(address: str) -> Iterator[Any]:
 
 def _require_empty(out: str) -> None:
     if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
-        raise PipelineError(
-            f"cluster: {out!r} already exists", site=user_site(), fix="remove it, or choose another folder"
-        )
+        raise invalid_call(f"cluster: {out!r} already exists", fix="remove it, or choose another folder")
 
 
 @contextlib.contextmanager

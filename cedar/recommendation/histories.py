@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.core.columns import numbers
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.recommendation.rows import (
     Flags,
     Ints,
@@ -97,9 +97,9 @@ def history(
         [[], [7], [7, 8]]
     """
     if at not in ("session", "event"):
-        raise PipelineError(f"history(at={at!r})", site=user_site(), fix='"session" or "event"')
+        raise invalid_call(f"history(at={at!r})", fix='"session" or "event"')
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise PipelineError(f"history(n={n!r})", site=user_site(), fix="give an integer of at least 1")
+        raise invalid_call(f"history(n={n!r})", fix="give an integer of at least 1")
     return History(column, n, at, into or f"hist_{column}", where)
 
 
@@ -152,7 +152,7 @@ def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, n
     if gap is None:
         return first, first
     if not gap > 0:
-        raise PipelineError(f"gap={gap!r}: must be above 0 (minutes)", site=user_site())
+        raise invalid_call(f"gap={gap!r}: must be above 0 (minutes)")
     limit = gap * per_minute(times, unit, name)
     passed = np.diff(ordinals(times), prepend=0)
     return first, first | (passed > limit)

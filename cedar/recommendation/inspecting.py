@@ -14,7 +14,7 @@ import cedar
 from cedar import Pipeline
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
-from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.core.errors import RowError, RowRef, SourceError, invalid_call, missing_column
 from cedar.core.printable import one_line
 from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource, read_parquet
@@ -121,7 +121,7 @@ def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2
         if name not in schema:
             raise missing_column(name, list(schema), "inspect")
     if batch < 1 or rows < 1:
-        raise PipelineError("inspect: batch and rows must be at least 1", site=user_site())
+        raise invalid_call("inspect: batch and rows must be at least 1")
     names = [name for name, kind in schema.items() if isinstance(kind, pa.DataType) and name not in (session, sort)]
     splits = source.splits()
     tables, runs = [], []

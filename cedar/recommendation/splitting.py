@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar import Pipeline, col
-from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.errors import PipelineError, invalid_call, missing_column
 from cedar.operators.recsys.ids import SigridHash
 from cedar.operators.transform import BadValues, Transform
 
@@ -111,7 +111,7 @@ def split_by_session(
         (3000, True, 0)
     """
     if not 0 <= evaluation <= 1:
-        raise PipelineError(f"split_by_session(evaluation={evaluation!r}): must be from 0 to 1", site=user_site())
+        raise invalid_call(f"split_by_session(evaluation={evaluation!r}): must be from 0 to 1")
     _check(pipeline, session)
     kind = pipeline.schema.get(session)
     plain = isinstance(kind, pa.DataType) and (pt.is_integer(kind) or pt.is_large_string(kind))

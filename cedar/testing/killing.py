@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.executors import processes
 
 _WAIT_SECONDS = 2.0  # maximum seconds to wait until killed workers are dead
@@ -60,7 +60,7 @@ def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterato
         499500
     """
     if not rate > 0:
-        raise PipelineError(f"kill_workers(rate={rate}): expected kills per second, above 0", site=user_site())
+        raise invalid_call(f"kill_workers(rate={rate}): expected kills per second, above 0")
     kills, stop = Kills(), threading.Event()
     thread = threading.Thread(target=_kill, args=(rate, seed, most, kills, stop), name="cedar-killer", daemon=True)
     thread.start()
@@ -139,7 +139,7 @@ def crash(how: How = "segfault") -> NoReturn:
     elif how == "memory":
         _take_all_memory()
     elif how != "kill":
-        raise PipelineError(f"crash({how!r}): unknown way", site=user_site(), fix="segfault, exit, kill or memory")
+        raise invalid_call(f"crash({how!r}): unknown way", fix="segfault, exit, kill or memory")
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a process does not live on")
 
@@ -156,7 +156,7 @@ def hang(how: Literal["sleep", "spin", "lock"] = "sleep") -> NoReturn:
     if how == "lock":
         ctypes.PyDLL(None).pause()  # a PyDLL call does not release the GIL
     if how not in ("sleep", "spin", "lock"):
-        raise PipelineError(f"hang({how!r}): unknown way", site=user_site(), fix="sleep, spin or lock")
+        raise invalid_call(f"hang({how!r}): unknown way", fix="sleep, spin or lock")
     while True:
         if how == "sleep":
             time.sleep(1000)

@@ -13,7 +13,7 @@ from typing import Any
 
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.limits import seconds
-from cedar.core.errors import PipelineError, WorkerError, user_site
+from cedar.core.errors import WorkerError, invalid_call
 from cedar.core.process import Lock
 from cedar.plan.places import forget, forget_all, given
 
@@ -139,14 +139,11 @@ def check(client: Any, address: str) -> None:
         WorkerError: the client is closed, versions differ, or there are no workers.
     """
     if client.asynchronous:
-        raise PipelineError(
-            "the Dask client is asynchronous", site=user_site(), fix="create it without asynchronous=True"
-        )
+        raise invalid_call("the Dask client is asynchronous", fix="create it without asynchronous=True")
     if any(client is each for each in _parents):
         forget(address)
-        raise PipelineError(
+        raise invalid_call(
             "the Dask client was created before this process was forked, and does not work here",
-            site=user_site(),
             fix="create it in the process that uses it, or give the address of the scheduler",
         )
     if not _is_answering(client):

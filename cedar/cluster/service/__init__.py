@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from cedar.cluster.dask.keys import withdraw
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call, user_site
 from cedar.core.limits import parse_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Service:
 
         max_count = _checked_max(workers, max_workers)
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-            raise PipelineError(f"port={port!r}: an integer from 0 to 65535", site=user_site())
+            raise invalid_call(f"port={port!r}: an integer from 0 to 65535")
         if host not in _LOOPBACK:
             _check_tls(host)
         asked = {
@@ -143,9 +143,8 @@ def _checked_max(workers: int, max_workers: int | None) -> int:
     max_count = workers if max_workers is None else max_workers
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, max_count))
     if not whole or not 1 <= workers <= max_count:
-        raise PipelineError(
-            f"workers={workers!r}, max_workers={max_workers!r}: expected integers, 1 <= workers <= max_workers",
-            site=user_site(),
+        raise invalid_call(
+            f"workers={workers!r}, max_workers={max_workers!r}: expected integers, 1 <= workers <= max_workers"
         )
     return max_count
 

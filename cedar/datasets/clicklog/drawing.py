@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.jagged import gather
 from cedar.core.packages import extension
 from cedar.datasets.clicklog.model import BayesAuc, World, affinity, world_of
@@ -186,7 +186,7 @@ def write_sessions(
     }  # fmt: skip
     for name, (value, least) in numbers.items():
         if value < least:
-            raise PipelineError(f"write_sessions({name}={value}): must be at least {least}", site=user_site())
+            raise invalid_call(f"write_sessions({name}={value}): must be at least {least}")
     best = BayesAuc()
     log = log or ClickLog()
     blocks = _blocks(log, seed, rows, rows_per_file, best)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 
 ITEM_LISTS = "hist_items"  # the list of items that the click model uses
 
@@ -133,4 +133,4 @@ def _check(feature: ListFeature) -> None:
 
 
 def _bad(problem: str, wanted: str) -> PipelineError:
-    return PipelineError(f"ClickLog: {problem}", site=user_site(), fix=wanted)
+    return invalid_call(f"ClickLog: {problem}", fix=wanted)

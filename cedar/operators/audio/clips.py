@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.limits import Passing, take
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, ChainFault, Link, Transform
@@ -307,7 +307,7 @@ def check_number(
     if not number or not low <= value <= high or (open and value == low) or value == float("inf"):
         upper = "" if high == float("inf") else f" and at most {high:g}"
         wants = f"a number {'above' if open else 'of at least'} {low:g}{upper}"
-        raise PipelineError(f"audio.{name}({parameter}={value!r}): {wants} is expected", site=user_site())
+        raise invalid_call(f"audio.{name}({parameter}={value!r}): {wants} is expected")
 
 
 def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
@@ -317,9 +317,7 @@ def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
         PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise PipelineError(
-            f"audio.{name}({parameter}={value!r}): an integer of at least {low} is expected", site=user_site()
-        )
+        raise invalid_call(f"audio.{name}({parameter}={value!r}): an integer of at least {low} is expected")
 
 
 def check_choice(name: str, parameter: str, value: Any, choices: Sequence[Any]) -> None:
@@ -329,6 +327,4 @@ def check_choice(name: str, parameter: str, value: Any, choices: Sequence[Any]) 
         PipelineError: the check fails; the error names the user's line.
     """
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
-        raise PipelineError(
-            f"audio.{name}({parameter}={value!r}): one of {', '.join(map(repr, choices))} is expected", site=user_site()
-        )
+        raise invalid_call(f"audio.{name}({parameter}={value!r}): one of {', '.join(map(repr, choices))} is expected")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.limits import take
 from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, check_count, check_finite, check_number
 from cedar.operators.audio.flac import open_flac
@@ -216,7 +216,7 @@ def _check_files(transform: Decode | DecodeRandom, name: str) -> None:
     if transform.rate is not None:
         check_count(name, "rate", transform.rate)
     if not isinstance(transform.mono, bool):
-        raise PipelineError(f"audio.{name}(mono={transform.mono!r}): True or False is expected", site=user_site())
+        raise invalid_call(f"audio.{name}(mono={transform.mono!r}): True or False is expected")
     check_quality(name, transform.quality)
     if transform.most is None:
         object.__setattr__(transform, "most", max_samples())

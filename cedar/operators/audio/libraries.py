@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from functools import lru_cache
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 
 _INSTALL_HINT = "pip install 'cedar-data[audio]'"
 
@@ -19,7 +19,7 @@ def require_libraries(name: str, *modules: str) -> None:
     """
     missing = [module for module in modules if not is_installed(module)]
     if missing:
-        raise PipelineError(f"audio.{name} needs {' and '.join(missing)}", site=user_site(), fix=_INSTALL_HINT)
+        raise invalid_call(f"audio.{name} needs {' and '.join(missing)}", fix=_INSTALL_HINT)
 
 
 @lru_cache

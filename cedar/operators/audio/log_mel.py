@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.columns import OBJECT, ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators import native
 from cedar.operators.audio import mel_plain
 from cedar.operators.audio.clips import (
@@ -85,9 +85,7 @@ class LogMel(ClipTransform):
             if getattr(self, parameter) is not None:
                 check_count("log_mel", parameter, getattr(self, parameter))
         if self.window_length > self.n_fft:
-            raise PipelineError(
-                f"audio.log_mel: win_length={self.win_length} is above n_fft={self.n_fft}", site=user_site()
-            )
+            raise invalid_call(f"audio.log_mel: win_length={self.win_length} is above n_fft={self.n_fft}")
         check_number("log_mel", "f_min", self.f_min, 0, self.top, open=False)
         check_number("log_mel", "f_max", self.top, self.f_min, self.rate / 2, open=True)
         check_choice("log_mel", "power", int(self.power) if self.power in {1, 2} else self.power, (1, 2))
@@ -97,7 +95,7 @@ class LogMel(ClipTransform):
         if self.top_db is not None:
             check_number("log_mel", "top_db", self.top_db, 0)
             if self.log != "db":
-                raise PipelineError('audio.log_mel: top_db needs log="db"', site=user_site(), fix="leave it out")
+                raise invalid_call('audio.log_mel: top_db needs log="db"', fix="leave it out")
         check_choice("log_mel", "mel_scale", self.mel_scale, ("htk", "slaney"))
         check_choice("log_mel", "norm", self.norm, ("slaney", None))
         check_choice("log_mel", "center", self.center, (True, False))

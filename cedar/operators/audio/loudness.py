@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from cedar.core.columns import OBJECT, ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import pointwise
 from cedar.operators.audio.clips import (
     Clip,
@@ -79,7 +79,7 @@ class RandomGain(_SameShape):
         check_number("random_gain", "low", self.low, -_MAX_GAIN_DB, _MAX_GAIN_DB)
         check_number("random_gain", "high", self.high, -_MAX_GAIN_DB, _MAX_GAIN_DB)
         if self.low > self.high:
-            raise PipelineError(f"audio.random_gain: low={self.low} is above high={self.high}", site=user_site())
+            raise invalid_call(f"audio.random_gain: low={self.low} is above high={self.high}")
 
     def draw_rows(self, draws: Draws) -> Sequence[Any]:
         return list(self.low + draws.uniform(1)[:, 0] * (self.high - self.low))

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.audio.clips import BadClip, Clip
 
 DEFAULT_MAX_SAMPLES = 1 << 28  # samples of all channels: 1 GiB of float32
@@ -55,7 +55,7 @@ def max_samples() -> int:
     if text is None:
         return DEFAULT_MAX_SAMPLES
     if not text.strip().isdecimal() or not int(text):
-        raise PipelineError(f"{_VARIABLE}={text!r}: an integer above 0 is expected", site=user_site())
+        raise invalid_call(f"{_VARIABLE}={text!r}: an integer above 0 is expected")
     return int(text)
 
 

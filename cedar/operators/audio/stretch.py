@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.columns import OBJECT, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.audio.clips import (
     Clip,
     ClipTransform,
@@ -90,9 +90,7 @@ class RandomTimeStretch(ClipTransform):
         check_number("random_time_stretch", "low", self.low, 0.01, 100)
         check_number("random_time_stretch", "high", self.high, 0.01, 100)
         if self.low > self.high:
-            raise PipelineError(
-                f"audio.random_time_stretch: low={self.low} is above high={self.high}", site=user_site()
-            )
+            raise invalid_call(f"audio.random_time_stretch: low={self.low} is above high={self.high}")
         _check_frames("random_time_stretch", self)
 
     def result(self, *types: Any) -> ColumnType:
@@ -114,9 +112,8 @@ def _check_frames(name: str, transform: TimeStretch | RandomTimeStretch) -> None
     if transform.hop_length is not None:
         check_count(name, "hop_length", transform.hop_length)
         if transform.hop_length > transform.n_fft // 2:
-            raise PipelineError(
+            raise invalid_call(
                 f"audio.{name}: hop_length={transform.hop_length} is above half of n_fft={transform.n_fft}",
-                site=user_site(),
                 fix="choose hop_length of at most n_fft // 2",
             )
 

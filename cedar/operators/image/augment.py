@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.draws import Draws
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import (
@@ -179,4 +179,4 @@ def _check_integer(name: str, parameter: str, value: Any, low: int, high: int) -
         PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PipelineError(f"{name}({parameter}={value!r}): must be an integer from {low} to {high}", site=user_site())
+        raise invalid_call(f"{name}({parameter}={value!r}): must be an integer from {low} to {high}")

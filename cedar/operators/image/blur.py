@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_random
@@ -60,15 +60,12 @@ class GaussianBlur(PixelTransform):
         except (TypeError, ValueError):
             sides = (0, 0)
         if not all(side % 2 for side in sides):
-            raise PipelineError(
-                f"gaussian_blur(kernel_size={self.kernel_size!r}): must be one or two odd numbers above 0",
-                site=user_site(),
+            raise invalid_call(
+                f"gaussian_blur(kernel_size={self.kernel_size!r}): must be one or two odd numbers above 0"
             )
         low, high = pair("gaussian_blur", "sigma", self.sigma)
         if not 0 < low <= high < np.inf:
-            raise PipelineError(
-                f"gaussian_blur(sigma={self.sigma!r}): must be above 0, and in the order (min, max)", site=user_site()
-            )
+            raise invalid_call(f"gaussian_blur(sigma={self.sigma!r}): must be above 0, and in the order (min, max)")
         object.__setattr__(self, "kernel_size", sides)
         object.__setattr__(self, "sigma", (low, high))
         set_random(self, self.p < 1 or low < high)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.columns import OBJECT, Column, ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import mark, pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
@@ -98,7 +98,7 @@ def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
         or len(both) != 2
         or not all(isinstance(v, int | float | np.number) for v in both)
     ):
-        raise PipelineError(f"{name}({parameter}={value!r}): must be one number or two", site=user_site())
+        raise invalid_call(f"{name}({parameter}={value!r}): must be one number or two")
     return float(both[0]), float(both[1])
 
 
@@ -130,9 +130,8 @@ class Grayscale(PixelTransform):
     def __post_init__(self) -> None:
         check_probability("grayscale", "p", self.p)
         if self.num_output_channels not in (None, 1, 3) or (self.p < 1 and self.num_output_channels is not None):
-            raise PipelineError(
+            raise invalid_call(
                 f"grayscale(num_output_channels={self.num_output_channels!r}, p={self.p!r}): must be 1 or 3, with p=1",
-                site=user_site(),
                 fix="leave out num_output_channels if p is below 1, as images keep their channels",
             )
         set_random(self, self.p < 1)

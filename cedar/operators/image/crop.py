@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
@@ -52,10 +52,9 @@ class Crop(Spatial):
             for v in (self.top, self.left, self.height, self.width)
         )
         if not integers or self.height < 1 or self.width < 1:
-            raise PipelineError(
+            raise invalid_call(
                 f"crop({self.top!r}, {self.left!r}, {self.height!r}, {self.width!r}): "
-                "four integers, height and width above 0",
-                site=user_site(),
+                "four integers, height and width above 0"
             )
         _prepare_fill(self, "crop")
 
@@ -94,7 +93,7 @@ class CenterCrop(Spatial):
         try:
             object.__setattr__(self, "size", pair(self.size, "size"))
         except (TypeError, ValueError) as error:
-            raise PipelineError(f"center_crop: {error}", site=user_site()) from None
+            raise invalid_call(f"center_crop: {error}") from None
         _prepare_fill(self, "center_crop")
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.decoding import Mode
 from cedar.operators.image.layout import ImageType
@@ -58,13 +58,9 @@ class Decode(ImageTransform):
     def __post_init__(self) -> None:
         for option in ("exif", "strict"):
             if getattr(self, option) not in (True, False):
-                raise PipelineError(
-                    f"decode({option}={getattr(self, option)!r}): must be True or False", site=user_site()
-                )
+                raise invalid_call(f"decode({option}={getattr(self, option)!r}): must be True or False")
         if self.mode not in get_args(Mode):
-            raise PipelineError(
-                f"decode(mode={self.mode!r}): must be one of {', '.join(get_args(Mode))}", site=user_site()
-            )
+            raise invalid_call(f"decode(mode={self.mode!r}): must be one of {', '.join(get_args(Mode))}")
 
     @property
     def channels(self) -> int | None:

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.packages import library
 
 Format = Literal["JPEG", "PNG", "WebP", "other"]
@@ -105,7 +105,7 @@ def max_pixels() -> int:
     if text is None:
         return MAX_PIXELS
     if not text.strip().isdecimal() or not int(text):
-        raise PipelineError(f"CEDAR_MAX_PIXELS={text!r}: an integer above 0 is expected", site=user_site())
+        raise invalid_call(f"CEDAR_MAX_PIXELS={text!r}: an integer above 0 is expected")
     return int(text)
 
 

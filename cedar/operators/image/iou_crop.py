@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cedar.core.columns import Column, ColumnType, Index, type_of
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.draws import Draws
 from cedar.operators.image import iou_plain
 from cedar.operators.image.boxes import (
@@ -76,10 +76,9 @@ class IouCrop(Spatial):
         overlaps = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if self.overlaps is None else tuple_of(self.overlaps)
         numbers = all(isinstance(v, int | float | np.number) for v in overlaps)
         if not overlaps or not numbers or self.trials < 1 or self.max_scale > 1:
-            raise PipelineError(
+            raise invalid_call(
                 f"iou_crop(max_scale={self.max_scale}, overlaps={self.overlaps!r}, trials={self.trials}): "
-                "max_scale must be at most 1, overlaps a nonempty sequence, and trials at least 1",
-                site=user_site(),
+                "max_scale must be at most 1, overlaps a nonempty sequence, and trials at least 1"
             )
         object.__setattr__(self, "overlaps", overlaps)
 
@@ -163,9 +162,7 @@ class SanitizeBoxes(Transform):
         for parameter in ("min_size", "min_area"):
             value = getattr(self, parameter)
             if not isinstance(value, int | float | np.number) or not value >= 0:
-                raise PipelineError(
-                    f"sanitize_boxes({parameter}={value!r}): must be a number of at least 0", site=user_site()
-                )
+                raise invalid_call(f"sanitize_boxes({parameter}={value!r}): must be a number of at least 0")
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
         check_boxes(self, types)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_pointwise, set_random
 from cedar.operators.image.layout import Sizes
@@ -95,7 +95,7 @@ def _factor_range(name: str, amount: Any) -> tuple[float, float] | None:
     ends = pair("color_jitter", name, amount)
     if isinstance(amount, int | float | np.number):
         if amount < 0:
-            raise PipelineError(f"color_jitter({name}={amount!r}): must be at least 0", site=user_site())
+            raise invalid_call(f"color_jitter({name}={amount!r}): must be at least 0")
         ends = (max(0.0, 1.0 - amount), 1.0 + amount)
     return None if ends == (1.0, 1.0) else check_factors("color_jitter", name, ends)
 
@@ -107,9 +107,7 @@ def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[
         PipelineError: the range is invalid; the error names the user's line.
     """
     if not 0 <= ends[0] <= ends[1] < np.inf:
-        raise PipelineError(
-            f"{operator}({name}={ends!r}): must be two factors of at least 0, (min, max)", site=user_site()
-        )
+        raise invalid_call(f"{operator}({name}={ends!r}): must be two factors of at least 0, (min, max)")
     return ends
 
 
@@ -130,8 +128,7 @@ def check_shifts(operator: str, ends: tuple[float, float]) -> tuple[float, float
         PipelineError: the range is invalid; the error names the user's line.
     """
     if not -0.5 <= ends[0] <= ends[1] <= 0.5:
-        raise PipelineError(
-            f"{operator}(hue={ends!r}): must be (min, max) within -0.5 .. 0.5, as fractions of the color circle",
-            site=user_site(),
+        raise invalid_call(
+            f"{operator}(hue={ends!r}): must be (min, max) within -0.5 .. 0.5, as fractions of the color circle"
         )
     return ends

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.columns import ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.draws import Draws
 from cedar.operators.image.spatial import check_probability, require_draws
 from cedar.operators.transform import BadValues, Transform
@@ -42,7 +42,7 @@ class _Mixing(Transform):
             if parameter == "num_classes" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, types) or not 0 < value < math.inf:
-                raise PipelineError(f"{self.name}({parameter}={value!r}): must be a number above 0", site=user_site())
+                raise invalid_call(f"{self.name}({parameter}={value!r}): must be a number above 0")
 
     @abstractmethod
     def mix_images(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.columns import Column, ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
@@ -49,17 +49,13 @@ class Normalize(PixelTransform):
             given = getattr(self, name)
             values = (given,) if isinstance(given, int | float | np.number) else tuple(given)
             if not values or not all(isinstance(v, int | float | np.number) and np.isfinite(v) for v in values):
-                raise PipelineError(
-                    f"normalize({name}={given!r}): must be one number, or one per channel", site=user_site()
-                )
+                raise invalid_call(f"normalize({name}={given!r}): must be one number, or one per channel")
             object.__setattr__(self, name, tuple(float(v) for v in values))
         if not all(np.float32(v) for v in self._values("std")):
-            raise PipelineError(f"normalize(std={self.std!r}): std must not be 0", site=user_site())
+            raise invalid_call(f"normalize(std={self.std!r}): std must not be 0")
         lengths = {len(self._values("mean")), len(self._values("std"))} - {1}
         if len(lengths) > 1:
-            raise PipelineError(
-                f"normalize: {len(self._values('mean'))} means and {len(self._values('std'))} stds", site=user_site()
-            )
+            raise invalid_call(f"normalize: {len(self._values('mean'))} means and {len(self._values('std'))} stds")
 
     def _values(self, name: str) -> tuple[float, ...]:
         values: tuple[float, ...] = getattr(self, name)

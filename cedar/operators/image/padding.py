@@ -8,7 +8,7 @@ from typing import ClassVar, get_args
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.headers import max_pixels
@@ -48,14 +48,11 @@ class Pad(Spatial):
     def __post_init__(self) -> None:
         numbers = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple_of(self.padding)
         if len(numbers) not in (1, 2, 4) or not all(isinstance(v, int | np.integer) and v >= 0 for v in numbers):
-            raise PipelineError(
-                f"pad({self.padding!r}): must be 1, 2 or 4 integers of at least 0", site=user_site(),
-                fix="to cut pixels off, use crop",
-            )  # fmt: skip
-        if self.mode not in get_args(PadMode):
-            raise PipelineError(
-                f"pad(mode={self.mode!r}): must be one of {', '.join(get_args(PadMode))}", site=user_site()
+            raise invalid_call(
+                f"pad({self.padding!r}): must be 1, 2 or 4 integers of at least 0", fix="to cut pixels off, use crop"
             )
+        if self.mode not in get_args(PadMode):
+            raise invalid_call(f"pad(mode={self.mode!r}): must be one of {', '.join(get_args(PadMode))}")
         object.__setattr__(self, "padding", tuple(int(v) for v in numbers))
         object.__setattr__(self, "fill", fill_values("pad", self.fill))
 
@@ -133,5 +130,5 @@ def fill_values(name: str, fill: float | Sequence[float], parameter: str = "fill
     """
     values = (fill,) if isinstance(fill, int | float | np.number) else tuple_of(fill)
     if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float | np.number) for v in values):
-        raise PipelineError(f"{name}({parameter}={fill!r}): must be one number, or one per channel", site=user_site())
+        raise invalid_call(f"{name}({parameter}={fill!r}): must be one number, or one per channel")
     return tuple(v.item() if isinstance(v, np.number) else v for v in values)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
@@ -59,7 +59,7 @@ class RandomResizedCrop(Spatial):
         try:
             object.__setattr__(self, "size", pair(self.size, "size"))
         except (TypeError, ValueError) as error:
-            raise PipelineError(f"random_resized_crop: {error}", site=user_site()) from None
+            raise invalid_call(f"random_resized_crop: {error}") from None
         object.__setattr__(self, "scale", check_range("random_resized_crop", "scale", self.scale, 0.0))
         object.__setattr__(self, "ratio", check_range("random_resized_crop", "ratio", self.ratio, 1e-6))
 

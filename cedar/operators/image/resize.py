@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
@@ -51,12 +51,9 @@ class Resize(Spatial):
             both = pair(self.size, "size")
             object.__setattr__(self, "size", both[0] if isinstance(self.size, int | np.integer) else both)
         except (TypeError, ValueError) as error:
-            raise PipelineError(f"resize: {error}", site=user_site()) from None
+            raise invalid_call(f"resize: {error}") from None
         if self.max_size is not None and (isinstance(self.size, tuple) or self.max_size <= self.size):
-            raise PipelineError(
-                f"resize({self.size}, max_size={self.max_size}): max_size must be above size, a number",
-                site=user_site(),
-            )
+            raise invalid_call(f"resize({self.size}, max_size={self.max_size}): max_size must be above size, a number")
 
     @property
     def averages(self) -> bool:

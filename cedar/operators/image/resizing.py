@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.packages import library
 from cedar.operators.image.layout import Image
 from cedar.operators.image.resample import resize_into
@@ -31,14 +31,11 @@ def check_filter(name: str, interpolation: str, antialias: bool) -> None:
         PipelineError: the filter is unknown, or bicubic without antialiasing.
     """
     if interpolation not in get_args(Interpolation):
-        raise PipelineError(
-            f"{name}(interpolation={interpolation!r}): must be one of {', '.join(get_args(Interpolation))}",
-            site=user_site(),
+        raise invalid_call(
+            f"{name}(interpolation={interpolation!r}): must be one of {', '.join(get_args(Interpolation))}"
         )
     if interpolation == "bicubic" and not antialias:
-        raise PipelineError(
-            f"{name}(interpolation='bicubic', antialias=False) is not supported", site=user_site(), fix="antialias=True"
-        )
+        raise invalid_call(f"{name}(interpolation='bicubic', antialias=False) is not supported", fix="antialias=True")
 
 
 def resized(

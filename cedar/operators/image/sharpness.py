@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, rows_applied, set_random
@@ -43,9 +43,7 @@ class Sharpness(PixelTransform):
         check_probability("sharpness", "p", self.p)
         factor = self.sharpness_factor
         if not isinstance(factor, int | float | np.number) or not 0 <= factor < np.inf:
-            raise PipelineError(
-                f"sharpness(sharpness_factor={factor!r}): must be a number of at least 0", site=user_site()
-            )
+            raise invalid_call(f"sharpness(sharpness_factor={factor!r}): must be a number of at least 0")
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, rows_applied, set_random
@@ -42,9 +42,7 @@ class Solarize(PixelTransform):
     def __post_init__(self) -> None:
         check_probability("solarize", "p", self.p)
         if not isinstance(self.threshold, int | float | np.number) or not self.threshold <= 255:
-            raise PipelineError(
-                f"solarize(threshold={self.threshold!r}): must be a number of at most 255", site=user_site()
-            )
+            raise invalid_call(f"solarize(threshold={self.threshold!r}): must be a number of at most 255")
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
@@ -106,7 +104,7 @@ class Posterize(PixelTransform):
     def __post_init__(self) -> None:
         check_probability("posterize", "p", self.p)
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= 8:
-            raise PipelineError(f"posterize(bits={self.bits!r}): must be an integer from 0 to 8", site=user_site())
+            raise invalid_call(f"posterize(bits={self.bits!r}): must be an integer from 0 to 8")
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:

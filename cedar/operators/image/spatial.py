@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.algebra import mark
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
@@ -124,7 +124,7 @@ def check_probability(name: str, parameter: str, value: float) -> None:
         PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise PipelineError(f"{name}({parameter}={value!r}): must be a probability from 0 to 1", site=user_site())
+        raise invalid_call(f"{name}({parameter}={value!r}): must be a probability from 0 to 1")
 
 
 def check_range(
@@ -138,7 +138,7 @@ def check_range(
     ends = tuple(value) if isinstance(value, Sequence) else ()
     bounds = f"at least {low:g}" if high == float("inf") else f"{low:g} .. {high:g}"
     if len(ends) != 2 or not all(isinstance(v, int | float) for v in ends) or not low <= ends[0] <= ends[1] <= high:
-        raise PipelineError(f"{name}({parameter}={value!r}): must be (min, max), {bounds}", site=user_site())
+        raise invalid_call(f"{name}({parameter}={value!r}): must be (min, max), {bounds}")
     return float(ends[0]), float(ends[1])
 
 
@@ -149,7 +149,7 @@ def require_draws(draws: Draws | None) -> Draws:
         PipelineError: the operator was called without draws.
     """
     if draws is None:
-        raise PipelineError("a random operator must be called with draws=", site=user_site())
+        raise invalid_call("a random operator must be called with draws=")
     return draws
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.columns import ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair
@@ -117,9 +117,7 @@ class Affine(Warp):
         object.__setattr__(self, "degrees", _angle_range("affine", "degrees", self.degrees))
         across, down = pair("affine", "translate", (0, 0) if self.translate is None else self.translate)
         if not (0 <= across <= 1 and 0 <= down <= 1):
-            raise PipelineError(
-                f"affine(translate={self.translate!r}): must be two fractions, 0 .. 1", site=user_site()
-            )
+            raise invalid_call(f"affine(translate={self.translate!r}): must be two fractions, 0 .. 1")
         object.__setattr__(self, "translate", (across, down))
         object.__setattr__(
             self, "scale", check_range("affine", "scale", (1, 1) if self.scale is None else self.scale, 1e-6)
@@ -262,9 +260,7 @@ def check_warp(name: str, transform: Any) -> None:
     """
     choices = get_args(WarpInterpolation)
     if transform.interpolation not in choices:
-        raise PipelineError(
-            f"{name}(interpolation={transform.interpolation!r}): must be one of {', '.join(choices)}", site=user_site()
-        )
+        raise invalid_call(f"{name}(interpolation={transform.interpolation!r}): must be one of {', '.join(choices)}")
     if transform.fill is not None:
         object.__setattr__(transform, "fill", fill_values(name, transform.fill))
     center: Any = getattr(transform, "center", None)
@@ -278,7 +274,5 @@ def _angle_range(name: str, parameter: str, value: Any) -> tuple[float, float]:
     if isinstance(value, int | float | np.number):
         low = -high
     if not -np.inf < low <= high < np.inf:
-        raise PipelineError(
-            f"{name}({parameter}={value!r}): must be a number of at least 0, or (min, max)", site=user_site()
-        )
+        raise invalid_call(f"{name}({parameter}={value!r}): must be a number of at least 0, or (min, max)")
     return low, high

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.columns import Column, ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.algebra import per_value
 from cedar.operators.recsys.lists import Array, Items, Mask, is_numbers, values_of
 from cedar.operators.transform import BadValues, Transform
@@ -70,7 +70,7 @@ class Clamp(Items):
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
-            raise PipelineError(f"Clamp({self.low!r}, {self.high!r}): low is above high", site=user_site())
+            raise invalid_call(f"Clamp({self.low!r}, {self.high!r}): low is above high")
 
     def item_type(self, kind: Any) -> pa.DataType:
         if not is_numbers(kind):
@@ -143,7 +143,7 @@ class Logit(Items):
     def __post_init__(self) -> None:
         check_finite("Logit", "eps", self.eps)
         if not 0 <= self.eps <= 0.5:
-            raise PipelineError(f"Logit(eps={self.eps!r}): must be between 0 and 0.5", site=user_site())
+            raise invalid_call(f"Logit(eps={self.eps!r}): must be between 0 and 0.5")
 
     def item_type(self, kind: Any) -> pa.DataType:
         return float_type(self, kind)
@@ -180,7 +180,7 @@ class Onehot(Transform):
     def __post_init__(self) -> None:
         object.__setattr__(self, "borders", check_borders("Onehot", self.borders))
         if np.dtype(self.dtype).kind not in "biuf":
-            raise PipelineError(f"Onehot: {self.dtype!r} is not a numeric dtype", site=user_site())
+            raise invalid_call(f"Onehot: {self.dtype!r} is not a numeric dtype")
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
@@ -222,13 +222,13 @@ def check_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
     """Return borders as a tuple after checking them; raise PipelineError if they are invalid."""
     values = tuple(borders)
     if any(math.isnan(_as_float(border)) for border in values or (None,)):
-        raise PipelineError(f"{name}: the borders {values!r:.60} are not numbers", site=user_site(), fix="give some")
+        raise invalid_call(f"{name}: the borders {values!r:.60} are not numbers", fix="give some")
     for before, after in pairwise(values):
         if after < before:
-            raise PipelineError(f"{name}: the borders descend from {before!r} to {after!r}", site=user_site())
+            raise invalid_call(f"{name}: the borders descend from {before!r} to {after!r}")
     for border in values:
         if values.count(border) > 2:
-            raise PipelineError(f"{name}: the border {border!r} occurs more than twice", site=user_site())
+            raise invalid_call(f"{name}: the border {border!r} occurs more than twice")
     return values
 
 
@@ -240,7 +240,7 @@ def float_type(transform: Transform, kind: Any) -> pa.DataType:
 
 def check_finite(name: str, parameter: str, value: Any) -> None:
     if not math.isfinite(_as_float(value)):
-        raise PipelineError(f"{name}({parameter}={value!r}): must be a finite number", site=user_site())
+        raise invalid_call(f"{name}({parameter}={value!r}): must be a finite number")
 
 
 def _as_float(value: Any) -> float:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.recsys.lists import is_ids, values_of
 from cedar.operators.transform import BadValues, Transform
 
@@ -44,12 +44,10 @@ class GetLocalHour(Transform):
 
     def __post_init__(self) -> None:
         if self.unit not in ("s", "ms", "us", "ns"):
-            raise PipelineError(f"GetLocalHour(unit={self.unit!r})", site=user_site(), fix='"s", "ms", "us" or "ns"')
+            raise invalid_call(f"GetLocalHour(unit={self.unit!r})", fix='"s", "ms", "us" or "ns"')
         if self.zone is not None and not _is_known_zone(self.zone):
-            raise PipelineError(
-                f"GetLocalHour({self.zone!r}): unknown time zone",
-                site=user_site(),
-                fix="use a name such as Europe/Berlin",
+            raise invalid_call(
+                f"GetLocalHour({self.zone!r}): unknown time zone", fix="use a name such as Europe/Berlin"
             )
 
     @property

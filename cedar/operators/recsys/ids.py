@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import per_value
 from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
 from cedar.operators.recsys.lists import (
@@ -130,11 +130,9 @@ class MapId(Transform):
             key_type = pa.uint64() if any(isinstance(key, int) and key >= 1 << 63 for key in self.table) else None
             keys, values = pa.array(list(self.table), key_type), pa.array(list(self.table.values()), pa.int64())
         except (pa.ArrowException, TypeError, OverflowError) as error:
-            raise PipelineError(f"MapId: the table cannot be used: {error}", site=user_site()) from error
+            raise invalid_call(f"MapId: the table cannot be used: {error}") from error
         if (len(keys) and not (is_ids(keys.type) or pt.is_string(keys.type))) or values.null_count:
-            raise PipelineError(
-                f"MapId: the table has keys of type {keys.type}", site=user_site(), fix="use integers or strings"
-            )
+            raise invalid_call(f"MapId: the table has keys of type {keys.type}", fix="use integers or strings")
         keys = keys.cast(pa.large_string()) if pt.is_string(keys.type) else keys
         object.__setattr__(self, "table", dict(self.table))
         object.__setattr__(self, "_arrays", (keys, values))

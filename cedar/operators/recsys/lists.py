@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.columns import Column, ColumnType, from_numbers
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.jagged import stretches
 from cedar.operators.transform import BadValues, Transform
 
@@ -124,7 +124,7 @@ def as_int64(values: Array) -> npt.NDArray[np.int64]:
 def check_integer(name: str, parameter: str, value: Any, low: int, high: int) -> None:
     """Raise PipelineError if a parameter is not an integer from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PipelineError(f"{name}({parameter}={value!r}): must be an integer from {low} to {high}", site=user_site())
+        raise invalid_call(f"{name}({parameter}={value!r}): must be an integer from {low} to {high}")
 
 
 class Items(Transform):

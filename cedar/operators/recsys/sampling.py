@@ -12,7 +12,7 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column
 from cedar.core.cursor import hash_array, mix64
-from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.errors import PipelineError, invalid_call, missing_column
 from cedar.core.groups import plain
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.calls import pick
@@ -55,7 +55,7 @@ class Sampling(RowOperator):
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate <= 1:
-            raise PipelineError(f"Sampling({self.rate!r}): the rate must be between 0 and 1", site=user_site())
+            raise invalid_call(f"Sampling({self.rate!r}): the rate must be between 0 and 1")
 
     def label(self) -> str:
         return f"sampling({self.rate:g}{f', by={self.by!r}' if self.by else ''})"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.recsys.lists import Array, Lists, as_int64, is_ids, is_lists, is_numbers
 from cedar.operators.recsys.sequences import keys_of
 from cedar.operators.transform import BadValues, Transform
@@ -56,9 +56,7 @@ class ComputeScore(Transform):
 
     def __post_init__(self) -> None:
         if self.score not in get_args(Score):
-            raise PipelineError(
-                f"ComputeScore({self.score!r})", site=user_site(), fix=f"use one of {', '.join(get_args(Score))}"
-            )
+            raise invalid_call(f"ComputeScore({self.score!r})", fix=f"use one of {', '.join(get_args(Score))}")
 
     @property
     def arity(self) -> int:  # type: ignore[override]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.jagged import gather
 from cedar.operators.algebra import length_changing
 from cedar.operators.recsys.hashing import hash_combine, twang_mix64
@@ -114,10 +114,8 @@ class IdListTransform(_IdTransform):
 
     def __post_init__(self) -> None:
         if self.operation not in ("intersection", "difference", "union"):
-            raise PipelineError(
-                f"IdListTransform({self.operation!r})",
-                site=user_site(),
-                fix='use "intersection", "difference" or "union"',
+            raise invalid_call(
+                f"IdListTransform({self.operation!r})", fix='use "intersection", "difference" or "union"'
             )
 
     def transform_lists(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.recsys.lists import lists_from
 from cedar.operators.text.string_column import is_text, surround_lists
 from cedar.operators.transform import Transform
@@ -48,11 +48,9 @@ class ByteLevel(Transform):
         object.__setattr__(self, "specials", tuple(self.specials))
         for name in (self.begin, self.end):
             if name is not None and name not in self.specials:
-                raise PipelineError(
-                    f"byte_level: {name!r} is not among its special tokens {list(self.specials)}", site=user_site()
-                )
+                raise invalid_call(f"byte_level: {name!r} is not among its special tokens {list(self.specials)}")
         if len(set(self.specials)) < len(self.specials):
-            raise PipelineError(f"byte_level: a name occurs twice: {list(self.specials)}", site=user_site())
+            raise invalid_call(f"byte_level: a name occurs twice: {list(self.specials)}")
 
     @property
     def vocab_size(self) -> int:

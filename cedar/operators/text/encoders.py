@@ -22,7 +22,7 @@ import numpy as np
 
 from cedar.core.columns import Index
 from cedar.core.digests import digest_of
-from cedar.core.errors import PipelineError, raised, user_site
+from cedar.core.errors import invalid_call, raised
 from cedar.core.process import Lock
 from cedar.operators.instances import Instances, constructed
 from cedar.operators.text.recognize import TokenizerTraits, traits_of_pattern, traits_of_tokenizer
@@ -141,11 +141,10 @@ class HuggingFace(Spec):
             library.Tokenizer.from_str(text)
             dropout = spec["model"].get("dropout")
         except Exception as error:
-            raise PipelineError(f"tokenize: this is not a tokenizer.json: {error}", site=user_site()) from error
+            raise invalid_call(f"tokenize: this is not a tokenizer.json: {error}") from error
         if dropout:
-            raise PipelineError(
+            raise invalid_call(
                 f"tokenize: the tokenizer drops merges at random (dropout={dropout})",
-                site=user_site(),
                 fix="set tokenizer.model.dropout = None, since a text must always give the same ids",
             )
         spec["padding"] = None
@@ -323,10 +322,8 @@ def tokenizers_library() -> Any:
     try:
         import tokenizers as library
     except ImportError as error:
-        raise PipelineError(
-            "tokenize: a tokenizer.json needs the library tokenizers",
-            site=user_site(),
-            fix="pip install 'cedar-data[text]'",
+        raise invalid_call(
+            "tokenize: a tokenizer.json needs the library tokenizers", fix="pip install 'cedar-data[text]'"
         ) from error
     return library
 

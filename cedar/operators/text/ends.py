@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.algebra import length_changing
 from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from
 from cedar.operators.take import whole
@@ -43,7 +43,7 @@ class Truncate(Transform):
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole(self.length, "truncate(length)", least=0))
         if self.keep not in ("first", "last"):
-            raise PipelineError(f'truncate(keep={self.keep!r}): "first" or "last"', site=user_site())
+            raise invalid_call(f'truncate(keep={self.keep!r}): "first" or "last"')
 
     def result(self, *types: Any) -> ColumnType:
         if not is_lists(types[0]):
@@ -115,6 +115,6 @@ def _ids(tokens: Tokens, spec: Any) -> tuple[int, ...]:
         number = spec.token_to_id(token) if isinstance(token, str) and spec is not None else token
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
             why = "give tokenizer=" if spec is None else "the tokenizer has no such token"
-            raise PipelineError(f"special_tokens: {token!r} is not an id", site=user_site(), fix=why)
+            raise invalid_call(f"special_tokens: {token!r} is not an id", fix=why)
         numbers.append(int(number))
     return tuple(numbers)

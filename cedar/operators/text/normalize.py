@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.operators.text.string_column import ASCII, Errors, StringColumn, is_text, strings
 from cedar.operators.transform import Transform
 
@@ -53,11 +53,9 @@ class Normalize(Transform):
 
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in _FORMS:
-            raise PipelineError(
-                f"normalize: unknown form {self.form!r}", site=user_site(), fix="one of " + ", ".join(_FORMS)
-            )
+            raise invalid_call(f"normalize: unknown form {self.form!r}", fix="one of " + ", ".join(_FORMS))
         if self.errors not in ("strict", "replace"):
-            raise PipelineError(f'normalize(errors={self.errors!r}): "strict" or "replace"', site=user_site())
+            raise invalid_call(f'normalize(errors={self.errors!r}): "strict" or "replace"')
 
     def result(self, *types: Any) -> ColumnType:
         if not is_text(types[0]):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.limits import parse_bytes
 from cedar.operators.recsys.lists import lists_from
 from cedar.operators.take import whole
@@ -63,9 +63,7 @@ class Tokenize(Transform):
 
     def __post_init__(self) -> None:
         if self.errors not in ("strict", "replace"):
-            raise PipelineError(
-                f'tokenize(errors={self.errors!r}): "strict" or "replace"', site=user_site(), fix="give one of them"
-            )
+            raise invalid_call(f'tokenize(errors={self.errors!r}): "strict" or "replace"', fix="give one of them")
         longest = self.longest
         if isinstance(longest, str):
             longest = parse_bytes(longest, "tokenize(longest)")
@@ -130,9 +128,8 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
         return Tiktoken.of(backend)
     if callable(tokenizer):
         return Function(tokenizer, batched)
-    raise PipelineError(
+    raise invalid_call(
         f"tokenize: {type(tokenizer).__name__} is not a tokenizer",
-        site=user_site(),
         fix="a tokenizers.Tokenizer, the path of a tokenizer.json, a tiktoken encoding, or a function of a text",
     )
 
@@ -144,8 +141,7 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise PipelineError(
+        raise invalid_call(
             f"tokenize: {path} cannot be read: {error}",
-            site=user_site(),
             fix="give the path of a tokenizer.json, or AutoTokenizer.from_pretrained(name) for a name on the Hub",
         ) from error

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, TensorType
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.limits import take
 from cedar.core.packages import library
 from cedar.operators.audio.clips import BadClip, ClipTransform
@@ -62,15 +62,15 @@ class Decode(ClipTransform):
     def __post_init__(self) -> None:
         library("av", "video", "video.decode")
         if self.frames is not None and (isinstance(self.frames, bool) or not isinstance(self.frames, int | np.integer)):
-            raise PipelineError(f"video.decode(frames={self.frames!r}): must be an integer", site=user_site())
+            raise invalid_call(f"video.decode(frames={self.frames!r}): must be an integer")
         for name in ("frames", "fps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
-                raise PipelineError(f"video.decode({name}={value!r}): must be a number above 0", site=user_site())
+                raise invalid_call(f"video.decode({name}={value!r}): must be a number above 0")
         try:
             object.__setattr__(self, "size", None if self.size is None else pair(self.size, "size"))
         except ValueError as error:
-            raise PipelineError(f"video.decode: {error}", site=user_site()) from None
+            raise invalid_call(f"video.decode: {error}") from None
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
