@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -24,12 +24,9 @@ from cedar.datasets.files_io import (
     open_stored,
     reading,
 )
-from cedar.datasets.filesource import FileSource, Paths, as_paths
+from cedar.datasets.filesource import FileSource, Paths, as_names, as_paths
 from cedar.datasets.parquet_schema import Types, check_same
-from cedar.datasets.table import from_arrow, from_polars
 from cedar.datasets.to_arrow import same_tensors, tensor_types, with_tensors
-
-__all__ = ["ArrowSource", "from_arrow", "from_polars", "read_arrow"]
 
 _ROWS = 65_536  # maximum rows of a split that holds more than one record batch
 
@@ -47,7 +44,6 @@ class Footer:
 class ArrowSource(FileSource):
     """IPC files with the same schema. A split is a run of record batches with at most 65,536 rows in total."""
 
-    columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_arrow"
     second_read_cost_bytes: ClassVar[int] = 512 << 10  # overhead of a second read of a split
     suffixes: ClassVar[tuple[str, ...] | None] = (".arrow", ".feather", ".ipc")
@@ -76,18 +72,16 @@ class ArrowSource(FileSource):
         file = self.listing[split.file]
         names = list(self.schema())
         batches = self._stream(file) if split.streaming else self._random(file, split)
-        done = False
-        while not done:
+        while True:
             with reading(file.url, f"record batch {split.part}"):
                 batch = next(batches, None)
-                done = batch is None
-                chunk = None if batch is None else _checked(batch, names, self._tensors, file.url)
-                if batch is not None:
-                    reservation = MemoryReservation.of_task(file.url, file.limits)
-                    reservation.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
-            if batch is not None and chunk is not None:
-                yield chunk
-                reservation.give(batch.nbytes)
+                if batch is None:
+                    return
+                chunk = _checked(batch, names, self._tensors, file.url)
+                reservation = MemoryReservation.of_task(file.url, file.limits)
+                reservation.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
+            yield chunk
+            reservation.give(batch.nbytes)
 
     def _random(self, file: File, split: Split) -> Iterator[Any]:
         check_unchanged(file)
@@ -121,10 +115,6 @@ class ArrowSource(FileSource):
         """Return whether columns can be read in separate passes; streams can only be read from the beginning."""
         return all(footer.batches is not None for footer in self._footers)
 
-    def select(self, columns: Sequence[str]) -> ArrowSource:
-        """Return a source over the same files that reads only ``columns``."""
-        return self.share_known(replace(self, columns=tuple(columns)))
-
     def digest(self) -> str:
         return self.listing.digest([f.batches for f in self._footers])
 
@@ -157,10 +147,9 @@ def _file_footer(file: File, stream: Any) -> Footer:
     opened = pa.ipc.open_file(stream)
     types, tensors = _types(opened.schema, file)
     narrow = min(range(len(types)), key=lambda i: _width(opened.schema.field(i).type), default=None)
-    if narrow is None:
-        return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
-    stream.seek(0)  # count rows by decoding only the narrowest column
-    opened = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[narrow]))
+    if narrow is not None:
+        stream.seek(0)  # count rows by decoding only the narrowest column
+        opened = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[narrow]))
     return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
 
 
@@ -205,13 +194,5 @@ def _checked(batch: Any, names: Sequence[str], tensors: dict[str, TensorType], w
 
 
 def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:
-    """Return the source that ``cedar.read_arrow`` uses: Arrow IPC files, including Feather version 2.
-
-    Examples:
-        >>> import pyarrow as pa, pyarrow.feather
-        >>> pyarrow.feather.write_feather(pa.table({"x": [1, 2]}), "t.feather")
-        >>> source = read_arrow("t.feather")
-        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
-        [[1, 2]]
-    """
-    return ArrowSource(as_paths(paths, "read_arrow"), None if columns is None else tuple(columns))
+    """Return the source that ``cedar.read_arrow`` uses."""
+    return ArrowSource(as_paths(paths, "read_arrow"), columns=as_names(columns, "columns", "read_arrow"))

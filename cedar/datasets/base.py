@@ -237,6 +237,9 @@ class BaseSource(ABC):
         """Return a short one-line description for plans and messages, such as ``read_parquet(clicks/*.parquet)``."""
         return type(self).__name__
 
+    def __repr__(self) -> str:
+        return self.describe()
+
 
 @dataclass(frozen=True)
 class Read(Operator):

@@ -11,7 +11,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,8 +21,7 @@ import pyarrow.csv as pc
 
 from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Index
-from cedar.core.dtypes import type_from_dtype
-from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, invalid_call, missing_column
+from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, invalid_call, require_columns
 from cedar.core.limits import too_much
 from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.exact import Inexact, check_text, integer_type, rounded_rows
@@ -36,7 +35,7 @@ from cedar.datasets.files_io import (
     open_native,
     reading,
 )
-from cedar.datasets.filesource import FileSource, Paths, as_flag, as_paths
+from cedar.datasets.filesource import FileSource, Paths, as_flag, as_names, as_paths, as_types
 from cedar.datasets.split_table import SplitTable
 from cedar.datasets.text import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
 
@@ -75,8 +74,7 @@ class CsvSource(FileSource):
     """CSV files with the same header. With quoting, each file is one streaming split, as values may hold newlines."""
 
     dialect: Dialect = Dialect()
-    dtypes: tuple[tuple[str, Any], ...] = ()
-    columns: tuple[str, ...] | None = None
+    dtypes: tuple[tuple[str, pa.DataType], ...] = ()
     split_bytes: int = SPLIT_BYTES
     reader: ClassVar[str] = "read_csv"
     selections_share: ClassVar[tuple[str, ...]] = ("_names", "_headers", "_stored")
@@ -148,12 +146,8 @@ class CsvSource(FileSource):
     def _stored(self) -> dict[str, pa.DataType]:
         """Return the types of all columns, as declared or inferred."""
         names = self._names
-        declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
-        for name, kind in declared.items():
-            if name not in names:
-                raise missing_column(name, list(names), f"{self.describe()}: dtypes")
-            if not isinstance(kind, pa.DataType):
-                raise PipelineError(f"{self.describe()}: a CSV column cannot be {kind}: dtypes[{name!r}]")
+        declared = dict(self.dtypes)
+        require_columns(declared, names, f"{self.describe()}: dtypes")
         types = {name: pa.null() for name in names}
         for ordinal, file in enumerate(self.listing):
             inferred = self._infer(ordinal, file, declared)
@@ -223,10 +217,6 @@ class CsvSource(FileSource):
         types = {name: canonical_type(kind) for name, kind in stored.items()}
         return types | dict.fromkeys(types.keys() & self.unread, pa.null())
 
-    def select(self, columns: Sequence[str]) -> CsvSource:
-        """Return a source over the same files that reads only ``columns``; other fields are split but not converted."""
-        return self.share_known(replace(self, columns=tuple(columns)))
-
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def sound_splits(self) -> SplitTable:
@@ -277,13 +267,8 @@ class CsvSource(FileSource):
                     check_text(name, written.column(name)[row].as_py(), self.schema()[name])
                 except Inexact as error:
                     assert chunk.offsets is not None
-                    offset = int(chunk.offsets[row])
-                    place = f"row {offset} (counted from 0, without the header)"
-                    raise RowError(
-                        f"{file.url}, {place if unit == 'row' else f'line {line_number(file, offset) + 1}'}: {error}",
-                        row=RowRef(0, ordinal, offset, url=file.url, unit=unit),
-                        fix=f'set its type: dtypes={{{name!r}: "uint64"}}, "float64", a decimal type, or "string"',
-                    ) from error
+                    fix = f'set its type: dtypes={{{name!r}: "uint64"}}, "float64", a decimal type, or "string"'
+                    raise _error_at(file, ordinal, int(chunk.offsets[row]), unit, str(error), fix) from error
 
     def _stream(self, ordinal: int, file: File) -> Iterator[Chunk]:
         rows = 0
@@ -345,12 +330,6 @@ class CsvSource(FileSource):
 
     def _row_error(self, match: re.Match[str], file: File, ordinal: int, place: Index | int) -> RowError:
         number = int(match[2]) - 1
-        if isinstance(place, int):
-            row, unit = place + number, "row"
-            where = f"{file.url}, row {row} (counted from 0, without the header)"
-        else:
-            row, unit = int(place[min(number, len(place) - 1)]), "byte"
-            where = f"{file.url}, line {line_number(file, row) + 1}"
         text = match[3].replace("CSV conversion error to", "cannot be")
         text = f"{text[:200]}..." if len(text) > 200 else text
         fix = "correct the row; if a value holds the delimiter, quote it"
@@ -365,7 +344,17 @@ class CsvSource(FileSource):
                 else f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
             )
         text, fix = actual_format(file) or (text, fix)
-        return RowError(f"{where}: {text}", row=RowRef(0, ordinal, row, url=file.url, unit=unit), fix=fix)
+        if isinstance(place, int):
+            return _error_at(file, ordinal, place + number, "row", text, fix)
+        return _error_at(file, ordinal, int(place[min(number, len(place) - 1)]), "byte", text, fix)
+
+
+def _error_at(file: File, ordinal: int, offset: int, unit: str, text: str, fix: str) -> RowError:
+    """Return the error for a row; ``offset`` is its number in the file or, with unit "byte", where it begins."""
+    where = f"row {offset} (counted from 0, without the header)"
+    if unit == "byte":
+        where = f"line {line_number(file, offset) + 1}"
+    return RowError(f"{file.url}, {where}: {text}", row=RowRef(0, ordinal, offset, url=file.url, unit=unit), fix=fix)
 
 
 def _is_float(kind: pa.DataType) -> bool:
@@ -390,45 +379,22 @@ def read_csv(
     quoting: bool = True,
     columns: Sequence[str] | None = None,
 ) -> CsvSource:
-    """Return the source that ``cedar.read_csv`` uses.
-
-    Args:
-        paths: local paths, fsspec URLs, globs; compressed files are decompressed.
-        delimiter: one character.
-        header: whether the first row holds the names; all files must have the same header.
-        column_names: names that replace the header's; without a header, the default is "column_1", "column_2", ...
-        dtypes: types of columns. Other columns are inferred from the first 4 MiB of the first file that has rows:
-            integer, float or boolean if all values there match, otherwise string. A later value that does not fit is an
-            error.
-        null_values: strings that are read as null, by default the empty field; quoted fields are never null.
-        quoting: False if quotes have no special meaning; cedar then splits files and reads the parts in parallel.
-        columns: the columns to read.
-
-    Raises:
-        PipelineError: an argument is invalid.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> _ = Path("t.csv").write_text("x,y")
-        >>> read_csv("t.csv").schema()
-        {'x': DataType(large_string), 'y': DataType(large_string)}
-    """
+    """Return the source that ``cedar.read_csv`` uses."""
     if len(delimiter) != 1:
         raise invalid_call(f"read_csv: delimiter must be one character, not {delimiter!r}")
-    for option, names in (("column_names", column_names), ("columns", columns)):
-        if names is not None and (isinstance(names, str) or len(set(names)) < len(names)):
-            raise invalid_call(f"read_csv: {option}={names!r} is not a list of different names")
+    if isinstance(column_names, str):
+        raise invalid_call(f"read_csv: column_names={column_names!r} is not a list of different names")
     if isinstance(quoting, int) and not isinstance(quoting, bool):  # csv.QUOTE_MINIMAL is 0, and QUOTE_NONE is 3
         raise invalid_call(
             f"read_csv(quoting={quoting!r}): True or False is expected, not a constant of the csv module",
             fix="use quoting=False instead of csv.QUOTE_NONE, and omit quoting= for other modes",
         )
     nulls = ("",) if null_values is None else (null_values,) if isinstance(null_values, str) else tuple(null_values)
-    names = None if column_names is None else tuple(column_names)
+    names = as_names(column_names, "column_names", "read_csv")
     flags = as_flag(header, "header", "read_csv"), as_flag(quoting, "quoting", "read_csv")
     dialect = Dialect(delimiter, flags[0], names, nulls, flags[1])
-    chosen = None if columns is None else tuple(columns)
-    return CsvSource(as_paths(paths, "read_csv"), dialect, tuple((dtypes or {}).items()), chosen)
+    chosen, types = as_names(columns, "columns", "read_csv"), as_types(dtypes, "dtypes", "read_csv")
+    return CsvSource(as_paths(paths, "read_csv"), dialect, types, columns=chosen)
 
 
 def _lines(file: File, text: Any, line_bytes_read: list[int]) -> Iterator[str]:

@@ -230,9 +230,6 @@ class AdaptedSource(BaseSource):
         describe = getattr(self.inner, "describe", None)
         return redact(str(describe())) if callable(describe) else f"from_source({type(self.inner).__name__})"
 
-    def __repr__(self) -> str:
-        return self.describe()
-
 
 def _numbered(index: int, split: Any) -> Split:
     rows, size = getattr(split, "rows", None), getattr(split, "bytes", None)

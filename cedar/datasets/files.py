@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType, Index, from_strings
-from cedar.core.errors import missing_column
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.files_io import File, open_stored, read_range, read_whole, reading
 from cedar.datasets.filesource import FileSource, Paths, as_paths
 from cedar.datasets.hive import satisfied
@@ -30,7 +29,6 @@ _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "bytes": pa.large_bi
 class FilesSource(FileSource):
     """Whole files: their paths, and their bytes as stored (compressed files stay compressed)."""
 
-    columns: tuple[str, ...] = ("path", "bytes")
     reader: ClassVar[str] = "read_files"
     reads_columns_separately: ClassVar[bool] = True  # paths are known without reading the contents
     second_read_cost_bytes: ClassVar[int] = 0  # a second pass over other columns has no overhead
@@ -50,14 +48,9 @@ class FilesSource(FileSource):
         assert split.stop is not None
         for start, stop in self._portions(split.part, split.part + split.stop):
             files = self.listing.files[start:stop]
-            columns: dict[str, Column] = {}
-            if "path" in self.columns:
-                columns["path"] = _paths(files)
-            if "bytes" in self.columns:
-                columns["bytes"] = _contents(files)
+            columns = {name: _paths(files) if name == "path" else _contents(files) for name in self.schema()}
             rows = np.zeros(stop - start, dtype=np.int64)
-            numbers = np.arange(start, stop, dtype=np.int64)
-            yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start, numbers)
+            yield Chunk(columns, rows, stop - start, np.arange(start, stop, dtype=np.int64))
 
     def row_keys(self, split: Split) -> tuple[Index, Index]:
         """Return the file index and row index of each row; every file has the single row 0."""
@@ -81,7 +74,7 @@ class FilesSource(FileSource):
 
     def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
         """Return how many rows of each split satisfy the predicate, int64[splits]; None if it needs more than paths."""
-        known = {"path": lambda: _paths(self.listing.files)} if "path" in self.columns else {}
+        known = {"path": lambda: _paths(self.listing.files)} if "path" in self.schema() else {}
         satisfying = satisfied(known, predicate)
         if satisfying is None or self.tolerant:  # unreadable files count as rows, whatever their paths
             return None
@@ -91,18 +84,7 @@ class FilesSource(FileSource):
         return remaining_rows
 
     def schema(self) -> dict[str, ColumnType]:
-        return {name: _TYPES[name] for name in self.columns}
-
-    def select(self, columns: Sequence[str]) -> FilesSource:
-        """Return a source over the same files with only ``columns``; it opens files only to read the column ``bytes``.
-
-        Raises:
-            PipelineError: a column does not exist.
-        """
-        for name in columns:
-            if name not in _TYPES:
-                raise missing_column(name, list(_TYPES), self.describe())
-        return self.share_known(replace(self, columns=tuple(columns)))
+        return selected(_TYPES, self.columns, self.describe())
 
     def url(self, file: int) -> str:
         return self.describe()
@@ -144,16 +126,5 @@ def _content(file: File) -> Any:
 
 
 def read_files(paths: Paths) -> FilesSource:
-    """Return the source that ``cedar.read_files`` uses.
-
-    Raises:
-        PipelineError: ``paths`` is not a path or a list of paths.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> _ = Path("a.bin").write_bytes(b"abc")
-        >>> source = read_files("*.bin")
-        >>> [chunk.columns["bytes"].to_pylist() for split in source.splits() for chunk in source.read(split)]
-        [[b'abc']]
-    """
+    """Return the source that ``cedar.read_files`` uses."""
     return FilesSource(as_paths(paths, "read_files"))

@@ -50,11 +50,13 @@ class FileSource(BaseSource):
     """A source over files. Files are listed once, at first use, and the listing is pickled with the source.
 
     Args:
+        columns: the columns to read, in this order; None reads all.
         storage_options: options for storage other than local files.
         unread: columns that no operator reads; the source delivers them as nulls without parsing their values.
     """
 
     paths: tuple[str, ...]
+    columns: tuple[str, ...] | None = field(default=None, kw_only=True)
     storage_options: StorageOptions | None = field(default=None, kw_only=True)
     unread: frozenset[str] = field(default=frozenset(), kw_only=True)
     reader: ClassVar[str]
@@ -89,8 +91,8 @@ class FileSource(BaseSource):
         """Return the columns ``names``, with nulls for columns in ``unread``."""
         return {name: pa.nulls(rows) if name in self.unread else columns[name] for name in names}
 
-    @abstractmethod
-    def select(self, columns: Sequence[str]) -> FileSource: ...
+    def select(self, columns: Sequence[str]) -> Self:
+        return self.share_known(replace(self, columns=tuple(columns)))
 
     @abstractmethod
     def sound_splits(self) -> Sequence[Split]:
@@ -161,9 +163,6 @@ class FileSource(BaseSource):
     def describe(self) -> str:
         more = f", +{len(self.paths) - 1}" if len(self.paths) > 1 else ""
         return f"{self.reader}({redact_url(self.paths[0])}{more})"
-
-    def __repr__(self) -> str:
-        return self.describe()
 
 
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:

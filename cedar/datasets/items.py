@@ -209,9 +209,6 @@ class ItemsSource(BaseSource):
     def describe(self) -> str:
         return f"from_items({type(self.items).__name__} of {self._length})"
 
-    def __repr__(self) -> str:
-        return self.describe()
-
 
 def _split_size(length: int, width: float) -> int:
     """Return the rows per split of a dataset: more for many small items, since each split becomes a task."""
@@ -224,22 +221,7 @@ def _split_size(length: int, width: float) -> int:
 def from_items(
     rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> ItemsSource:
-    """Return the source that ``cedar.from_items`` uses.
-
-    Args:
-        rows: a list, or an object with ``__len__`` and ``__getitem__`` or ``__getitems__``. A dict is a row; the parts
-            of a tuple become columns "0", "1", ...; anything else becomes the column "item".
-        names: column names for items that are tuples, lists or single values.
-        dtypes: types of columns that the first 64 rows do not determine.
-
-    Raises:
-        PipelineError: ``rows`` has another type, or ``names`` are not distinct strings.
-
-    Examples:
-        >>> source = from_items([(1, "a"), (2, "b")], names=("x", "y"))
-        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
-        [[1, 2]]
-    """
+    """Return the source that ``cedar.from_items`` uses."""
     if names is not None:
         good = not isinstance(names, str) and len(names) and all(isinstance(name, str) for name in names)
         if not good or len(set(names)) < len(names):
@@ -371,9 +353,6 @@ class IterableSource(BaseSource):
         name = getattr(self.make_iterator, "__qualname__", type(self.make_iterator).__name__)
         return f"from_iterable({name.rpartition('.')[2] if '<lambda>' not in name else '<lambda>'})"
 
-    def __repr__(self) -> str:
-        return self.describe()
-
 
 class _LastIterator:
     """A reference to the iterator of the last pass; pickling drops the iterator."""
@@ -392,24 +371,7 @@ def _no_iterator() -> None:
 def from_iterable(
     make_iterator: Callable[[], Iterable[Any]], *, dtypes: Mapping[str, Any] | None = None
 ) -> IterableSource:
-    """Return the source that ``cedar.from_iterable`` uses.
-
-    Args:
-        make_iterator: called once per pass; returns an iterator over the rows, which must be the same in each pass.
-            Rows are dicts, or tuples and single values as in ``from_items``.
-        dtypes: types of columns that the first 64 rows do not determine.
-
-    Raises:
-        PipelineError: ``make_iterator`` is an iterator instead of a function that returns one.
-
-    Examples:
-        >>> def count():
-        ...     for i in range(3):
-        ...         yield {"x": i}
-        >>> source = from_iterable(count)
-        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
-        [[0, 1, 2]]
-    """
+    """Return the source that ``cedar.from_iterable`` uses."""
     if not callable(make_iterator):
         kind = type(make_iterator).__name__
         if isinstance(make_iterator, Iterator):

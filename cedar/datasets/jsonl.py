@@ -15,14 +15,14 @@ import pyarrow.json as pj
 
 from cedar.core.boundary import checked_column
 from cedar.core.columns import UNKNOWN, ColumnType, Index
-from cedar.core.dtypes import infer_type, type_from_dtype
-from cedar.core.errors import PipelineError, RowError, RowRef
+from cedar.core.dtypes import infer_type
+from cedar.core.errors import RowError, RowRef
 from cedar.core.limits import how_to_raise
 from cedar.core.values import ValueMismatch
 from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.exact import check_value, rounded_rows
 from cedar.datasets.files_io import File, actual_format, reading
-from cedar.datasets.filesource import FileSource, Paths, as_names, as_paths
+from cedar.datasets.filesource import FileSource, Paths, as_names, as_paths, as_types
 from cedar.datasets.rows import SAMPLE
 from cedar.datasets.split_table import SplitTable
 from cedar.datasets.text import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
@@ -37,9 +37,8 @@ _HEAD_BYTES = 1 << 16
 class JsonlSource(FileSource):
     """JSON lines, in splits of 8 MiB; a compressed file is one streaming split."""
 
-    dtypes: tuple[tuple[str, Any], ...] = ()
+    dtypes: tuple[tuple[str, pa.DataType], ...] = ()
     split_bytes: int = SPLIT_BYTES
-    columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_jsonl"
     selections_share: ClassVar[tuple[str, ...]] = ("_types",)
     can_skip_parsing: ClassVar[bool] = True
@@ -50,10 +49,7 @@ class JsonlSource(FileSource):
     @once
     def _types(self) -> dict[str, ColumnType]:
         """Return the canonical types of all columns; UNKNOWN if values have no common type, so that reading fails."""
-        declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
-        for name, kind in declared.items():
-            if not isinstance(kind, pa.DataType):
-                raise PipelineError(f"{self.describe()}: a JSON column cannot be {kind}: dtypes[{name!r}]")
+        declared = dict(self.dtypes)
         ordinal, rows, offsets = self._first_rows()
         types: dict[str, ColumnType] = dict.fromkeys((key for row in rows for key in row), UNKNOWN)
         for name in types.keys() - declared.keys():
@@ -223,10 +219,6 @@ class JsonlSource(FileSource):
         types = selected(self._types, self.columns, self.describe())
         return types | dict.fromkeys(types.keys() & self.unread, pa.null())
 
-    def select(self, columns: Sequence[str]) -> JsonlSource:
-        """Return a source over the same lines with only ``columns``; the values of other columns are not checked."""
-        return self.share_known(replace(self, columns=tuple(columns)))
-
 
 def _line_texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
     """Yield the byte offset and text of each line that is not blank."""
@@ -351,23 +343,6 @@ def _line_error(
 def read_jsonl(
     paths: Paths, *, columns: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> JsonlSource:
-    """Return the source that ``cedar.read_jsonl`` uses.
-
-    Args:
-        paths: local paths, fsspec URLs, globs; compressed files are decompressed.
-        columns: the columns to read. Values of other columns are not checked.
-        dtypes: types of columns. Other types are inferred from the first 64 rows of the first file that has rows; a
-            later value of another type, or a new column, is an error. Missing values are null. In a column declared as
-            string, other values become their JSON text.
-
-    Raises:
-        PipelineError: ``paths`` is not a path or a list of paths.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> _ = Path("t.jsonl").write_text('{"x": 1, "y": [0.5]}')
-        >>> read_jsonl("t.jsonl").schema()
-        {'x': DataType(int64), 'y': LargeListType(large_list<item: double>)}
-    """
+    """Return the source that ``cedar.read_jsonl`` uses."""
     chosen = as_names(columns, "columns", "read_jsonl")
-    return JsonlSource(as_paths(paths, "read_jsonl"), tuple((dtypes or {}).items()), columns=chosen)
+    return JsonlSource(as_paths(paths, "read_jsonl"), as_types(dtypes, "dtypes", "read_jsonl"), columns=chosen)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, groupby, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -81,14 +81,13 @@ class ParquetSource(FileSource):
 
     Args:
         paths: files, globs, or directories; a directory is replaced by all Parquet files below it.
-        columns: the columns to read, in this order; ``"a.b"`` names a field of a struct. None reads all.
+        columns: the columns to read; ``"a.b"`` names a field of a struct.
         verify: check page checksums if the files have them.
         manifest: path of a file with the listing and footers; see ``cedar.datasets.manifest``.
         repeating: columns in which most rows repeat other rows; operators process only the distinct rows.
         declared: types of columns and partition columns; a file may store a declared column as another type or lack it.
     """
 
-    columns: tuple[str, ...] | None = None
     verify: bool = False
     repeating: frozenset[str] = frozenset()
     manifest: str | None = None
@@ -265,13 +264,13 @@ class ParquetSource(FileSource):
         """Return the types of the stored, declared and partition columns."""
         return self._schemas[0].types | self._casts | {h.name: h.kind for h in self._hive}
 
-    def select(self, columns: Sequence[str]) -> ParquetSource:
+    def select(self, columns: Sequence[str]) -> Self:
         """Return a source over the same files with only ``columns``; it reuses the listing and the footers.
 
         If this source reads only some fields of a struct column, selecting that column selects only those fields.
         """
         _ = self._footers  # read footers before selections copy them, so that they are read once
-        known: dict[tuple[str, ...], ParquetSource] = self.__dict__.setdefault("_selections", {})  # for repeated runs
+        known: dict[tuple[str, ...], Self] = self.__dict__.setdefault("_selections", {})  # for repeated runs
         asked = tuple(columns)
         selection = known.get(asked)
         if selection is None:
@@ -348,23 +347,12 @@ def read_parquet(
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
 ) -> ParquetSource:
-    """Return the source that ``cedar.read_parquet`` uses.
-
-    Raises:
-        PipelineError: ``paths`` or ``columns`` is not a string or a list of strings.
-
-    Examples:
-        >>> import pyarrow as pa, pyarrow.parquet as pq
-        >>> pq.write_table(pa.table({"x": [1, 2, 3], "y": ["a", "b", "c"]}), "t.parquet")
-        >>> source = read_parquet("t.parquet", columns=["x"])
-        >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
-        [[1, 2, 3]]
-    """
+    """Return the source that ``cedar.read_parquet`` uses."""
     chosen = as_names(columns, "columns", "read_parquet")
     where = None if manifest is None else os.fspath(manifest)
     types = as_types(schema, "schema", "read_parquet")
     flag = as_flag(verify, "verify", "read_parquet")
-    return ParquetSource(as_paths(paths, "read_parquet"), chosen, flag, manifest=where, declared=types)
+    return ParquetSource(as_paths(paths, "read_parquet"), flag, columns=chosen, manifest=where, declared=types)
 
 
 def _read_group(

@@ -94,7 +94,7 @@ def _source(
     types = as_types(schema, "schema", "read_delta")
     chosen = as_names(columns, "columns", "read_delta") or tuple(name for name, _ in types)
     return SnapshotSource(
-        tuple(files), chosen, declared=types, root=root, shown=shown, snapshot=snapshot, reopen=reopen
+        tuple(files), columns=chosen, declared=types, root=root, shown=shown, snapshot=snapshot, reopen=reopen
     )
 
 

@@ -89,21 +89,9 @@ class TableSource(BaseSource):
     def describe(self) -> str:
         return f"{self.name}({self._length} rows)"
 
-    def __repr__(self) -> str:
-        return self.describe()
-
 
 def from_arrow(table: Any) -> TableSource:
-    """Return the source that ``cedar.from_arrow`` uses: a ``pyarrow.Table`` or ``RecordBatch``.
-
-    Raises:
-        PipelineError: ``table`` has another type, two columns of the same name, or a union column.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> from_arrow(pa.table({"x": [1, 2]})).schema()
-        {'x': DataType(int64)}
-    """
+    """Return the source that ``cedar.from_arrow`` uses."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
@@ -116,17 +104,7 @@ def from_arrow(table: Any) -> TableSource:
 
 
 def from_polars(frame: Any) -> TableSource:
-    """Return the source that ``cedar.from_polars`` uses: a ``polars.DataFrame``.
-
-    Raises:
-        PipelineError: ``frame`` has another type (collect a LazyFrame first), or contains Python objects or 128-bit
-            integers.
-
-    Examples:
-        >>> import polars as pl
-        >>> from_polars(pl.DataFrame({"x": [1, 2]})).schema()
-        {'x': DataType(int64)}
-    """
+    """Return the source that ``cedar.from_polars`` uses."""
     kind = type(frame).__name__
     if not hasattr(frame, "to_arrow") or not hasattr(frame, "get_columns"):
         fix = "use cedar.from_pandas(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
@@ -136,11 +114,7 @@ def from_polars(frame: Any) -> TableSource:
 
 
 def from_pandas(frame: Any) -> TableSource:
-    """Return the source that ``cedar.from_pandas`` uses: a ``pandas.DataFrame``.
-
-    Raises:
-        PipelineError: ``frame`` has another type, or a column that Arrow does not support.
-    """
+    """Return the source that ``cedar.from_pandas`` uses."""
     if not hasattr(frame, "reset_index") or not hasattr(frame, "columns"):
         fix = "use cedar.from_polars(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
         raise PipelineError(f"from_pandas takes a pandas.DataFrame, not {type(frame).__name__}", fix=fix)
@@ -157,11 +131,7 @@ def from_pandas(frame: Any) -> TableSource:
 
 
 def from_numpy(arrays: Any) -> TableSource:
-    """Return the source that ``cedar.from_numpy`` uses: a dict of arrays, or a file that ``numpy.load`` opened.
-
-    Raises:
-        PipelineError: ``arrays`` has another type, arrays differ in length, or Arrow does not support a dtype.
-    """
+    """Return the source that ``cedar.from_numpy`` uses: a dict of arrays, or a file that ``numpy.load`` opened."""
     if not isinstance(arrays, Mapping):
         fix = "give cedar.from_numpy({'x': array})"
         raise PipelineError(f"from_numpy takes a dict of arrays by column, not {type(arrays).__name__}", fix=fix)
@@ -185,17 +155,6 @@ def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
     Rows are read from the dataset's Arrow table, in the dataset's order, and columns keep their stored form: images and
     audio are structs of bytes and path. If the dataset has a transform, or a format that changes values, cedar instead
     reads each row with ``dataset[i]``.
-
-    Raises:
-        PipelineError: ``dataset`` is not a ``datasets.Dataset``.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> class Dataset:  # what datasets.Dataset has
-        ...     data = pa.table({"x": [1, 2]})
-        ...     _indices = None
-        >>> from_huggingface(Dataset()).schema()
-        {'x': DataType(int64)}
     """
     table = _arrow(getattr(dataset, "data", None))
     if table is None:

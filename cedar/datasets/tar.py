@@ -1,12 +1,15 @@
-"""Read tar shards in webdataset's layout: consecutive members with the same key form one row."""
+"""Read tar shards in webdataset's layout: consecutive members with the same key form one row.
+
+A member's key is its path up to the first or last dot of the file name. The rest, in lower case, is the extension.
+"""
 
 from __future__ import annotations
 
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar, Literal, Self
 
@@ -83,10 +86,10 @@ class _StrictHeader(tarfile.TarInfo):
 class TarSource(FileSource):
     """Webdataset shards. Each shard is one streaming split; members are read into memory, not extracted to disk."""
 
-    columns: tuple[str, ...] | None = None
     missing: Literal["error", "null"] = "error"
     dot: Literal["first", "last"] = "first"
     reader: ClassVar[str] = "read_tar"
+    selections_share: ClassVar[tuple[str, ...]] = ("_extensions",)
 
     def sound_splits(self) -> SplitTable:
         return whole_files(self.listing)
@@ -148,12 +151,6 @@ class TarSource(FileSource):
     def schema(self) -> dict[str, ColumnType]:
         types = {"key": pa.large_string()} | dict.fromkeys(self._extensions, pa.large_binary())
         return selected(types, self.columns, self.describe())
-
-    def select(self, columns: Sequence[str]) -> TarSource:
-        """Return a source over the same shards that reads only ``columns`` and skips other members."""
-        other = self.share_known(replace(self, columns=tuple(columns)))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_extensions"})
-        return other
 
 
 def _samples(
@@ -258,25 +255,7 @@ def _chunk(samples: list[_TarSample], names: list[str]) -> Chunk:
 def read_tar(
     paths: Paths, *, missing: Literal["error", "null"] = "error", dot: Literal["first", "last"] = "first"
 ) -> TarSource:
-    """Return the source that ``cedar.read_tar`` uses.
-
-    A sample consists of consecutive members whose paths are equal up to the first or last dot of the file name (see
-    ``dot``). The rest of the name, in lower case, is the extension. All samples must have the extensions of the first
-    sample, unless ``missing`` is "null". Directories are skipped.
-
-    Raises:
-        PipelineError: ``paths`` is not a path or a list of paths, or another option is invalid.
-
-    Examples:
-        >>> import io, tarfile
-        >>> with tarfile.open("t.tar", "w") as archive:
-        ...     for name in ("0001.cls", "0001.jpg"):
-        ...         member = tarfile.TarInfo(name)
-        ...         member.size = 1
-        ...         archive.addfile(member, io.BytesIO(b"7"))
-        >>> list(read_tar("t.tar").schema())
-        ['key', 'cls', 'jpg']
-    """
+    """Return the source that ``cedar.read_tar`` uses."""
     for option, value, known in (("missing", missing, ("error", "null")), ("dot", dot, ("first", "last"))):
         if value not in known:
             raise invalid_call(f"read_tar({option}={value!r})", fix=f"{known[0]!r} or {known[1]!r}")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType, Index
-from cedar.core.errors import SourceError, invalid_call, missing_column
+from cedar.core.errors import SourceError, invalid_call
 from cedar.core.limits import too_much
-from cedar.datasets.base import Chunk, Split, once
+from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.files_io import (
     Bytes,
     File,
@@ -278,7 +278,6 @@ class TextSource(FileSource):
         errors: how to handle bytes that are not UTF-8: "strict" (SourceError) or "replace" (U+FFFD).
     """
 
-    columns: tuple[str, ...] = ("path", "line", "text")
     errors: Literal["strict", "replace"] = "strict"
     split_bytes: int = SPLIT_BYTES
     reader: ClassVar[str] = "read_text"
@@ -292,24 +291,24 @@ class TextSource(FileSource):
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]
-        number = 0
+        names, number = self.schema(), 0
         for lines in read_lines(file, split):
             ends = lines.ends()
-            if "line" in self.columns and not split.streaming:
+            if "line" in names and not split.streaming:
                 number = self._first_line(file, split, lines)
             for begin, line_ends in _pieces(ends):
                 columns: dict[str, Column] = {}
                 count = len(line_ends)
-                if "line" in self.columns:
+                if "line" in names:
                     columns["line"] = pa.array(np.arange(number, number + count, dtype=np.int64))
-                if "path" in self.columns:
+                if "path" in names:
                     columns["path"] = pa.repeat(pa.scalar(file.url, pa.large_string()), count)
                 piece = Lines(lines.data[begin : line_ends[-1] + 1], lines.start + begin)
-                if "text" in self.columns:
+                if "text" in names:
                     columns["text"] = self._text(file, piece, line_ends - begin)
                 number += count
                 yield Chunk(
-                    {name: columns[name] for name in self.columns}, Lines.starts(line_ends - begin) + piece.start, count
+                    {name: columns[name] for name in names}, Lines.starts(line_ends - begin) + piece.start, count
                 )
 
     def _first_line(self, file: File, split: Split, lines: Lines) -> int:
@@ -334,18 +333,7 @@ class TextSource(FileSource):
         return column
 
     def schema(self) -> dict[str, ColumnType]:
-        return {name: _TYPES[name] for name in self.columns}
-
-    def select(self, columns: Sequence[str]) -> TextSource:
-        """Return a source over the same lines with only ``columns``; it counts lines only for the column ``line``.
-
-        Raises:
-            PipelineError: a column does not exist.
-        """
-        for name in columns:
-            if name not in _TYPES:
-                raise missing_column(name, list(_TYPES), self.describe())
-        return self.share_known(replace(self, columns=tuple(columns)))
+        return selected(_TYPES, self.columns, self.describe())
 
 
 def _pieces(ends: Index) -> Iterator[tuple[int, Index]]:
@@ -370,27 +358,8 @@ def _not_utf8(file: File, lines: Lines) -> SourceError:
     return SourceError(f"{file.url}: not utf-8, after byte offset {lines.start}")
 
 
-def read_text(
-    paths: Paths,
-    *,
-    errors: Literal["strict", "replace"] = "strict",
-) -> TextSource:
-    """Return the source that ``cedar.read_text`` uses.
-
-    Args:
-        paths: local paths, fsspec URLs, globs; ``.gz``, ``.bz2``, ``.zst`` and ``.xz`` are decompressed.
-        errors: how to handle bytes that are not UTF-8: "strict" (SourceError with the byte offset) or "replace".
-
-    Raises:
-        PipelineError: ``paths`` is not a path or a list of paths, or ``errors`` is invalid.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> _ = Path("t.txt").write_text("one two")
-        >>> source = read_text("t.txt").select(["line", "text"])
-        >>> [chunk.columns["text"].to_pylist() for split in source.splits() for chunk in source.read(split)]
-        [['one two']]
-    """
+def read_text(paths: Paths, *, errors: Literal["strict", "replace"] = "strict") -> TextSource:
+    """Return the source that ``cedar.read_text`` uses."""
     if errors not in ("strict", "replace"):
         raise invalid_call(f'read_text: errors is "strict" or "replace", not {errors!r}')
     return TextSource(as_paths(paths, "read_text"), errors=errors)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -23,7 +23,7 @@ from cedar.core.limits import MemoryReservation
 from cedar.core.packages import library, plain_errors
 from cedar.datasets.base import Chunk, Split, numbered_rows, once, selected
 from cedar.datasets.files_io import File, check_unchanged, concurrently, reading
-from cedar.datasets.filesource import FileSource, Paths, as_flag, as_paths
+from cedar.datasets.filesource import FileSource, Paths, as_flag, as_names, as_paths
 from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.sums import SUFFIX, Sums, block_range
@@ -67,12 +67,10 @@ class VortexSource(FileSource):
     """Vortex files that share one schema.
 
     Args:
-        columns: the columns to read, in this order; None reads all.
         verify: True: a file without checksums is an error; False: checksums are ignored; None: checksums are checked if
             they exist.
     """
 
-    columns: tuple[str, ...] | None = None
     verify: bool | None = None
     reader: ClassVar[str] = "read_vortex"
     second_read_cost_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding these bytes
@@ -147,10 +145,6 @@ class VortexSource(FileSource):
 
     def schema(self) -> Types:
         return selected(self._footers[0].types, self.columns, self.describe())
-
-    def select(self, columns: Sequence[str]) -> VortexSource:
-        """Return a source over the same files that reads only ``columns``."""
-        return self.share_known(replace(self, columns=tuple(columns)))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if no row of the split satisfies the parts of the predicate that Vortex supports.
@@ -350,4 +344,4 @@ def _compares_alike(kind: pa.DataType) -> bool:
 def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool | None = None) -> VortexSource:
     """Return the source that ``cedar.read_vortex`` uses."""
     verify = None if verify is None else as_flag(verify, "verify", "read_vortex")
-    return VortexSource(as_paths(paths, "read_vortex"), None if columns is None else tuple(columns), verify)
+    return VortexSource(as_paths(paths, "read_vortex"), verify, columns=as_names(columns, "columns", "read_vortex"))

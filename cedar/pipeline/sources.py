@@ -281,9 +281,9 @@ def from_arrow(table: Any) -> Pipeline:
         >>> cedar.from_arrow(pa.table({"x": [1, 2]})).count()
         2
     """
-    from cedar.datasets import arrow
+    from cedar.datasets import table as tables
 
-    return start(lambda: arrow.from_arrow(table))
+    return start(lambda: tables.from_arrow(table))
 
 
 def from_polars(frame: Any) -> Pipeline:
@@ -294,9 +294,9 @@ def from_polars(frame: Any) -> Pipeline:
         >>> cedar.from_polars(pl.DataFrame({"x": [1, 2]})).count()
         2
     """
-    from cedar.datasets import arrow
+    from cedar.datasets import table
 
-    return start(lambda: arrow.from_polars(frame))
+    return start(lambda: table.from_polars(frame))
 
 
 def from_pandas(frame: Any) -> Pipeline:

@@ -246,7 +246,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path):
     [
         ({"columns": ["z"]}, "there is no column 'z'"),
         ({"dtypes": {"z": "int64"}}, "there is no column 'z'"),
-        ({"dtypes": {"x": object}}, "a CSV column cannot be object"),
+        ({"dtypes": {"x": object}}, "a column of a file cannot be object"),
         ({"column_names": ["a"]}, "1 column_names for 2 columns"),
         ({"delimiter": "||"}, "delimiter must be one character"),
         ({"column_names": "ab"}, "is not a list of different names"),

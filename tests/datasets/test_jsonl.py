@@ -178,7 +178,7 @@ def test_values_that_do_not_go_together(tmp_path: Path):
         read_rows(traveled(read_jsonl(path)))
     assert "dtypes={'x': str}" in (error.value.fix or "")
     assert column(read_jsonl(path, dtypes={"x": str}), "x") == ["1", "2", "a"]
-    with pytest.raises(PipelineError, match="a JSON column cannot be object"):
+    with pytest.raises(PipelineError, match="a column of a file cannot be object"):
         read_jsonl(path, dtypes={"x": object}).schema()
 
 

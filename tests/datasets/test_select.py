@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from cedar.core.errors import CedarError, PipelineError, RowError
-from cedar.datasets.arrow import from_arrow, from_polars, read_arrow
+from cedar.datasets.arrow import read_arrow
 from cedar.datasets.base import offsets_of
 from cedar.datasets.csv import read_csv
 from cedar.datasets.files import read_files
 from cedar.datasets.jsonl import read_jsonl
 from cedar.datasets.parquet import read_parquet
+from cedar.datasets.table import from_arrow, from_polars
 from cedar.datasets.tar import read_tar
 from cedar.datasets.text import read_text
 from cedar.lake.lance import read_lance

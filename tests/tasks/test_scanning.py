@@ -14,11 +14,11 @@ import pytest
 
 from cedar.core.block import concat_blocks
 from cedar.core.errors import CedarError, RowError, Skip, SourceError
-from cedar.datasets.arrow import from_arrow
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.csv import read_csv
 from cedar.datasets.files import read_files
 from cedar.datasets.parquet import read_parquet
+from cedar.datasets.table import from_arrow
 from cedar.operators.base import Bound, Env
 from cedar.operators.expressions import FilterExpression, select
 from cedar.tasks.chain import KernelStep, Timing, run_steps

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.stream import Rows
-from cedar.datasets.arrow import from_arrow
+from cedar.datasets.table import from_arrow
 from cedar.operators.base import BlockKernel, Env
 from cedar.tasks.chain import KernelStep, Program, Result
 from cedar.tasks.code import Code

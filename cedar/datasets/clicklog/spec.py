@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cedar.core.errors import invalid_call
+from cedar.core.errors import PipelineError, invalid_call
 
 ITEM_LISTS = "hist_items"  # the list of items that the click model uses
 

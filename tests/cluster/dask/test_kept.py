@@ -14,7 +14,7 @@ from cedar.cluster.dask import remote
 from cedar.cluster.dask.kept import SharedFailed, read_shared, run_on_shared, run_shared, shared
 from cedar.cluster.dask.remote import Parcel, RemoteCall, stamp
 from cedar.core.block import Block
-from cedar.datasets.arrow import from_arrow
+from cedar.datasets.table import from_arrow
 from cedar.operators.base import BlockKernel, Env
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
