@@ -32,12 +32,8 @@ class StoresRows(ABC):
 class Cache(RowOperator, StoresRows):
     """A hint to store the operator's input blocks in memory, or as Arrow files in a directory or under a URL.
 
-    The cache never changes results: it stores the input of the first random operator, not its output.
-
-    Args:
-        where: "memory", "auto", a directory or a URL.
-        version: a version of the functions before the cache, used instead of a digest of their code and state.
-        layout: True if the optimizer added the cache for ``Budget(layout=)``, with only the columns of this pipeline.
+    The cache never changes results: it stores the input of the first random operator, not its output. ``layout`` is
+    True if the optimizer added it for ``Budget(layout=)``. See ``StoresRows`` for the other fields.
     """
 
     where: str = "auto"

@@ -26,21 +26,8 @@ from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declar
 class FlatMap(FunctionOperator):
     """Call ``fn`` once per row; each item of its iterable result becomes a row.
 
-    Args:
-        fn: with ``columns``, a function of their values. Each item is the value of ``into`` (a tuple if ``into`` names
-            several columns), and other columns are repeated. Without ``columns``, a function of the row as a dict, and
-            each item is a whole row. ``fn`` may be a generator, ``async def``, or a class with callable instances.
-        columns: the columns that ``fn`` receives.
-        into: the columns written; by default the first of ``columns``.
-        random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
-        named: a name that keys the draws, instead of the operator's position in the pipeline.
-        dtype: the type of an item, a tuple or a dict for several columns. The default is the annotation of ``fn``;
-            otherwise it is inferred from the first 64 rows, or from later rows if these give no items.
-        on_error: the policy for rows on which ``fn`` fails; such a row is dropped with all its items.
-        timeout: the time limit of one call in seconds, including its items.
-
-    Raises:
-        PipelineError: ``fn`` cannot be called with these arguments, ``into`` is invalid, or ``dtype`` is not a type.
+    With ``columns``, an item is the value of ``into``, and other columns are repeated. Without, it is a whole row.
+    ``Pipeline.map`` describes the other arguments. A row on which ``fn`` fails is dropped with all its items.
 
     Examples:
         >>> FlatMap(str.split, ("text",), into="word").label()

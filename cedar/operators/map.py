@@ -30,25 +30,9 @@ from cedar.operators.transform import Chainable, Link, Transform, TransformRows,
 
 @dataclass(frozen=True)
 class Map(FunctionOperator, Chainable):
-    """Call ``fn`` once per row.
+    """Call ``fn`` once per row, or once per batch after a ``batch``; ``Pipeline.map`` describes the arguments.
 
-    Args:
-        fn: with ``columns``, a function of their values that returns the value of ``into`` (a tuple if ``into`` names
-            several). Without ``columns``, a function that takes and returns a row as a dict. A class with callable
-            instances is constructed once per worker. ``async def`` runs on many rows concurrently. After a ``batch``,
-            ``fn`` is called once per batch, with arrays. A ``Transform`` works on whole columns.
-        columns: the columns that ``fn`` receives.
-        into: the columns written; by default the first of ``columns``.
-        random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
-        named: a name that keys the draws, instead of the operator's position in the pipeline.
-        dtype: the type of the result, a tuple or a dict for several columns. The default is the annotation; otherwise
-            it is inferred from the first 64 rows.
-        on_error: the policy for rows on which ``fn`` fails.
-        timeout: the time limit of one call, in seconds.
-        exact: False if a transform's result may differ within its ``tolerance``; set by the optimizer.
-
-    Raises:
-        PipelineError: ``fn`` cannot be called with these arguments, ``into`` is invalid, or ``dtype`` is not a type.
+    A ``Transform`` works on whole columns. ``exact`` is False if its result may differ within its ``tolerance``.
 
     Examples:
         >>> Map(abs, ("x",), into="y").effects().writes
@@ -254,19 +238,7 @@ class RowWriter:
 
 @dataclass(frozen=True)
 class FilterFunction(FunctionOperator):
-    """Keep the rows for which ``fn`` returns True.
-
-    Args:
-        fn: a function of the values of ``columns``, or of the row as a dict without ``columns``, that returns a bool.
-            After a ``batch``, it receives arrays and decides on the whole batch.
-        columns: the columns that ``fn`` receives.
-        on_error: the policy for rows on which ``fn`` fails.
-        random: True passes ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
-        named: a name that keys the draws, instead of the operator's position in the pipeline.
-        timeout: the time limit of one call, in seconds.
-
-    Raises:
-        PipelineError: ``fn`` cannot be called with these arguments.
+    """Keep the rows for which ``fn`` returns True; after a ``batch``, ``fn`` receives arrays and decides on the batch.
 
     Examples:
         >>> FilterFunction(lambda age: age > 17, ("age",)).effects().rows

@@ -39,25 +39,15 @@ class ExactRows(ABC):
 
 @dataclass(frozen=True)
 class MapBatches(FunctionOperator, ExactRows, Resizable):
-    """Call ``fn`` on many rows at a time.
+    """Call ``fn`` on many rows at a time; see ``Pipeline.map_batches``.
 
     ``fn`` takes and returns the same kind of container, even for a single column: a ``pyarrow.Table`` ("arrow"), a
     ``polars.DataFrame`` ("polars"), or a dict of column name to array ("numpy") or tensor ("torch"). In both kinds of
-    dicts, columns of lists are JaggedTensors. ``fn`` must return as many rows as it receives. NumPy arrays are
-    read-only and tensors are copies. Returned arrays are not copied if their type allows.
+    dicts, columns of lists are JaggedTensors. NumPy arrays are read-only and tensors are copies. Returned arrays are
+    not copied if their type allows. Without ``columns``, ``fn`` receives all, and its result replaces them all.
 
-    Args:
-        fn: the function; a class with callable instances is constructed once per worker; ``async def`` is awaited.
-        columns: the columns that ``fn`` receives; without names, it receives all, and its result replaces them all.
-        into: the columns that ``fn`` returns; by default the same as ``columns``.
-        format: the kind of container that ``fn`` takes and returns.
-        size: the number of rows per call; the last call may get fewer. Without ``size``, ``fn`` may receive any number
-            of rows. Its result for a row must then depend only on that row, which cedar tests on the first rows.
-        on_error: the policy for rows on which ``fn`` fails. Without ``size``, cedar runs rows one by one to find them.
-            With ``size``, the whole group is dropped.
-
-    Raises:
-        PipelineError: ``fn`` cannot be called with one argument, or ``into``, the format or the size is invalid.
+    If ``fn`` fails and there is a policy, cedar runs rows one by one without ``size``; with ``size``, it drops all rows
+    of the call.
 
     Examples:
         >>> MapBatches(lambda table: table, ("x",)).label()
@@ -128,13 +118,8 @@ class MapBatches(FunctionOperator, ExactRows, Resizable):
 class MapBlock(CallKernel):
     """The kernel of ``map_batches``: one call per block.
 
-    Args:
-        call: the function.
-        columns: the columns that the function receives; () for all.
-        into: the columns that the function returns; () for any.
-        format: the kind of container that the function takes and returns.
-        single: whether rows are independent of each other, so that a failing block can be retried row by row.
-        outputs: the types of the columns that the function returns; None until they are fixed.
+    ``columns`` is () if the function receives all, and ``into`` if it may return any. ``single`` means that rows are
+    independent, so that a failing block can be retried row by row. ``outputs`` is None until the types are fixed.
     """
 
     call: Call

@@ -29,23 +29,12 @@ class Pad(RowOperator, Mergeable):
     Args:
         columns: the columns of lists of numbers to pad; () for all of them.
         to: the new length; None means the longest list of the batch, which requires an earlier ``batch``.
-        value: the number that is written after the end of a list; it must fit the dtype of the lists. A dict sets the
-            value per column, and columns that are not in it get 0.
+        value: the number that is written after the end of a list, which must fit the dtype of the lists; or one per
+            column in a dict, 0 for the others.
 
     Raises:
         PipelineError: ``to`` is None without batches, or is invalid, or a column does not contain lists of numbers.
         RowError: while running, a list is null or longer than ``to``.
-
-    Examples:
-        >>> import numpy as np, pyarrow as pa
-        >>> from cedar.core.block import Block
-        >>> from cedar.core.cursor import Keys
-        >>> from cedar.operators.base import Bound, Env
-        >>> from cedar.operators.pad import Pad
-        >>> block = Block({"ids": pa.array([[1, 2], [3]], pa.large_list(pa.int64()))}, Keys(np.arange(2)))
-        >>> bound = Bound(0, "pad", None, 0, None, False, lambda: block, block.types)
-        >>> Pad(("ids",), to=3).bind(bound)(block, Env()).columns["ids"].tolist()
-        [[1, 2, 0], [3, 0, 0]]
     """
 
     columns: tuple[str, ...] = ()
