@@ -30,12 +30,11 @@ if not __package__:
 from benchmarks import kept as keeping
 from benchmarks.harness import ROOT, Figure, Form, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
-from cedar.cli import resilient as reports
-from cedar.cli.resilient import text_pipeline
 from cedar.core.errors import CedarError
 from cedar.simulate import Durations, error, predict
 from cedar.trainers.common import links
 from cedar.trainers.resilient import run
+from cedar.trainers.resilient import text as reports
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.protocol import DONE
@@ -50,6 +49,7 @@ from cedar.trainers.resilient.options import (
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Kind, Mode, Schedule, Worker, timeline
+from cedar.trainers.resilient.text import text_pipeline
 
 _HEARTBEAT = 1.0
 

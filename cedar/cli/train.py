@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -16,7 +15,7 @@ from cedar.cli.arguments import command, count
 from cedar.cli.tables import table
 from cedar.core.errors import CedarError
 from cedar.core.process import find_rank
-from cedar.simulate import Forecast, forecast
+from cedar.simulate import forecast
 from cedar.trainers.common import config, launch
 from cedar.trainers.common.files import PLOT, read_lines
 
@@ -98,8 +97,7 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
 
 def _supervise(chosen: argparse.Namespace, options: Any) -> int:
     """Supervise this machine's workers until the run is over. With torchrun, each rank is a machine's supervisor."""
-    from cedar.cli import resilient
-    from cedar.cli.resilient import text_pipeline
+    from cedar.trainers.resilient import text
     from cedar.trainers.resilient.pipeline import Workers
 
     machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
@@ -110,16 +108,16 @@ def _supervise(chosen: argparse.Namespace, options: Any) -> int:
         address = f"{host}:{port + 1}"
         listen, joins = (listen or address, joins) if found.rank == 0 else (None, joins or address)
     group = Workers(chosen.replicas, machines, _address(listen) if listen else ("127.0.0.1", 0))
-    pipeline = text_pipeline(options, chosen.stages, group)
+    pipeline = text.text_pipeline(options, chosen.stages, group)
     if joins:
         pipeline.join(*_address(joins))
         return 0
     record = pipeline.train(resume=chosen.resume, chaos=chosen.chaos)
     path = os.path.join(options.run.folder, REPORT)
     record.save(path)
-    resilient.show(record)
+    text.show(record)
     try:
-        resilient.plot(record, os.path.join(options.run.folder, THROUGHPUT))
+        text.plot(record, os.path.join(options.run.folder, THROUGHPUT))
     except CedarError as error:
         sys.stderr.write(f"{error}\n")
     sys.stdout.write(f"{path}\n")
@@ -142,54 +140,6 @@ def simulate(chosen: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console()
-    for title, header, rows in forecast_tables(found):
+    for title, header, rows in found.tables():
         console.print(table(header, rows, title=title))
     return 0
-
-
-def forecast_tables(forecast: Forecast) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-    """Yield a title, headings and rows for each table to print."""
-    low, middle, high = forecast.step
-    cells: list[tuple[str, ...]]
-    rows = [("seconds, median (5% to 95%)", f"{middle:.4g} ({low:.4g} to {high:.4g})")]
-    rows += [("with mean times for all instructions", f"{forecast.period:.4g}")]
-    if forecast.rows:
-        speeds = [f"{forecast.rows / seconds:,.0f}" for seconds in forecast.step]
-        rows += [("rows per second", f"{speeds[1]} ({speeds[2]} to {speeds[0]})")]
-    yield "a step without failures (simulated)", ("", ""), rows
-    if forecast.survivals:
-        cells = [
-            (one.system, _time(one.mtbf), _range(one.rate, ".4g"), _range(one.ratio, ".3f"))
-            for one in forecast.survivals
-        ]
-        yield "under failures (simulated)", ("system", "MTBF", "steps per hour", "effective training time"), cells
-    if forecast.rates:
-        cells = [(system, f"{rate:.0%}", f"{share:.3f}") for rate, system, share in forecast.rates]
-        yield "workers that fail at the same time (simulated)", ("system", "dead", "throughput left"), cells
-    if forecast.effective:
-        ratios: dict[float, dict[str, str]] = {}
-        for mtbf, name, every, ratio in forecast.effective:
-            ratios.setdefault(mtbf, {})[name] = f"{ratio:.3f} ({every})"
-        names = list(next(iter(ratios.values())))
-        title = "effective training time (iterations between checkpoints; simulated)"
-        yield title, ("MTBF", *names), [(_time(mtbf), *cells.values()) for mtbf, cells in ratios.items()]
-    if forecast.comparisons:
-        cells = [
-            (
-                ", ".join(map(str, sorted(one.dead))) or "none", str(one.steps), _range(one.measured, ".4g"),
-                _range(one.simulated, ".4g"), f"{one.off:.1%}",
-            )
-            for one in forecast.comparisons
-        ]  # fmt: skip
-        yield "compared with the run, in seconds", ("dead", "steps", "measured", "simulated", "median off by"), cells
-
-
-def _range(quantiles: Sequence[float], how: str) -> str:
-    low, middle, high = (format(value, how) for value in quantiles)
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def _time(seconds: float) -> str:
-    if not seconds:
-        return "trace"
-    return f"{seconds / 60:g} min" if seconds < 7200 else f"{seconds / 3600:g} h"

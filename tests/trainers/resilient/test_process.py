@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cedar.cli.resilient import text_pipeline
+from cedar.trainers.resilient.text import text_pipeline
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config
 from cedar.trainers.common.files import read_lines

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cedar.cli.resilient import text_pipeline
+from cedar.trainers.resilient.text import text_pipeline
 from cedar.trainers.common import config
 from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.pipeline import Workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cedar.cli.resilient import text_pipeline
+from cedar.trainers.resilient.text import text_pipeline
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board

@@ -1,4 +1,4 @@
-"""``cedar train resilient``: a GPT-style model on byte-level text, and the report of what failures cost its run."""
+"""The model of ``cedar train resilient``, a GPT on byte-level text, and the report of what failures cost its run."""
 
 from __future__ import annotations
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cedar.cli import resilient, train
-from cedar.cli.resilient import next_token, text_pipeline
+from cedar.cli import train
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config
+from cedar.trainers.resilient import text
 from cedar.trainers.resilient.options import DataOptions, ModelOptions, Options, RunOptions
 from cedar.trainers.resilient.pipeline import Workers
+from cedar.trainers.resilient.text import next_token, text_pipeline
 
 
 @pytest.mark.heavy
@@ -29,12 +30,12 @@ def test_the_report_tells_recoveries_and_draws(tmp_path: Path) -> None:
         {"1": {"(1, 1)": times}, "2": {"(0, 0)": times, "(1, 1)": times | {"redo": 10.7}}},
         {"2/0": ("kill", 10.0)},
     )
-    (one,) = resilient.recoveries(record)
+    (one,) = text.recoveries(record)
     found = [one.detection, one.decision, one.rebuild, one.plan, one.redo, one.redo_all]
     assert found == pytest.approx([0.1, 0.1, 0.2, 0.05, 0.5, 0.7])
     assert one.kept == 6
     pytest.importorskip("matplotlib")
-    resilient.plot(record, str(tmp_path / "plot.png"))
+    text.plot(record, str(tmp_path / "plot.png"))
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
@@ -42,7 +43,7 @@ def test_the_example_runs_with_the_defaults_of_the_command() -> None:
     """Its batch could not be cut into 2 x 4 micro-batches."""
     parser = argparse.ArgumentParser()
     train.add(parser.add_subparsers())
-    example = str(Path(__file__).parents[2] / "examples" / "resilient.toml")
+    example = str(Path(__file__).parents[3] / "examples" / "resilient.toml")
     chosen = parser.parse_args(["train", "resilient", example])
     options = config.load(chosen.config, Options, chosen.changes)
     for stages, replicas in ((chosen.stages, chosen.replicas), (3, 3)):  # and as its head says
