@@ -31,12 +31,7 @@ _COLUMNS = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
 
 
 def listing_text(source: Any) -> str | None:
-    """Encode the files and splits of a source for a state; return None if it has no files or too many.
-
-    Examples:
-        >>> from cedar.datasets.items import ItemsSource
-        >>> listing_text(ItemsSource(({"x": 1},)))
-    """
+    """Encode the files and splits of a source for a state; return None if it has no files or too many."""
     if not isinstance(source, FileSource):
         return None
     splits, listing = SplitTable.of(source.splits()), source.listing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from codecs import BOM_UTF8
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ _BLOCK = 4 << 20  # decompressed bytes per chunk of a compressed file
 _SEARCH_BYTES = 1 << 16  # bytes read at a time when searching for the end of a line
 
 _NEWLINE, _RETURN = 10, 13
+_FIRST_NEWLINE = re.compile(rb"\n")
 
 _PIECE_BYTES = 2 << 20  # bytes per chunk
 _FIRST_BYTES = 256 << 10  # bytes of a split's first chunk; small, as a trainer may be waiting for it
@@ -153,14 +155,9 @@ def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
 
 
 def _find_newline(data: Bytes) -> int | None:
-    """Return the index of the first newline; search pieces of growing size, since most lines are short."""
-    start, size = 0, _SEARCH_BYTES
-    while start < len(data):
-        position = data[start : start + size].tobytes().find(b"\n")
-        if position >= 0:
-            return start + position
-        start, size = start + size, size * 2
-    return None
+    """Return the index of the first newline."""
+    match = _FIRST_NEWLINE.search(data)  # stops at the first one and copies nothing
+    return None if match is None else match.start()
 
 
 def _find_last(data: Bytes) -> int:

@@ -275,7 +275,6 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
 
     Examples:
         >>> import polars as pl, pyarrow as pa
-        >>> from cedar.datasets.truth import Bounds
         >>> bounds = Bounds(10, 0, pa.array([1, 5]))
         >>> types = {"x": pa.int64()}
         >>> [excludes(what, lambda path: bounds, types) for what in (pl.col("x") > 5, pl.col("x") >= 5)]

@@ -54,10 +54,6 @@ class Dedup(RowOperator, MakesGroups):
 
     Raises:
         PipelineError: a column is in two groups, or a group is empty.
-
-    Examples:
-        >>> Dedup((("items", "actions"),)).label()
-        'dedup(items+actions)'
     """
 
     groups: Groups | None = None

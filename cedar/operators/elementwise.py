@@ -62,7 +62,6 @@ def check_elementwise(expr: pl.Expr) -> str | None:
 
     Examples:
         >>> import polars as pl
-        >>> from cedar.operators.elementwise import check_elementwise
         >>> check_elementwise(pl.col("x").fill_null(0) * 2)
         >>> check_elementwise(pl.col("x") - pl.col("x").mean())
         'mean() depends on other rows'
@@ -242,7 +241,6 @@ def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgment:
 
     Examples:
         >>> import polars as pl
-        >>> from cedar.operators.elementwise import judge
         >>> frame = pl.LazyFrame(schema={"n": pl.Int64, "t": pl.List(pl.Int64)})
         >>> judge(pl.col("n") + 1, frame), judge(pl.col("n").cast(pl.Int8), frame).may_fail
         (Judgment(refused=None, may_fail=False), True)

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType
 from cedar.core.distinct import list_offsets
-from cedar.core.errors import PipelineError, invalid_call, require_columns
+from cedar.core.errors import invalid_call, require_columns
 from cedar.core.groups import plain, take_each
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
@@ -83,10 +83,7 @@ class Explode(RowOperator):
         return [(name, kind.value_type)]
 
     def bind(self, bound: Bound) -> Kernel:
-        if bound.batched:
-            raise PipelineError(
-                f"{bound.label}: after batch() the rows are fixed", site=bound.site, fix="call it before batch()"
-            )
+        bound.refuse_batches()
         self.schema(bound.types or bound.sample().known_types or None)
         return ExplodeRows(self, ErrorContext.at(bound))
 

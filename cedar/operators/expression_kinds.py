@@ -418,7 +418,6 @@ def groups_of(dtype: PolarsDataType) -> Groups:
 
     Examples:
         >>> import polars as pl
-        >>> from cedar.operators.expression_kinds import groups_of
         >>> sorted(groups_of(pl.List(pl.Int64)))
         ['int', 'list']
     """

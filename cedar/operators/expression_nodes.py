@@ -36,7 +36,6 @@ def tree(expr: pl.Expr) -> Json:
 
     Examples:
         >>> import polars as pl
-        >>> from cedar.operators.expression_nodes import tree
         >>> tree(pl.col("a").alias("b"))
         {'Alias': [{'Column': 'a'}, 'b']}
     """
@@ -128,7 +127,6 @@ def columns_of(expr: pl.Expr) -> frozenset[str] | None:
 
     Examples:
         >>> import polars as pl
-        >>> from cedar.operators.expression_nodes import columns_of
         >>> sorted(columns_of(pl.col("a") + pl.col("b")))
         ['a', 'b']
     """
@@ -150,7 +148,6 @@ def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
 
     Examples:
         >>> import polars as pl
-        >>> from cedar.operators.expression_nodes import fields_of
         >>> read = fields_of(pl.col("a").struct.field("b").struct.field("c") + pl.col("d"))
         >>> read["a"], read["d"]
         (frozenset({('b', 'c')}), None)
@@ -225,7 +222,6 @@ def literals(expr: pl.Expr) -> list[Json]:
 
     Examples:
         >>> import polars as pl
-        >>> from cedar.operators.expression_nodes import literals
         >>> literals((pl.col("a") > 5) & pl.col("b").is_in(["x", "y"]))
         [5, 'x', 'y']
     """

@@ -413,7 +413,6 @@ def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
 
     Examples:
         >>> import polars as pl, pyarrow as pa
-        >>> from cedar.operators.expression_steps import never_fails
         >>> types = {"a": pa.int64(), "s": pa.large_string()}
         >>> never_fails(pl.col("a") + 1, types), never_fails(pl.col("s").cast(pl.Int8), types)
         (True, False)

@@ -166,12 +166,6 @@ class WithColumns(_ItemsOperator):
 
     Raises:
         PipelineError: an expression is not row-wise; the message names the offending part.
-
-    Examples:
-        >>> from cedar import col
-        >>> from cedar.operators.expressions import with_columns
-        >>> with_columns(total=col("a") + col("b")).label()
-        'with_columns(total)'
     """
 
     items: tuple[Named, ...]
@@ -197,12 +191,6 @@ class FilterExpression(_StepOperator, ByExpressions, Conditional):
 
     Raises:
         PipelineError: the predicate is not row-wise.
-
-    Examples:
-        >>> from cedar import col
-        >>> from cedar.operators.expressions import FilterExpression
-        >>> sorted(FilterExpression(col("label") == 1).effects().reads)
-        ['label']
     """
 
     predicate: pl.Expr
@@ -242,13 +230,7 @@ class FilterExpression(_StepOperator, ByExpressions, Conditional):
 
 @dataclass(frozen=True, eq=False)
 class Select(_ItemsOperator):
-    """Keeps only the given columns and expression results, in this order. Columns given by name are not copied.
-
-    Examples:
-        >>> from cedar.operators.expressions import select
-        >>> select("a", "b").label()
-        'select(a, b)'
-    """
+    """Keeps only the given columns and expression results, in this order. Columns given by name are not copied."""
 
     items: tuple[Item, ...]
     on_error: Skip | None = None
@@ -400,11 +382,6 @@ class Drop(_StepOperator, ColumnEdit):
 
     Raises:
         PipelineError: a name is not a string.
-
-    Examples:
-        >>> from cedar.operators.expressions import Drop
-        >>> Drop(("raw", "tmp")).label()
-        'drop(raw, tmp)'
     """
 
     names: tuple[str, ...]
@@ -435,11 +412,6 @@ class Rename(_StepOperator, ColumnEdit):
 
     Raises:
         PipelineError: a name is not a string, or two columns get the same name.
-
-    Examples:
-        >>> from cedar.operators.expressions import rename
-        >>> rename({"y": "label"}).label()
-        'rename(y -> label)'
     """
 
     pairs: tuple[tuple[str, str], ...]

@@ -28,10 +28,6 @@ class FlatMap(FunctionOperator):
 
     With ``columns``, an item is the value of ``into``, and other columns are repeated. Without, it is a whole row.
     ``Pipeline.map`` describes the other arguments. A row on which ``fn`` fails is dropped with all its items.
-
-    Examples:
-        >>> FlatMap(str.split, ("text",), into="word").label()
-        'flat_map(split)'
     """
 
     fn: Callable[..., Any]

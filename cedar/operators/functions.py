@@ -9,7 +9,7 @@ import functools
 import inspect
 from typing import Any
 
-from cedar.core.errors import PipelineError, Skip, invalid_call, user_site
+from cedar.core.errors import Skip, invalid_call
 
 
 def makes_instances(fn: Any) -> bool:
@@ -75,16 +75,14 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
     Raises:
         PipelineError: ``fn`` cannot be called this way; the error names the user's line.
     """
-    site = user_site()
     if not callable(fn):
-        raise PipelineError(
-            f"{label}: {type(fn).__name__} cannot be called", site=site, fix="give a function, or a class with __call__"
+        raise invalid_call(
+            f"{label}: {type(fn).__name__} cannot be called", fix="give a function, or a class with __call__"
         )
-    instances = makes_instances(fn)
+    instances, named = makes_instances(fn), f"{label}({fn_name(fn)})"
     if instances and not _binds(fn, (), {}):
-        raise PipelineError(
-            f"{label}({fn_name(fn)}): workers construct the class without arguments, but its __init__ needs some",
-            site=site,
+        raise invalid_call(
+            f"{named}: workers construct the class without arguments, but its __init__ needs some",
             fix="give its __init__ defaults, or functools.partial on a function",
         )
     target, own = (fn.__call__, (None,)) if instances else (fn, ())
@@ -92,24 +90,18 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
         return
     values = (*own, *(None,) * arguments)
     if random and not _binds(target, values, {"rng": None}) and _binds(target, values, {}):
-        raise PipelineError(
+        raise invalid_call(
             f"{label}({fn_name(fn)}, random=True): the function has no parameter rng",
-            site=site,
             fix=f"def {fn_name(fn)}(..., rng): draw from rng, a numpy.random.Generator keyed by the row",
         )
     if not random and not _binds(target, values, {}) and _binds(target, values, {"rng": None}):
-        raise PipelineError(
-            f"{label}({fn_name(fn)}): the function has a parameter rng",
-            site=site,
-            fix=f"write {label}(fn, ..., random=True), which passes rng=, a numpy.random.Generator"
-            if label in ("map", "flat_map")
-            else "draw in map(fn, ..., random=True), which passes rng=, a numpy.random.Generator",
-        )
+        how = f"write {label}" if label in ("map", "flat_map") else "draw in map"
+        fix = f"{how}(fn, ..., random=True), which passes rng=, a numpy.random.Generator"
+        raise invalid_call(f"{named}: the function has a parameter rng", fix=fix)
     if not _binds(target, values, {"rng": None} if random else {}):
         given = "one argument" if arguments == 1 else f"{arguments} arguments"
-        raise PipelineError(
-            f"{label}({fn_name(fn)}): the function cannot be called with {given}" + (" and rng=" if random else ""),
-            site=site,
+        raise invalid_call(
+            f"{named}: the function cannot be called with {given}" + (" and rng=" if random else ""),
             fix="it receives one value per named column, or the row as a dict if no columns are named",
         )
 

@@ -33,10 +33,6 @@ class Map(FunctionOperator, Chainable):
     """Call ``fn`` once per row, or once per batch after a ``batch``; ``Pipeline.map`` describes the arguments.
 
     A ``Transform`` works on whole columns. ``exact`` is False if its result may differ within its ``tolerance``.
-
-    Examples:
-        >>> Map(abs, ("x",), into="y").effects().writes
-        frozenset({'y'})
     """
 
     fn: Callable[..., Any]
@@ -238,12 +234,7 @@ class RowWriter:
 
 @dataclass(frozen=True)
 class FilterFunction(FunctionOperator):
-    """Keep the rows for which ``fn`` returns True; after a ``batch``, ``fn`` receives arrays and decides on the batch.
-
-    Examples:
-        >>> FilterFunction(lambda age: age > 17, ("age",)).effects().rows
-        '1:0..1'
-    """
+    """Keep the rows for which ``fn`` returns True. After a ``batch``, ``fn`` gets arrays and decides on the batch."""
 
     fn: Callable[..., Any]
     columns: tuple[str, ...] = ()

@@ -48,10 +48,6 @@ class MapBatches(FunctionOperator, ExactRows, Resizable):
 
     If ``fn`` fails and there is a policy, cedar runs rows one by one without ``size``; with ``size``, it drops all rows
     of the call.
-
-    Examples:
-        >>> MapBatches(lambda table: table, ("x",)).label()
-        'map_batches(<lambda>)'
     """
 
     fn: Callable[..., Any]

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from cedar.core.block import Block, python_values
 from cedar.core.columns import Column, Index
 from cedar.core.cursor import Hashes, Keys, hash_array, hash_ints, hash_names
-from cedar.core.errors import PipelineError, Skip, require_columns, user_site
+from cedar.core.errors import Skip, invalid_call, require_columns
 from cedar.core.groups import plain
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.surveys import Survey, Surveyed
@@ -204,23 +204,19 @@ def hash_bounds(fractions: Mapping[str, float]) -> tuple[int, ...]:
         >>> hash_bounds({"train": 0.75, "val": 0.25}) == (3 << 62,)
         True
     """
-    site = user_site()
     if not isinstance(fractions, Mapping) or not all(isinstance(name, str) for name in fractions):
         fix = 'give a dict of names and fractions, such as {"train": 0.9, "val": 0.1}'
-        raise PipelineError(f"split({fractions!r:.60})", site=site, fix=fix)
+        raise invalid_call(f"split({fractions!r:.60})", fix=fix)
     for name, share in fractions.items():
         number = isinstance(share, int | float) and not isinstance(share, bool)
         if not number or not (math.isfinite(share) and share > 0):
-            raise PipelineError(
-                f"split: the fraction of {name!r} is {share!r}, not a number above 0",
-                site=site,
-                fix="leave the part out",
+            raise invalid_call(
+                f"split: the fraction of {name!r} is {share!r}, not a number above 0", fix="leave the part out"
             )
     if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-9):
         total = round(sum(fractions.values()), 6)
-        raise PipelineError(
+        raise invalid_call(
             f"split: the fractions add up to {total:g}, not to 1",
-            site=site,
             fix="add a part for the remaining rows" if total < 1 else "lower the fractions",
         )
     ends = np.cumsum(list(fractions.values()))[:-1].tolist()

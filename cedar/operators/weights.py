@@ -23,13 +23,7 @@ SAMPLE = ("sample", "weight")
 
 
 def weight_columns(weights: Any) -> list[str]:
-    """Return the columns that ``weights`` (a column's name, a polars expression, or None) reads.
-
-    Examples:
-        >>> from cedar.operators.weights import weight_columns
-        >>> weight_columns("clicks")
-        ['clicks']
-    """
+    """Return the columns that ``weights`` (a column's name, a polars expression, or None) reads."""
     if weights is None:
         return []
     return [weights] if isinstance(weights, str) else sorted(columns_of(weights) or ())
