@@ -29,17 +29,10 @@ from cedar.executors.choose import (
     names_cluster,
     open_executor,
 )
-from cedar.executors.recovery import (
-    Deaths,
-    Patience,
-    Recovery,
-    Submit,
-    TaskWork,
-    block_daemon_at_exit,
-    refused,
-    time_limits,
-)
-from cedar.executors.recovery.patience import StallTimer
+from cedar.executors.recovery.deaths import Deaths, block_daemon_at_exit
+from cedar.executors.recovery.patience import Patience, StallTimer
+from cedar.executors.recovery.recovery import Recovery, refused
+from cedar.executors.recovery.task import Submit, TaskWork, time_limits
 from cedar.executors.recovery.waiting import LocalTasks, RunningTask, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks

@@ -211,10 +211,14 @@ class Bound:
     )
     further: Callable[[], Iterator[Block]] = lambda: iter(())
 
+    def refusal(self, problem: str, *, fix: str | None = None) -> PipelineError:
+        """Return the error for an operator that cannot run at this position."""
+        return PipelineError(f"{self.label}: {problem}", site=self.site, fix=fix)
+
     def refuse_batches(self) -> None:
         """Raise PipelineError if the input is batched."""
         if self.batched:
-            raise PipelineError(f"{self.label}: its input gives batches", site=self.site, fix="call it before batch()")
+            raise self.refusal("its input gives batches", fix="call it before batch()")
 
 
 class Operator(ABC):

@@ -204,9 +204,8 @@ class Call:
         try:
             return constructed(self.fn, name, numeric)
         except raised() as error:
-            raise PipelineError(
-                f"{self.blame.label}: {name}() failed: {type(error).__name__}: {error_text(error)}",
-                site=self.blame.site,
+            raise self.blame.refusal(
+                f"{name}() failed: {type(error).__name__}: {error_text(error)}",
                 fix=f"each worker constructs {name} once, without arguments: check its __init__ and what it loads",
             ) from error
 
@@ -330,9 +329,8 @@ def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
     try:
         values = python_values(column)
     except (ValueError, OverflowError) as error:  # nanoseconds or years beyond 9999 do not fit Python's datetime
-        raise PipelineError(
-            f"{blame.label}: column {name!r} of {column.type} holds values without a Python type: {error}",
-            site=blame.site,
+        raise blame.refusal(
+            f"column {name!r} of {column.type} holds values without a Python type: {error}",
             fix='cast the column first, e.g. .dt.cast_time_unit("us")',
         ) from error
     return read_only(values)  # type: ignore[no-any-return]

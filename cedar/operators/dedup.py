@@ -137,9 +137,8 @@ class Dedup(RowOperator, MakesGroups):
         require_columns([*chosen, *session], types, bound.label, bound.site)
         for name in chosen:
             if types[name] is not UNKNOWN and not is_lists(types[name]):
-                raise PipelineError(
-                    f"{bound.label}: column {name!r} of {types[name]} holds no lists of different lengths",
-                    site=bound.site,
+                raise bound.refusal(
+                    f"column {name!r} of {types[name]} holds no lists of different lengths",
                     fix=f"make lists of it: with_columns({name}=polars.concat_list({name!r}))",
                 )
         return chosen or [name for name, kind in types.items() if is_lists(kind)]

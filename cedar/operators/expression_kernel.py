@@ -102,7 +102,7 @@ class ExpressionKernel(_StepsKernel):
         except ResultTypeError as error:
             blame = self.steps[-1].blame
             fix = "cast the operands of the expression to one type"
-            raise PipelineError(f"{blame.label}: {error}", site=blame.site, fix=fix) from error
+            raise blame.refusal(f"{error}", fix=fix) from error
         except polars_errors() as error:
             failures = _failing_rows(self.steps, program, block, env, error)
             return run(program, settle_each(block, env, failures))

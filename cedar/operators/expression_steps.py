@@ -109,9 +109,8 @@ class StepWalk:
         if self.refuse_failing and UNKNOWN not in types.values():
             problem = _error_on_empty_frame(resolved, _empty_frame({read: columns[read].type for read in reads}))
             if problem is not None:  # for example, a comparison of strings with numbers
-                raise PipelineError(
-                    f"{blame.label}: {format_expr(resolved)} fails on every row: {problem}",
-                    site=blame.site,
+                raise blame.refusal(
+                    f"{format_expr(resolved)} fails on every row: {problem}",
                     fix="cast its columns, if their types do not go together",
                 )
         self.fresh -= reads
@@ -194,10 +193,8 @@ class KeepRows(Step):
         if kind is not UNKNOWN and pt.is_null(kind):
             predicate = predicate.cast(bool)  # polars filters only by booleans
         elif kind is not UNKNOWN and not pt.is_boolean(kind):
-            raise PipelineError(
-                f"{self.blame.label}: the predicate gives {kind}, not a boolean",
-                site=self.blame.site,
-                fix="compare it: for example col('label') == 1",
+            raise self.blame.refusal(
+                f"the predicate gives {kind}, not a boolean", fix="compare it: for example col('label') == 1"
             )
         return columns, lambda frame: frame.filter(predicate)
 
@@ -231,7 +228,7 @@ class RenameColumns(Step):
         after = dict(zip(names, columns.values(), strict=True))
         if len(after) != len(columns):
             twice = next(name for name in names if names.count(name) > 1)
-            raise PipelineError(f"{self.blame.label}: two columns would be called {twice!r}", site=self.blame.site)
+            raise self.blame.refusal(f"two columns would be called {twice!r}")
         pairs = {old: new for old, new in self.pairs if columns[old].inside}
         walk.fresh = {pairs.get(name, name) for name in walk.fresh}
         return after, (lambda frame: frame.rename(pairs)) if pairs else None
@@ -240,7 +237,7 @@ class RenameColumns(Step):
 def _add_results(known: Columns, results: Columns, blame: ErrorContext) -> None:
     for name in results:
         if name in known:
-            raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
+            raise blame.refusal(f"two results would be called {name!r}")
     known.update(results)
 
 
@@ -364,9 +361,8 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: Col
     types = {read: columns[read].type for read in sorted(reads)}
     for read, kind in types.items():
         if kind is not UNKNOWN and polars_type(kind) is None:
-            raise PipelineError(
-                f"{blame.label}: {format_expr(expr)} reads column {read!r} of {kind}, which expressions cannot",
-                site=blame.site,
+            raise blame.refusal(
+                f"{format_expr(expr)} reads column {read!r} of {kind}, which expressions cannot",
                 fix=f".map(fn, {read!r}) gives fn its values",
             )
     expr = lists_without_nulls(expr)
@@ -383,9 +379,8 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: Col
         raise _type_error(expr, blame, types, error) from error
     refused = judge(expr, frame).refused
     if refused is not None:  # ``check_elementwise`` accepts it, but it depends on other rows on these types
-        raise PipelineError(
-            f"{blame.label}: {format_expr(expr)} is not row-wise: {refused}",
-            site=blame.site,
+        raise blame.refusal(
+            f"{format_expr(expr)} is not row-wise: {refused}",
             fix="cast its columns to other types, or use map(fn, ...) on rows or map_batches(fn, size=...)",
         )
     try:
@@ -436,9 +431,7 @@ def _type_error(expr: pl.Expr, blame: ErrorContext, types: Mapping[str, ColumnTy
     if isinstance(error, pl.exceptions.StructFieldNotFoundError):  # its message is only the field's name
         fields = dict.fromkeys(field for kind in types.values() for field in _fields(kind))
         return missing_column(first_line(error), [*fields], f"{blame.label}: {format_expr(expr)}", blame.site, "field")
-    return PipelineError(
-        f"{blame.label}: {format_expr(expr)} does not fit its columns: {first_line(error)}", site=blame.site
-    )
+    return blame.refusal(f"{format_expr(expr)} does not fit its columns: {first_line(error)}")
 
 
 def _fields(kind: ColumnType) -> Iterator[str]:

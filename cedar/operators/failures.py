@@ -10,7 +10,7 @@ import numpy as np
 
 from cedar.core import columns
 from cedar.core.block import Block, Skipped
-from cedar.core.errors import RowError, RowRef, Site, Skip
+from cedar.core.errors import PipelineError, RowError, RowRef, Site, Skip
 from cedar.core.printable import redact
 from cedar.operators.base import Bound, Env
 from cedar.operators.marks import BadRow, BlockKilled
@@ -73,6 +73,10 @@ class ErrorContext:
         error = RowError(failure.what, site=self.site, row=row, done="stopped at this row", fix=failure.fix)
         error.__cause__ = failure.cause
         return error
+
+    def refusal(self, problem: str, *, fix: str | None = None) -> PipelineError:
+        """Return the error for an operator that cannot run, whatever the rows are."""
+        return PipelineError(f"{self.label}: {problem}", site=self.site, fix=fix)
 
     def settle(self, block: Block, env: Env, failures: Mapping[int, Failure]) -> Block:
         """Return the block without the failed live rows, whose slots (row positions) are marked as skipped.

@@ -12,7 +12,7 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column
 from cedar.core.dtypes import item_annotation, return_annotation
-from cedar.core.errors import PipelineError, Skip, require_columns
+from cedar.core.errors import Skip, require_columns
 from cedar.core.groups import take_each
 from cedar.operators.base import Bound, Effects, Env, Kernel, Schema
 from cedar.operators.calls import Call, CallKernel, FunctionOperator
@@ -80,9 +80,8 @@ class FlatMap(FunctionOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
-            raise PipelineError(
-                f"{bound.label}: after batch() the rows are fixed",
-                site=bound.site,
+            raise bound.refusal(
+                "after batch() the rows are fixed",
                 fix="call flat_map before batch, or map the whole batch (no columns named) to resize it",
             )
         call = self.call(bound, items=True)

@@ -169,7 +169,7 @@ class MapBlock(CallKernel):
         reason = find_row_dependence(again, block, whole)
         if reason is not None:
             why, fix = reason
-            raise PipelineError(f"{self.call.blame.label}: {why}", site=self.call.blame.site, fix=fix)
+            raise self.call.blame.refusal(f"{why}", fix=fix)
 
     def __call__(self, block: Block, env: Env) -> Block:
         assert self.outputs is not None
@@ -260,9 +260,8 @@ def container(block: Block, columns: tuple[str, ...], format: Format, blame: Err
         return pa.table(arrays)
     for name, array in arrays.items():
         if polars_type(array.type) is None:
-            raise PipelineError(
-                f"{blame.label}: column {name!r} of {array.type}: polars has no such type",
-                site=blame.site,
+            raise blame.refusal(
+                f"column {name!r} of {array.type}: polars has no such type",
                 fix='use format="arrow", or name the columns that the function needs',
             )
     return to_frame(arrays)

@@ -127,9 +127,8 @@ def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: Erro
     for name in names:
         require_columns([name], types, blame.label, blame.site)
         if types[name] is not UNKNOWN and token_dtype(types[name]) is None:
-            raise PipelineError(
-                f"{blame.label}: column {name!r} is {types[name]}, not lists of numbers",
-                site=blame.site,
+            raise blame.refusal(
+                f"column {name!r} is {types[name]}, not lists of numbers",
                 fix="pad list columns; .map(fn, column) reshapes other things",
             )
     filled = {name: token_dtype(kind) for name, kind in types.items() if name in names or kind is UNKNOWN}

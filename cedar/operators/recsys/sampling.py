@@ -80,9 +80,7 @@ class Sampling(RowOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
-            raise PipelineError(
-                f"{bound.label}: it samples rows, not batches", site=bound.site, fix="apply it before batch()"
-            )
+            raise bound.refusal("it samples rows, not batches", fix="apply it before batch()")
         blame = ErrorContext.at(bound)
         return SampleRows(float(self.rate), self.by, self.keep, bound.draw, blame)
 

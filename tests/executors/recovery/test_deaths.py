@@ -8,8 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import cedar
 from cedar.executors.processes.process import WorkerDied
-from cedar.executors.recovery import is_lost
-from cedar.executors.recovery.deaths import Death, Deaths
+from cedar.executors.recovery.deaths import Death, Deaths, is_lost
 
 
 def test_deaths_are_told() -> None:

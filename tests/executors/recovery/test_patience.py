@@ -15,11 +15,13 @@ import cedar
 import cedar.testing
 from cedar.executors import processes
 from cedar.executors.processes.pool import Pool
-from cedar.executors.recovery import Deaths, Recovery, TaskWork
 from cedar.executors.recovery import patience as patiences
 from cedar.executors.recovery import recovery as recovering
 from cedar.executors.recovery.board import AttemptBoard
+from cedar.executors.recovery.deaths import Deaths
 from cedar.executors.recovery.patience import Patience, Pulse, StallTimer, WorkerWatch, pulse, why_stopped
+from cedar.executors.recovery.recovery import Recovery
+from cedar.executors.recovery.task import TaskWork
 from cedar.operators.marks import Mark, SlotReading
 from cedar.tasks.chain import Program
 from tests.executors.recovery.clock import LINUX, Clock
