@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cedar.trainers.resilient.text import text_pipeline
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config
 from cedar.trainers.common.files import read_lines
 from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.pipeline import Workers
+from cedar.trainers.resilient.text import text_pipeline
 from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, describe, ended, reference, started
 
 pytestmark = [

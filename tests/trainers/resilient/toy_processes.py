@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from cedar.trainers.resilient.text import text_pipeline
 from cedar.trainers.common import config
 from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.pipeline import Workers
+from cedar.trainers.resilient.text import text_pipeline
 from tests.how_much import LONG
 
 TAKES_MINUTES = pytest.mark.skipif(not LONG, reason="takes minutes: make test-long runs it")

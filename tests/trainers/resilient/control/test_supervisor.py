@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cedar.trainers.resilient.text import text_pipeline
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
@@ -12,6 +11,7 @@ from cedar.trainers.resilient.control.protocol import REPORT
 from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY, join
+from cedar.trainers.resilient.text import text_pipeline
 
 
 def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
