@@ -291,8 +291,7 @@ class CsvSource(FileSource):
         header = min(max(0, self._first_row_offset(ordinal) - lines.start), len(lines.data))
         if 0 < header < len(lines.data) and lines.data[header - 1] == ord("\r"):
             raise SourceError(
-                f"{file.url}: its lines end with CR only",
-                fix="rewrite them with LF, or leave out quoting=False",
+                f"{file.url}: its lines end with CR only", fix="rewrite them with LF, or leave out quoting=False"
             )
         lines = Lines(lines.data[header:], lines.start + header)
         ends = lines.ends()

@@ -19,10 +19,7 @@ from cedar.core.errors import CedarError, RowError, SourceError, invalid_call
 from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.requests import RequestStats, Use
 from cedar.datasets.base import LOST, BaseSource, Chunk, Selects, Split, once
-from cedar.datasets.files_io import (
-    concurrently,
-    marks_of,
-)
+from cedar.datasets.files_io import concurrently, marks_of
 from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.split_table import SplitTable
 

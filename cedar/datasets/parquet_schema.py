@@ -18,10 +18,7 @@ from cedar.core.columns import from_numbers, from_strings, numbers
 from cedar.core.errors import SourceError, missing_column
 from cedar.datasets.files_io import File, reading
 from cedar.datasets.hive import HiveColumn
-from cedar.datasets.truth import (
-    Bounds,
-    Path,
-)
+from cedar.datasets.truth import Bounds, Path
 
 # ---- bounds from footers ---------------------------------------------------------------------------------------------
 

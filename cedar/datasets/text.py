@@ -156,7 +156,7 @@ def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
 
 def _find_newline(data: Bytes) -> int | None:
     """Return the index of the first newline."""
-    match = _FIRST_NEWLINE.search(memoryview(data))  # stops at the first one and copies nothing
+    match = _FIRST_NEWLINE.search(data.data)  # stops at the first one and copies nothing
     return None if match is None else match.start()
 
 

@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING
 from cedar.core.errors import user_site
 from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.expression_kinds import ANY, INSIDE, NONE, groups_of, known, name_of
-from cedar.operators.expression_nodes import (
-    Json,
-    expression,
-    find,
-    kind_of,
-    node_per_column,
-    rewritten,
-    too_deep,
-    tree,
-)
+from cedar.operators.expression_nodes import Json, expression, find, kind_of, node_per_column, rewritten, too_deep, tree
 
 if TYPE_CHECKING:
     import polars as pl

@@ -252,11 +252,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("StringExpr.Format", 'pl.format("{}/{}", x, s)', PLAIN, PLAIN),
     Kind("StringExpr.ToInteger", "x.str.to_integer() ; x.str.to_integer(strict=False)", STRING, NONE, INDEX),
     Kind("StringExpr.ToDecimal", "x.str.to_decimal(scale=2)", STRING),
-    Kind(
-        "StringExpr.Strptime",
-        'x.str.to_date("%Y-%m-%d") ; x.str.to_datetime("%Y-%m-%d", strict=False)',
-        STRING,
-    ),
+    Kind("StringExpr.Strptime", 'x.str.to_date("%Y-%m-%d") ; x.str.to_datetime("%Y-%m-%d", strict=False)', STRING),
     Kind("StringExpr.JsonDecode", "x.str.json_decode(pl.Int64)", STRING),
     Kind("StringExpr.JsonPathMatch", 'x.str.json_path_match("$.a")', STRING),
     Kind("BinaryExpr.Size", "x.bin.size()", BINARY, BINARY),

@@ -188,8 +188,7 @@ class Counter:
             return
         if not (pt.is_integer(column.type) or pt.is_large_string(column.type) or pt.is_string(column.type)):
             raise PipelineError(
-                f"a vocabulary of column {self.name!r}: it holds {column.type}",
-                fix="integers or strings, or lists",
+                f"a vocabulary of column {self.name!r}: it holds {column.type}", fix="integers or strings, or lists"
             )
         values = pl.Series("value", column)
         values = values.cast(pl.Int64) if values.dtype.is_integer() and values.dtype != pl.UInt64 else values
