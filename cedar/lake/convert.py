@@ -181,7 +181,10 @@ def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
     same = [node for node in every if read_from(node) == read_from(data.node)]
     readers = same or every
     if len(readers) != 1:
-        raise invalid_call(f"convert: the pipeline has {len(readers)} sources, and it is unclear which of them reads this data", fix="give the same paths as in the pipeline")  # fmt: skip
+        raise invalid_call(
+            f"convert: the pipeline has {len(readers)} sources, and it is unclear which of them reads this data",
+            fix="give the same paths as in the pipeline",
+        )
     return readers[0]
 
 
@@ -335,11 +338,17 @@ def optimize_layout(
             raise invalid_call("optimize_layout of a pipeline without end", fix="leave repeat() out")
         if not any(d.applied and d.rule == "layout_place" for d in loader.plan.decisions):
             why = next((f": {d.why}" for d in loader.plan.decisions if d.rule == "layout_place"), "")
-            raise invalid_call(f"optimize_layout: there is nothing to lay out{why}", fix="it needs a pipeline that reads files split by split and has no cache()")  # fmt: skip
+            raise invalid_call(
+                f"optimize_layout: there is nothing to lay out{why}",
+                fix="it needs a pipeline that reads files split by split and has no cache()",
+            )
         loader._epochs.job.store.place(os.fspath(budget.layout))  # raises if the folder belongs to another user
         for _ in loader:
             pass
         dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]
         if problems := [*dropped, *loader._epochs.job.store.notes]:
-            raise invalid_call(f"optimize_layout: the layout in {str(budget.layout)!r} is incomplete: {problems[0]}", fix="check the folder and Budget(cache=), and call it again: existing splits are kept")  # fmt: skip
+            raise invalid_call(
+                f"optimize_layout: the layout in {str(budget.layout)!r} is incomplete: {problems[0]}",
+                fix="check the folder and Budget(cache=), and call it again: existing splits are kept",
+            )
         return loader.plan

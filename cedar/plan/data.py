@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from cedar.core.errors import PipelineError, user_site
+from cedar.core.errors import invalid_call
 from cedar.core.limits import parse_bytes
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import escape
@@ -231,24 +231,17 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.cpus is not None and not _whole(self.cpus, least=1):
-            raise PipelineError(
-                f"Budget(cpus={self.cpus!r}): an integer of cores, at least 1",
-                site=user_site(),
-                fix="such as cpus=8",
-            )
+            raise invalid_call(f"Budget(cpus={self.cpus!r}): an integer of cores, at least 1", fix="such as cpus=8")
         _size(self.memory, "memory", least=1)
         _size(self.cache, "cache", least=0)
         if self.cluster is not None and not _names_cluster(self.cluster):
-            raise PipelineError(
+            raise invalid_call(
                 f"Budget(cluster={self.cluster!r:.80}): neither the address of a Dask scheduler nor a Dask client",
-                site=user_site(),
                 fix='such as cluster="tcp://10.0.0.1:8786"',
             )
 
         if self.layout is not None and not (isinstance(self.layout, str | os.PathLike) and os.fspath(self.layout)):
-            raise PipelineError(
-                f"Budget(layout={self.layout!r:.80}) names no place", site=user_site(), fix="a directory or a URL"
-            )
+            raise invalid_call(f"Budget(layout={self.layout!r:.80}) names no place", fix="a directory or a URL")
 
     @property
     def layout_place(self) -> str | None:
@@ -297,9 +290,7 @@ def _size(value: Any, option: str, least: int) -> int | None:
     if isinstance(value, str):
         return parse_bytes(value, option)
     if not _whole(value, least):
-        raise PipelineError(
-            f"Budget({option}={value!r}): an integer of bytes, or a size as text",
-            site=user_site(),
-            fix=f'such as {option}="2GiB"',
+        raise invalid_call(
+            f"Budget({option}={value!r}): an integer of bytes, or a size as text", fix=f'such as {option}="2GiB"'
         )
     return int(value)
