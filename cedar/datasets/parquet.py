@@ -226,10 +226,10 @@ class ParquetSource(FileSource):
                 ) from error
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        repeats = [bool(self.repeating) and _column_name(footer, leaf) in self.repeating for leaf in leaves]
-        operator_bytes = sum(
-            size / (_REPEAT_DISCOUNT if repeating else 1) for size, repeating in zip(sizes, repeats, strict=True)
-        )
+        operator_bytes: float = sum(sizes)
+        for leaf, size in zip(leaves, sizes, strict=True) if self.repeating else ():
+            if _column_name(footer, leaf) in self.repeating:
+                operator_bytes -= size * (1 - 1 / _REPEAT_DISCOUNT)
         step = max(_MIN_CHUNK_ROWS, int(_CHUNK_BYTES * group.num_rows / max(operator_bytes, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)

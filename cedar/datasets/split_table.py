@@ -169,7 +169,7 @@ class SplitTable(Sequence[Split]):
             return self._objects[place]
         if not -self._length <= place < self._length:
             raise IndexError(f"split {place} of {self._length}")
-        return _split(*((each[place] if each.ndim else each).item() for each in self._columns.values()))
+        return _split(*[(each[place] if each.ndim else each).item() for each in self._columns.values()])
 
     def __iter__(self) -> Iterator[Split]:
         if self._objects is not None:

@@ -69,7 +69,7 @@ class Programs:
         narrow: list[KernelStep] = []  # drops the columns that the plan drops
         if len(kept) < len(nodes) or (scanned is not None and scanned.columns is not None):
             end = next((link for link in reversed(links) if isinstance(link, int)), scan)
-            if end >= 0 and (names := self.physical.works[end].schema) is not None:
+            if end >= 0 and (names := self.physical.nodes[end].schema) is not None:
                 narrow.append(KernelStep(_ProjectKernel(dict(names))))
         return Program(steps, tuple(fuse_steps([*first, *map(self._step, written), *narrow, *last])))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import TypeAlias
 from cedar.core.errors import PipelineError, PlanError, Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.base import RowOperator, Schema, StreamOperator
+from cedar.operators.base import RowOperator, StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.plan import graph
 from cedar.plan.graph import Node, Scan
@@ -86,7 +85,7 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
         return
     node, at = balances[0], root
     label = node.operator.label()
-    while isinstance(at.operator, RowOperator) and keeps_rows(at, on_error):
+    while isinstance(at.operator, RowOperator) and keeps_rows(at, refills(at, on_error)):
         at = at.inputs[0]
     if at is not node:
         raise PipelineError(
@@ -109,39 +108,29 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
 
 
 def works(
-    nodes: Sequence[Node],
-    logical: Node,
-    on_error: Skip | None,
-    sound: bool = True,
-    settled: Settled = lambda _: False,
+    nodes: Sequence[Node], logical: Node, on_error: Skip | None, settled: Settled = lambda _: False
 ) -> tuple[Work, ...]:
-    """Describe the operators of a graph as ``Work`` records.
-
-    Args:
-        sound: True raises errors of an invalid graph; False omits the columns that cannot be determined.
-        settled: see ``Choice``.
-
-    Raises:
-        PipelineError: ``sound`` is True and operators do not fit together; the error refers to the user's line.
-    """
-    written = graph.walk(logical)
-    ordinals, labels = {id(node): i for i, node in enumerate(written)}, graph.labels(logical)
-    numbers = {id(node): i for i, node in enumerate(nodes)}
+    """Describe the operators of a graph as ``Work`` records; ``settled``: see ``Choice``."""
+    ordinals, labels = {id(node): i for i, node in enumerate(graph.walk(logical))}, graph.labels(logical)
+    numbers: dict[int, int] = {}
     lowered: list[Work] = []
     for node in nodes:
-        inputs = tuple(numbers[id(child)] for child in node.inputs)
-        fills = refills(node, on_error)
+        numbers[id(node)] = len(lowered)
+        written, fills = id(node.logical), refills(node, on_error)
+        inputs, filled = list[int](), fills
+        for child in node.inputs:
+            inputs.append(numbers[id(child)])
+            filled = filled or lowered[inputs[-1]].refills
         lowered.append(
             Work(
-                ordinals.get(id(node.logical), -1),
-                labels.get(id(node.logical)) or node.operator.label(),
-                inputs,
+                ordinals.get(written, -1),
+                labels.get(written) or node.operator.label(),
+                tuple(inputs),
                 node.place,
                 changes(node, ordinals),
                 node.batched,
-                keeps_rows(node, on_error, settled),
-                fills or any(lowered[i].refills for i in inputs),
-                node.schema if sound else _schema(node),
+                keeps_rows(node, fills, settled),
+                filled,
             )
         )
     return tuple(lowered)
@@ -149,14 +138,7 @@ def works(
 
 def does(root: Node, logical: Node) -> tuple[Work, ...]:
     """Describe what a graph computes, regardless of where it runs. Plans that differ only in executors are equal."""
-    return works(tuple(graph.walk(root)), logical, None, sound=False)
-
-
-def _schema(node: Node) -> Schema:
-    try:
-        return node.schema
-    except Exception:  # noqa: BLE001 - the caller reports the error
-        return None
+    return works(tuple(graph.walk(root)), logical, None)
 
 
 def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
@@ -167,11 +149,6 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
     if isinstance(operator, Scan):
         return operator.columns, tuple(ordinals.get(id(each.logical), -1) for each in operator.where)
     return (operator.label(), node.link is None or node.link.exact)
-
-
-def _requested_place(nodes: Sequence[Node]) -> str:
-    """Return the executor that one of the nodes requires; "" if all can run on the run's own executor."""
-    return next((node.place for node in nodes if node.place not in HERE), "")
 
 
 def _changes_place(below: str, place: str) -> bool:
@@ -185,11 +162,15 @@ def policy_of(node: Node, on_error: Skip | None) -> Skip | None:
     return own if own is not None else on_error
 
 
-def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: False) -> bool:
-    """Return whether a row operator or source keeps the number of slots (row positions), or sets a known number."""
+def keeps_rows(node: Node, fills: bool, settled: Settled = lambda _: False) -> bool:
+    """Return whether a row operator or source keeps the number of slots (row positions), or sets a known number.
+
+    Args:
+        fills: whether the next row takes the slot of a row that fails; see ``refills``.
+    """
     operator = node.operator
     if isinstance(operator, RowOperator):
-        return (node.effects.rows == "1:1" or settled(node.logical)) and not refills(node, on_error)
+        return not fills and (node.effects.rows == "1:1" or settled(node.logical))
     filters = operator.where if isinstance(operator, Scan) else ()
     return isinstance(operator, Read) and all(settled(each.logical) for each in filters)
 
@@ -197,8 +178,9 @@ def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: F
 def refills(node: Node, on_error: Skip | None) -> bool:
     """Return whether a row that fails in this operator is replaced by the next row."""
     operator, policy = node.operator, policy_of(node, on_error)
-    fails = isinstance(operator, RowOperator) or (isinstance(operator, Read) and rows_may_fail(operator.source))
-    return fails and policy is not None and policy.refill
+    if policy is None or not policy.refill:
+        return False
+    return isinstance(operator, RowOperator) or (isinstance(operator, Read) and rows_may_fail(operator.source))
 
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
@@ -215,9 +197,13 @@ class _Lowering:
     built: dict[int, int] = field(default_factory=dict)  # the stage that delivers each operator's rows
 
     def __post_init__(self) -> None:
-        self.consumers: Counter[int] = Counter()
-        for work in self.works:
-            self.consumers.update(work.inputs)
+        self.consumers = [0] * len(self.works)
+        self.counted: set[int] = set()  # filters for which the number of remaining rows per split is known
+        for i, node in enumerate(self.nodes):
+            for below in self.works[i].inputs:
+                self.consumers[below] += 1
+            if node.is_row_operator and node.effects.rows != "1:1" and self.choice.settled(node.logical):
+                self.counted.add(i)
 
     @cached_property
     def caches(self) -> dict[int, int]:
@@ -229,18 +215,28 @@ class _Lowering:
                 nearest.update(dict.fromkeys((i, *self.works[i].inputs), here))
         return nearest
 
-    def add(self, kind: Kind, out: int, inputs: Sequence[int] = (), operators: Sequence[int] = ()) -> int:
+    def add(
+        self,
+        kind: Kind,
+        out: int,
+        inputs: Sequence[int] = (),
+        operators: Sequence[int] = (),
+        windows: int = -1,
+        pads: int = -1,
+    ) -> int:
         """Add a stage, with fields derived from its operators, and return its index."""
-        nodes = [self.nodes[i] for i in operators]
         tasks = kind in ("task", "group")
         stage = Stage(
             kind,
             out,
             tuple(inputs),
             tuple(operators),
-            place=_requested_place(nodes) if tasks else "",
-            preserves_units=not tasks or all(self.works[i].preserves_slots for i in operators),
-            small=kind == "task" and self.per_row(operators),
+            (),
+            self.requested_place(operators) if tasks else "",
+            windows,
+            pads,
+            not tasks or self.preserves_slots(operators),
+            kind == "task" and self.per_row(operators),
         )
         self.stages.append(stage)
         return len(self.stages) - 1
@@ -254,11 +250,7 @@ class _Lowering:
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
-        if (
-            in_rows
-            or isinstance(self.nodes[base].operator, Read)
-            or not all(self.works[i].preserves_slots for i in chain)
-        ):
+        if in_rows or isinstance(self.nodes[base].operator, Read) or not self.preserves_slots(chain):
             chain, base = [], root
         deal = self.add("deal", base, [self.build(base)])
         self.above(deal, base, chain, gathers=True)
@@ -287,11 +279,12 @@ class _Lowering:
 
     def above(self, stage: int, base: int, chain: Sequence[int], gathers: bool = False) -> int:
         """Add stages for the operators after a stage. Without operators, ``gathers`` adds a stage that gathers rows."""
+        if not chain and not gathers:
+            return stage
         pads = self.pads(base)
         runs = self.by_place([i for i in chain if self.nodes[i].storage is None])  # caches are part of read stages
         for run in runs or ([[]] if gathers else []):
-            stage = self.add("task", run[-1] if run else chain[-1] if chain else base, [stage], run)
-            self.stages[stage] = replace(self.stages[stage], pads=pads)
+            stage = self.add("task", run[-1] if run else chain[-1] if chain else base, [stage], run, pads=pads)
             pads = -1
         return stage
 
@@ -333,8 +326,7 @@ class _Lowering:
         if joined is not None and (len(joined[1]) == 1 or not any(segment.streaming for segment in joined[1])):
             return self.read(*joined, windows=above)
         chain, base = self.chain(i, through_shared=True)
-        window = self.add("window", base, [self.base(base)])
-        self.stages[window] = replace(self.stages[window], windows=above)
+        window = self.add("window", base, [self.base(base)], windows=above)
         return self.above(window, base, chain)
 
     def segment(self, source: int) -> Segment:
@@ -360,45 +352,41 @@ class _Lowering:
 
     def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
         """Add a stage that reads splits, and further stages for the operators that do not run in reading tasks."""
+        sources = [segment.source for segment in segments]
         streaming = any(segment.streaming for segment in segments)
-        first = segments[0].source
         cut = 0
         if not streaming:
-            cut = self.read_with(segments, above, 0 if len(segments) > 1 else self.kept(above))
+            cut = self.read_with(sources, above, 0 if len(segments) > 1 else self.kept(above))
         shared = above[:cut]
         made = []
         for each in segments:
             linked = (*each.links, *shared)
             kept = 0 if streaming else self.kept(linked)  # a streaming source is not cached
             last = next((i for i in reversed(linked[:kept]) if isinstance(i, int)), -1)
-            made.append(replace(each, links=linked, kept=kept, cache=self.caches[last] if kept else each.cache))
-        links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
-        keeps = all(self.works[i].preserves_slots for i in links) and not any(
-            self.works[each.source].refills for each in made
-        )
-        place = _requested_place([self.nodes[each.source] for each in made])
+            made.append(Segment(each.source, linked, kept, self.caches[last] if kept else -1, each.streaming))
+        links = [i for each in made for i in each.links if isinstance(i, int)]
+        fills = any(self.works[i].refills for i in sources)
         self.stages.append(
             Stage(
                 "read",
                 shared[-1] if shared else base,
                 operators=tuple(shared),
                 segments=tuple(made),
-                place=place,
+                place=self.requested_place(sources),
                 windows=windows,
-                preserves_units=keeps,
+                preserves_units=not fills and self.preserves_slots([*sources, *links]),
             )
         )
-        return self.above(len(self.stages) - 1, first, above[cut:])
+        return self.above(len(self.stages) - 1, sources[0], above[cut:])
 
-    def read_with(self, segments: Sequence[Segment], above: Sequence[int], kept: int) -> int:
+    def read_with(self, sources: Sequence[int], above: Sequence[int], kept: int) -> int:
         """Return how many of the operators in ``above`` run in the reading tasks, including the ``kept`` cached ones.
 
         The first operator on another executor, or that runs Python per row, starts a new stage with smaller tasks.
         """
-        sources = [self.nodes[each.source] for each in segments]
-        place = _requested_place(sources)
-        whole = self.choice.reads_all(place, sources)
-        last = max((k for k, i in enumerate(above) if self.is_counted(i)), default=-1)
+        place = self.requested_place(sources)
+        whole = self.choice.reads_all(place, [self.nodes[i] for i in sources])
+        last = max((k for k, i in enumerate(above) if i in self.counted), default=-1)
         for k, i in enumerate(above[kept:], kept):
             if k <= last:
                 continue
@@ -418,26 +406,29 @@ class _Lowering:
 
     # ---- properties of operators -------------------------------------------------------------------------------------
 
-    def is_counted(self, i: int) -> bool:
-        """Return whether this is a filter for which the number of remaining rows per split is known."""
-        node = self.nodes[i]
-        return node.is_row_operator and node.effects.rows != "1:1" and self.choice.settled(node.logical)
-
     def check_counted(self) -> None:
         """Check that filters with known row counts run in the tasks that read rows.
 
         Raises:
             PlanError: a plan runs such a filter in another stage.
         """
-        read = {i for stage in self.stages if stage.kind == "read" for i in stage.operators}
-        read |= {i for stage in self.stages for each in stage.segments for i in each.links if isinstance(i, int)}
-        for i, node in enumerate(self.nodes):
-            if self.is_counted(i) and i not in read:
-                raise PlanError(
-                    f"node {i} of the plan, {self.works[i].label}, is not where rows are read, which are counted there",
-                    site=node.site,
-                    fix="optimize this pipeline and save that plan",
-                )
+        elsewhere = set(self.counted)
+        for stage in self.stages:
+            for each in stage.segments:
+                elsewhere.difference_update(each.links)
+        for i in sorted(elsewhere):
+            raise PlanError(
+                f"node {i} of the plan, {self.works[i].label}, is not where rows are read, which are counted there",
+                site=self.nodes[i].site,
+                fix="optimize this pipeline and save that plan",
+            )
+
+    def requested_place(self, operators: Sequence[int]) -> str:
+        """Return the executor that one of the operators requires; "" if all can run on the run's own executor."""
+        return next((self.nodes[i].place for i in operators if self.nodes[i].place not in HERE), "")
+
+    def preserves_slots(self, operators: Sequence[int]) -> bool:
+        return all(self.works[i].preserves_slots for i in operators)
 
     def per_row(self, operators: Sequence[int]) -> bool:
         return any(self.nodes[i].effects.per_row for i in operators)

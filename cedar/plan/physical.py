@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from cedar.operators.base import Schema
 from cedar.plan.graph import Node
 
 TASK_SECONDS = 0.1  # target duration of tasks whose kernels run Python once per row
@@ -42,7 +41,6 @@ class Work:
         batched: whether the operator delivers batches.
         preserves_slots: whether the operator delivers one output slot per input slot, even for skipped rows.
         refills: whether the next row may take the slot of a row that failed.
-        schema: the output columns, as far as they are known without running.
     """
 
     ordinal: int
@@ -53,7 +51,6 @@ class Work:
     batched: bool = False
     preserves_slots: bool = True
     refills: bool = False
-    schema: Schema = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
