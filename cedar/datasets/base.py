@@ -321,10 +321,6 @@ def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str)
 
     Raises:
         PipelineError: ``source`` has no such column.
-
-    Examples:
-        >>> selected({"a": int, "b": str}, ["b"], "read_rows()")
-        {'b': <class 'str'>}
     """
     for name in columns or ():
         if name not in types:

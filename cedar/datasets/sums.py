@@ -110,12 +110,7 @@ class Sums:
 
 
 def block_range(start: int, stop: int, size: int) -> tuple[int, int]:
-    """Extend the byte range ``start`` to ``stop`` to complete blocks of a file of ``size`` bytes.
-
-    Examples:
-        >>> block_range(70_000, 70_010, 100_000)
-        (65536, 100000)
-    """
+    """Extend the byte range ``start`` to ``stop`` to complete blocks of a file of ``size`` bytes."""
     return start - start % BLOCK, min(size, stop + -stop % BLOCK)
 
 

@@ -83,12 +83,6 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
 
     Raises:
         PipelineError: a column contains Python objects, or its type differs between blocks.
-
-    Examples:
-        >>> import numpy as np, pyarrow as pa
-        >>> from cedar.core.cursor import Keys
-        >>> to_arrow_table([Block({"x": pa.array([1, 2])}, Keys(np.arange(2)))]).num_rows
-        2
     """
     batches = [arrow_batch(block) for block in blocks]
     for batch in batches[1:]:

@@ -248,11 +248,11 @@ class IfSameConversion:
         if bounds is None or bounds.ends is None:
             return ANY
         plain = {self.low, self.high} <= {"Int", "Float"}
-        if plain and pt.is_floating(bounds.ends.type):
-            return self.both.truth(known)
-        if plain and self.low == self.high == "Int" and pt.is_signed_integer(bounds.ends.type):
-            return self.both.truth(known)
-        return self.both.truth(known) if self.low == self.high and not plain else ANY
+        same = self.low == self.high
+        if plain:
+            kind = bounds.ends.type
+            same = pt.is_floating(kind) or (same and self.low == "Int" and pt.is_signed_integer(kind))
+        return self.both.truth(known) if same else ANY
 
 
 def _end_points(ends: pa.Array) -> pl.Series:

@@ -218,13 +218,7 @@ def node_per_column(node: Json) -> list[Json]:
 
 
 def literals(expr: pl.Expr) -> list[Json]:
-    """Return the values of an expression's literals that are numbers or strings.
-
-    Examples:
-        >>> import polars as pl
-        >>> literals((pl.col("a") > 5) & pl.col("b").is_in(["x", "y"]))
-        [5, 'x', 'y']
-    """
+    """Return the values of an expression's literals that are numbers or strings."""
     values: list[Json] = []
     for literal in find(tree(expr), "Literal"):
         content = next(iter(literal.values()), None) if isinstance(literal, dict) else None

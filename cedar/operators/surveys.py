@@ -36,10 +36,6 @@ class Survey(Generic[T]):
     Args:
         make: a function of the policy for rows that fail, which runs the pass and returns its result.
         on_error: the policy of the current run.
-
-    Examples:
-        >>> Survey(lambda on_error: 3).under(None).value
-        3
     """
 
     make: Callable[[Skip | None], T] = field(repr=False)

@@ -39,7 +39,7 @@ class Lease(TaskExecutor):
         self._pool = warm(workers)
         self._futures: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
         self._adding = threading.Lock()
-        self._shut = False
+        self.shut = False
         with _lock:
             _leases.add(self)
 
@@ -51,7 +51,7 @@ class Lease(TaskExecutor):
         return self._enter(QueuedCall(Future(), fn, args, {}, self.alone), first=True)
 
     def _enter(self, work: QueuedCall, first: bool = False) -> Future[Any]:
-        if self._shut:
+        if self.shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future = self._pool.enter(work, first)
         with self._adding:
@@ -63,7 +63,7 @@ class Lease(TaskExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End this run's access to the pool. Other runs can still use it."""
-        self._shut = True
+        self.shut = True
         _last_used[self.workers] = time.monotonic()
         with self._adding:
             futures = list(self._futures)
@@ -72,10 +72,6 @@ class Lease(TaskExecutor):
         for future in futures if wait else []:
             if not future.cancelled():
                 future.exception()
-
-    @property
-    def shut(self) -> bool:
-        return self._shut
 
     @property
     def ended(self) -> bool:

@@ -21,15 +21,7 @@ _log = logging.getLogger("cedar")
 
 
 class AttemptBoard:
-    """Shared memory with slots. Each attempt at a task uses one slot, in which its worker marks the operator and row.
-
-    Examples:
-        >>> board = AttemptBoard()
-        >>> place = board.take()
-        >>> board.read(place) is None
-        True
-        >>> board.give(place)
-    """
+    """Shared memory with slots: each attempt at a task uses one, in which its worker marks the operator and row."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()

@@ -83,13 +83,7 @@ _LOST = frozenset({"KilledWorker", "FutureCancelledError", "FuturesCancelledErro
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error means that a worker was lost, for any executor.
-
-    Examples:
-        >>> from concurrent.futures.process import BrokenProcessPool
-        >>> is_lost(BrokenProcessPool("a process died")), is_lost(ValueError("the function's own"))
-        (True, False)
-    """
+    """Return whether an error means that a worker was lost, for any executor."""
     if isinstance(error, (BrokenExecutor, CancelledError)):
         return True
     return any(kind.__name__ in _LOST and kind.__module__.startswith("distributed") for kind in type(error).__mro__)

@@ -51,14 +51,6 @@ class RangeAllocator:
 
     Args:
         capacity: size of the arena in bytes; a multiple of 64.
-
-    Examples:
-        >>> slots = RangeAllocator(256)
-        >>> slots.take(100), slots.take(64), slots.take(100)
-        (0, 128, None)
-        >>> slots.free(0)
-        >>> slots.take(1), slots.end
-        (0, 192)
     """
 
     def __init__(self, capacity: int) -> None:

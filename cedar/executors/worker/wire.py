@@ -88,15 +88,6 @@ class Wire:
 
     Large buffers are written to the receiver's arena, and stay there until nothing references them. If the arena is
     full, they are sent through the socket, so a sender never waits for space in the arena.
-
-    Examples:
-        >>> import socket
-        >>> here, there = (Wire(end) for end in socket.socketpair())
-        >>> here.send(encode({"rows": [1, 2]}))
-        >>> decode(there.receive())
-        {'rows': [1, 2]}
-        >>> here.close(), there.close()
-        (None, None)
     """
 
     def __init__(self, end: socket.socket) -> None:
