@@ -343,6 +343,18 @@ def from_strings(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> 
     return pa.Array.from_buffers(kind, len(parts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))])
 
 
+def repeated(value: str, n: int) -> pa.Array:
+    """Return a large_string array with ``n`` copies of a string.
+
+    Examples:
+        >>> repeated("a", 2).to_pylist()
+        ['a', 'a']
+    """
+    content = value.encode()
+    offsets = np.arange(n + 1, dtype=np.int64) * len(content)
+    return pa.Array.from_buffers(pa.large_string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(content * n)])
+
+
 def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
     """Copy float arrays, all of one length and each with at least one null, to ndarrays with NaN for nulls.
 

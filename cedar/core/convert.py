@@ -288,7 +288,9 @@ def _numpy_leaf(array: pa.Array, origin: _ArrayOrigin) -> Any:
     kind = array.type
     if pt.is_boolean(kind) and array.null_count:
         raise origin.null_error(array, _fill_hint(origin))
-    if pt.is_boolean(kind) or pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
+    if pt.is_boolean(kind):
+        return numbers(array.cast(pa.uint8())).view(np.bool_).copy()
+    if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
         return array.to_numpy(zero_copy_only=False)
     if pt.is_time(kind):
         return array.view(_width(kind)).cast(pa.int64()).cast(pa.duration(kind.unit)).to_numpy(zero_copy_only=False)

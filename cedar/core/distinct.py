@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.boundary import canonical_type
-from cedar.core.columns import from_numbers
+from cedar.core.columns import from_array, from_numbers
 
 Codes = npt.NDArray[np.int64]
 
@@ -134,7 +134,7 @@ def firsts(codes: npt.NDArray[Any], count: int) -> Codes:
 
 def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return (``inverse`` renumbered in the order of first occurrence, the old number of each new one)."""
-    encoded = pa.array(inverse).dictionary_encode()
+    encoded = from_array(inverse).dictionary_encode()
     return as_ints(encoded.indices, np.int32), as_ints(encoded.dictionary, np.int32)
 
 
@@ -142,7 +142,7 @@ def _without_nulls(view: pa.Array) -> pa.Array:
     """Return a view without nulls that Arrow can compare: binary values or integers. Other values are numbered."""
     kind = view.type
     plain = pt.is_large_binary(kind) or pt.is_integer(kind)
-    return view if plain and not view.null_count else pa.array(_dictionary_numbers(view)[0])
+    return view if plain and not view.null_count else from_numbers(_dictionary_numbers(view)[0])
 
 
 def _to_lists(column: pa.Array, rows: pa.Array) -> pa.Array | None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.boundary import as_column, canonical_types, table_of
-from cedar.core.columns import TensorType, detached
+from cedar.core.columns import TensorType, detached, from_numbers
 from cedar.core.errors import PipelineError, invalid_call, user_site
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, once
 from cedar.datasets.items import ItemsSource
@@ -57,7 +57,7 @@ class TableSource(BaseSource):
         if self.indices is None:
             part = self.table.slice(split.start, rows)
         else:
-            part = self.table.take(pa.array(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
+            part = self.table.take(from_numbers(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
         columns = {name: as_column(part.column(name)) for name in self.table.schema.names}
         columns = with_tensors(columns, self._tensors, self.name)
         if self.indices is None:  # copy, so that writes to a batch's tensor do not change the caller's table

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.columns import Column, ColumnType, Index
+from cedar.core.columns import Column, ColumnType, Index, from_numbers, repeated
 from cedar.core.errors import SourceError, invalid_call
 from cedar.core.limits import too_much
 from cedar.datasets.base import Chunk, Split, once, selected
@@ -297,9 +297,9 @@ class TextSource(FileSource):
                 columns: dict[str, Column] = {}
                 count = len(line_ends)
                 if "line" in names:
-                    columns["line"] = pa.array(np.arange(number, number + count, dtype=np.int64))
+                    columns["line"] = from_numbers(np.arange(number, number + count))
                 if "path" in names:
-                    columns["path"] = pa.repeat(pa.scalar(file.url, pa.large_string()), count)
+                    columns["path"] = repeated(file.url, count)
                 piece = Lines(lines.data[begin : line_ends[-1] + 1], lines.start + begin)
                 if "text" in names:
                     columns["text"] = self._text(file, piece, line_ends - begin)

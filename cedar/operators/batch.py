@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.block import Block
-from cedar.core.columns import ColumnType, blank
+from cedar.core.columns import ColumnType, blank, from_flags
 from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.groups import concat_each
 from cedar.core.limits import as_int
@@ -259,7 +259,7 @@ class PadBatch(BlockKernel):
             columns = concat_each([columns, {n: blank(self.types[n], missing) for n in columns}])
         valid = np.zeros(have + max(missing, 0), dtype=bool)
         valid[:have] = True
-        return Block({**columns, "valid": pa.array(valid)}, block.keys, block.dead, aligned=False)
+        return Block({**columns, "valid": from_flags(valid)}, block.keys, block.dead, aligned=False)
 
 
 def check_no_valid_column(columns: Collection[str]) -> None:

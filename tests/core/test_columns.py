@@ -159,6 +159,23 @@ def test_functions_of_rows_import_no_pandas() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=120)
 
 
+TEXT = """
+import sys
+import cedar
+
+with open(sys.argv[1], "w") as file:
+    file.write("\\n".join(f"line {i}" for i in range(300)))
+p = cedar.read_text(sys.argv[1]).map(str.upper, "text").filter(cedar.col("text") != "")
+p = p.with_columns(odd=cedar.col("line") % 2 == 1)
+assert sum(len(batch["text"]) for batch in p.batch(8).loader(plan="off", executor="inline")) == 300
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_lines_of_text_and_booleans_import_no_pandas(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", TEXT, str(tmp_path / "x.txt")], check=True, timeout=120)
+
+
 SCAN = """
 import sys
 import polars as pl

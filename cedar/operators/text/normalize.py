@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cedar.core.columns import Column, ColumnType
+from cedar.core.columns import Column, ColumnType, from_array, from_flags, from_strings
 from cedar.core.errors import invalid_call
 from cedar.operators.text.string_column import ASCII, Errors, StringColumn, is_text, strings
 from cedar.operators.transform import Transform
@@ -70,14 +70,14 @@ class Normalize(Transform):
         else:
             rows = np.flatnonzero(non_ascii)
             column = values.array()
-            converted = [self.normalize_string(value) for value in column.take(pa.array(rows)).to_pylist()]
+            converted = [self.normalize_string(value) for value in column.take(from_array(rows)).to_pylist()]
             others = np.flatnonzero(~non_ascii)
-            plain = self._normalize_ascii(StringColumn.of(column.take(pa.array(others))))
+            plain = self._normalize_ascii(StringColumn.of(column.take(from_array(others))))
             order = np.argsort(np.concatenate([others, rows]))
-            result = pa.concat_arrays([plain, pa.array(converted, pa.large_string())]).take(pa.array(order))
+            result = pa.concat_arrays([plain, from_strings(converted, pa.large_string())]).take(from_array(order))
         if values.missing is None:
             return result
-        return pc.if_else(pa.array(~values.missing), result, pa.scalar(None, pa.large_string()))
+        return pc.if_else(from_flags(~values.missing), result, pa.scalar(None, pa.large_string()))
 
     def normalize_string(self, text: str) -> str:
         """Normalize one string."""

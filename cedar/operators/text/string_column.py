@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.columns import Column, Index
+from cedar.core.columns import Column, Index, from_flags
 from cedar.operators.transform import BadValues
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -83,7 +83,7 @@ def strings(data: Bytes, offsets: Index, missing: Mask | None = None) -> pa.Arra
     """Create a column of large strings from flat bytes, which must be valid UTF-8."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(np.ascontiguousarray(data))]
     if missing is not None:
-        buffers[0] = pa.array(~missing).buffers()[1]
+        buffers[0] = from_flags(~missing).buffers()[1]
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
 
