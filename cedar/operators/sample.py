@@ -8,6 +8,7 @@ adds shuffles before and after the operator, for a random order.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from contextlib import closing
@@ -228,28 +229,57 @@ class DrawSurvey:
         self._stream = stream
         self._lap = lap
         self._key = hash_ints(stream.key, lap)
-        self._sums: list[float] = []
-        self._arrivals: list[npt.NDArray[np.float64]] = []  # per run; only for weighted draws without replacement
-        self._weighed = 0  # the number of runs whose tasks were submitted
-        self._rows = 0
         self._noted: list[Position] = []
-        self._ahead: OrderedTasks[Piece] | None = None
-        self._flow: Flow | None = None
+        self._pass: Flow | None = None  # a flow without pieces, which ends when the pass is done
         self.ready = False
 
     def step(self, wait: bool) -> bool:
         """Continue the pass; return True when it is done, and False if it would have to wait but ``wait`` is False."""
-        if self.ready:
-            return True
-        if self._stream.operator.weights is None and self._stream.source.count is not None:
-            self._rows = int(self._stream.source.count)
-            self._sums = [float(min(RUN, self._rows - first)) for first in range(0, self._rows, RUN)]
-        elif self._ahead is None and self._load():
-            return True
-        elif not self._read(wait):
-            return False
-        self._settle()
-        return True
+        if not self.ready:
+            try:
+                self._pass = self._pass or GeneratorFlow(self._first_pass())
+                self.ready = self._pass.pull(wait) is None
+            except BaseException:
+                self.close()
+                raise
+        return self.ready
+
+    def close(self) -> None:
+        """Discard an incomplete first pass, so that ``step`` starts again from the beginning."""
+        if self._pass is not None:
+            self._pass.close()
+            self._pass = None
+
+    def _first_pass(self) -> Pieces:
+        source, operator = self._stream.source, self._stream.operator
+        wait = yield PENDING
+        if operator.weights is None and source.count is not None:
+            count = int(source.count)
+            self._settle([float(min(RUN, count - first)) for first in range(0, count, RUN)], count, [])
+        elif not self._load():
+            start = [source.start(), 0]
+            sums: list[float] = []
+            arrivals: list[npt.NDArray[np.float64]] = []  # per run; only for weighted draws without replacement
+            rows, self._noted, numbers = 0, [], itertools.count()
+            with (
+                closing(chunked(source.open(start, self._lap), start, RUN)) as runs,
+                closing(OrderedTasks(task_per_piece(runs, lambda piece: self._weigh(piece, next(numbers))))) as tasks,
+            ):
+                while (pulled := tasks.pull(wait)) is not None:
+                    if pulled is PENDING:
+                        wait = yield PENDING
+                        continue
+                    piece, weighed = pulled
+                    if not isinstance(weighed, float):
+                        arrivals.append(weighed)
+                        weighed = float(np.isfinite(weighed).sum())  # the number of rows that can be drawn
+                    if len(sums) % _POSITION_INTERVAL == 0:
+                        self._noted.append(piece.position())
+                    sums.append(weighed)
+                    rows += piece.units
+                    del pulled, piece
+            self._settle(sums, rows, arrivals)
+            self._store(rows)
 
     @cached_property
     def _name(self) -> str | None:
@@ -270,63 +300,37 @@ class DrawSurvey:
         known = None if self._name is None else load(user_place(), self._name, read)
         if known is not None:
             self._use(*known)
-        return self.ready
+        return known is not None
+
+    def _store(self, rows: int) -> None:
+        def write(sink: Any) -> dict[str, Any]:
+            sink.write(self.draws.astype("<i8").tobytes())
+            return {"rows": rows, "noted": self._noted}
+
+        if self._name is not None:
+            save(user_place(), self._name, write)
 
     def _use(self, draws: Index, noted: list[Position]) -> None:
         self.draws, self._noted, self.ends = draws, noted, np.cumsum(draws)
-        self.ready = True
 
-    def _read(self, wait: bool) -> bool:
-        stream = self._stream
-        if self._ahead is None:
-            start = [stream.source.start(), 0]
-            self._flow = chunked(stream.source.open(start, self._lap), start, RUN)
-            self._ahead = OrderedTasks(task_per_piece(self._flow, self._weigh))
-        try:
-            while (pulled := self._ahead.pull(wait)) is not None:
-                if not isinstance(pulled, tuple):
-                    return False
-                piece, weighed = pulled
-                if not isinstance(weighed, float):
-                    self._arrivals.append(weighed)
-                    weighed = float(np.isfinite(weighed).sum())  # the number of rows that can be drawn
-                if len(self._sums) % _POSITION_INTERVAL == 0:
-                    self._noted.append(piece.position())
-                self._sums.append(weighed)
-                self._rows += piece.units
-        except BaseException:
-            self.close()  # otherwise, the next flow of this lap would continue after the failed run of rows
-            raise
-        if self._flow is not None:
-            self._flow.close()
-        return True
-
-    def close(self) -> None:
-        """Discard an incomplete first pass, so that ``step`` starts again from the beginning."""
-        if self._ahead is not None and self._flow is not None and not self.ready:
-            self._ahead.close()
-            self._flow.close()
-            self._ahead = self._flow = None
-            self._sums, self._noted, self._arrivals, self._rows, self._weighed = [], [], [], 0, 0
-
-    def _weigh(self, piece: Piece) -> Any:
+    def _weigh(self, piece: Piece, run: int) -> Any:
         operator, site = self._stream.operator, self._stream.context.site
         rows = keep_columns(piece.rows, weight_columns(operator.weights), "sample(weights)", site)
-        self._weighed += 1
-        races = None if operator.replace or operator.weights is None else self.seed(self._weighed - 1)
+        races = None if operator.replace or operator.weights is None else self.seed(run)
         return self._stream.context.submit(run_weight, rows, operator.weights, site, races)
 
-    def _settle(self) -> None:
+    def _settle(self, weights: list[float], rows: int, arrivals: list[npt.NDArray[np.float64]]) -> None:
+        """Draw the number of rows to take from each run."""
         operator = self._stream.operator
-        sums = np.array(self._sums, dtype=np.float64)
-        n = operator.wanted(self._rows)
+        sums = np.array(weights, dtype=np.float64)
+        n = operator.wanted(rows)
         if n and not sums.any():
             raise PipelineError(
-                f"sample: {'the weights of all rows are zero' if self._rows else 'the input has no rows'}",
+                f"sample: {'the weights of all rows are zero' if rows else 'the input has no rows'}",
                 site=self._stream.context.site,
                 fix="check the operators before sample(), and its weights",
             )
-        if math.isinf(sum(self._sums)):
+        if math.isinf(sum(weights)):
             raise PipelineError(
                 "sample: the weights are so large that their sum is infinite",
                 site=self._stream.context.site,
@@ -340,21 +344,13 @@ class DrawSurvey:
             )
         if operator.replace:
             draws = draw(n, sums, self.seed(-1))
-        elif self._arrivals:
-            first = np.argsort(np.concatenate(self._arrivals), kind="stable")[:n]
-            ends = np.cumsum([len(race) for race in self._arrivals])
+        elif arrivals:
+            first = np.argsort(np.concatenate(arrivals), kind="stable")[:n]
+            ends = np.cumsum([len(race) for race in arrivals])
             draws = np.bincount(np.searchsorted(ends, first, side="right"), minlength=len(sums))
         else:
             draws = without_replacement(n, sums.astype(np.int64), self.seed(-1))
-        self._arrivals = []
         self._use(draws, self._noted if self._stream.source.count is None else [])
-        if self._flow is not None and self._name is not None:  # it read rows
-
-            def write(sink: Any) -> dict[str, Any]:
-                sink.write(self.draws.astype("<i8").tobytes())
-                return {"rows": self._rows, "noted": self._noted}
-
-            save(user_place(), self._name, write)
 
     def seed(self, run: int) -> int:
         """Return the seed for drawing rows of a run; run -1 means the seed for drawing the numbers of rows per run."""
