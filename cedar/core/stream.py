@@ -374,23 +374,20 @@ def _same_form(value: Any, example: Any) -> bool:
 def _drop_units(source: Flow, units: int) -> Flow:
     """Return a flow without the first units of ``source``."""
 
-    def pieces() -> Pieces:
+    def drop(piece: Piece) -> Piece | None:
         nonlocal units
-        wait = yield PENDING
-        while (piece := source.pull(wait)) is not None:
-            if piece is PENDING or not units:
-                wait = yield piece
-            else:
-                dropped = min(units, piece.units)
-                units -= dropped
-                dead = piece.rows.blocks[0].dead  # a dead slot may stand for the rows of a file that disappeared
-                lost_slot = next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None)
-                if lost_slot is not None and lost_slot <= dropped:  # the number of lost rows is unknown
-                    dropped, units = lost_slot + 1, 0
-                if dropped < piece.units:
-                    wait = yield piece.slice(dropped, piece.units)
-                elif piece.ends_window:  # a piece without units marks the end of the window
-                    wait = yield Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)
-            del piece
+        if not units:
+            return piece
+        dropped = min(units, piece.units)
+        units -= dropped
+        dead = piece.rows.blocks[0].dead  # a dead slot may stand for the rows of a file that disappeared
+        lost_slot = next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None)
+        if lost_slot is not None and lost_slot <= dropped:  # the number of lost rows is unknown
+            dropped, units = lost_slot + 1, 0
+        if dropped < piece.units:
+            return piece.slice(dropped, piece.units)
+        if not piece.ends_window:
+            return None
+        return Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, ends_window=True)
 
-    return GeneratorFlow(pieces(), source, limit=lambda more: source.limit(units + more))
+    return GeneratorFlow(converted(source.pull, drop), source, limit=lambda more: source.limit(units + more))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +14,21 @@ from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.errors import PipelineError, Site, invalid_call, require_columns
 from cedar.core.groups import plain
-from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Rows,
+    Stream,
+    concat_rows,
+    is_count,
+    is_list,
+)
 from cedar.operators.base import Effects, Env, Ordering, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.bucket import has_length, value_lengths
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
@@ -175,92 +188,57 @@ class BalanceStream(Stream):
 
     def open_at(self, at: At, lap: int) -> Flow:
         position, number = at
-        return _BalanceFlow(self, self.source.open(position, lap), number)
-
-
-@dataclass
-class _BalanceStep:
-    """The batches of a step received so far; ``full`` counts them without batches whose rows were all skipped."""
-
-    at: At = None
-    units: list[Piece] = field(default_factory=list)
-    costs: list[Weights] = field(default_factory=list)
-    full: int = 0
-
-
-class _BalanceFlow(Flow):
-    def __init__(self, stream: BalanceStream, source: Flow, number: int) -> None:
-        self._operator, self._context = stream.operator, stream.context
-        self._source = source
-        self._number = number  # the index of the next input batch
-        self._ahead = OrderedTasks(task_per_piece(source, self._measure), max(2, stream.context.ranks))
-        self._step = _BalanceStep()
-        self._ready: deque[Piece] = deque()
-        self._ended = False
-
-    def limit(self, units: int) -> None:
-        ranks = self._context.ranks
-        self._source.limit(-(-units // ranks) * ranks)
+        source, ranks = self.source.open(position, lap), self.context.ranks
+        ahead = OrderedTasks(task_per_piece(source, self._measure), max(2, ranks))
+        pieces = self._balanced(ahead, number)
+        return GeneratorFlow(pieces, ahead, source, limit=lambda units: source.limit(-(-units // ranks) * ranks))
 
     def _measure(self, piece: Piece) -> Any:
-        operator, site = self._operator, self._context.site
-        if self._context.ranks == 1:
+        operator, site, rows = self.operator, self.context.site, piece.rows
+        if self.context.ranks == 1:
             return None
-        if not all(block.aligned for block in piece.rows.blocks):
+        if not all(block.aligned for block in rows.blocks):
             raise PipelineError(
                 f"{operator.label()}: an earlier function changed a batch's number of rows, so rows have no keys",
                 site=site,
                 fix="call that function after balance()",
             )
-        rows = (
-            piece.rows
-            if operator.columns is None
-            else keep_columns(piece.rows, operator.columns, operator.label(), site)
-        )
-        return self._context.submit(row_costs, rows, operator.by, site)
+        if operator.columns is not None:
+            rows = keep_columns(rows, operator.columns, operator.label(), site)
+        return self.context.submit(row_costs, rows, operator.by, site)
 
-    def pull(self, wait: bool) -> Pulled:
-        while not self._ready:
-            if self._ended:
-                return None
-            pulled = self._ahead.pull(wait)
-            if pulled is None:
-                self._ended = True
-                self._emit_step()
-            elif not isinstance(pulled, tuple):
-                return pulled
-            elif pulled[0].units:
-                self._add(*pulled)
-        return self._ready.popleft()
-
-    def _add(self, piece: Piece, costs: Weights | None) -> None:
-        step = self._step
-        if not step.units:
-            step.at = [piece.position(), self._number]
-        counted = piece.rows.counted()
-        own = counted is None or bool(counted.any())
-        step.units.append(piece)
-        if costs is not None:
-            step.costs.append(costs)
-        step.full += own
-        self._number += own
-        if step.full == self._context.ranks or self._number <= self._context.assigned:
-            self._emit_step()
-
-    def _emit_step(self) -> None:
-        """Assign the rows of the current step to batches and queue the batches."""
-        step, self._step = self._step, _BalanceStep()
-        rows = [unit.rows for unit in step.units]
-        if step.full > 1 and self._context.ranks > 1:
-            joined = concat_rows(rows)
-            rows = [joined.take(slots).compact() for slots in assign_rows(step.costs)]
-        self._ready.extend(Piece(each, step.at, i, batch=True) for i, each in enumerate(rows))
-
-    def close(self) -> None:
-        self._ended = True
-        self._ready.clear()
-        self._ahead.close()
-        self._source.close()
+    def _balanced(self, ahead: OrderedTasks[Piece], number: int) -> Pieces:
+        """Yield the batches of each step; ``number`` is the index of the next input batch."""
+        ranks, ended = self.context.ranks, False
+        wait = yield PENDING
+        while not ended:
+            at: At = None
+            units: list[Rows] = []
+            costs: list[Weights] = []
+            full = 0  # batches of the step without those whose rows were all skipped
+            while not ended and full < ranks and (not units or number > self.context.assigned):
+                pulled = ahead.pull(wait)
+                if pulled is PENDING:
+                    wait = yield PENDING
+                elif pulled is None:
+                    ended = True
+                elif pulled[0].units:
+                    piece, cost = pulled
+                    at = at or [piece.position(), number]
+                    counted = piece.rows.counted()
+                    counts = counted is None or bool(counted.any())
+                    units.append(piece.rows)
+                    costs += [] if cost is None else [cost]
+                    full += counts
+                    number += counts
+                    del piece
+                del pulled
+            if full > 1 and ranks > 1:
+                joined = concat_rows(units)
+                units = [joined.take(slots).compact() for slots in assign_rows(costs)]
+                del joined
+            for i in range(len(units)):
+                wait = yield Piece(units[i], at, i, batch=True)
 
 
 # ---- the cost of a row -----------------------------------------------------------------------------------------------

@@ -17,11 +17,24 @@ from cedar.core.columns import ColumnType, blank, from_flags
 from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.groups import concat_each
 from cedar.core.limits import as_int
-from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Rows,
+    Stream,
+    concat_rows,
+)
 from cedar.operators.base import BlockKernel, Effects, Env, Ordering, Resizable, Schema, StreamContext, StreamOperator
 
 Last = Literal["drop", "keep", "pad"] | None
-Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots count as rows of a batch; None means all
+# A piece, how many of its slots are used, and which of the others count as rows of a batch; None means all.
+Waiting: TypeAlias = "tuple[Piece, int, npt.NDArray[np.bool_] | None]"
 
 
 class MakesBatches(ABC):
@@ -150,7 +163,7 @@ class BatchStream(Stream):
         return range(min(unit * self._size, int(rows)), min((unit + 1) * self._size, int(rows)))
 
     def cut(self, rows: range) -> Flow:
-        flow = _BatchFlow(self._source.open(self._source.seek(rows.start)), len(rows), "keep", False, self)
+        flow = self._open(self._source.open(self._source.seek(rows.start)), len(rows), "keep", refills=False)
         flow.limit(1)
         return flow
 
@@ -158,86 +171,72 @@ class BatchStream(Stream):
         return self._source.fits_position(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _BatchFlow(self._source.open(at, lap), self._size, self._last, self._refills, self)
+        return self._open(self._source.open(at, lap), self._size, self._last, self._refills)
+
+    def _open(self, source: Flow, size: int, last: Last, refills: bool) -> Flow:
+        limit = None if refills else lambda units: source.limit(units * size)
+        return GeneratorFlow(self._batches(source, size, last, refills), source, limit=limit)
+
+    def _batches(self, source: Flow, size: int, last: Last, refills: bool) -> Pieces:
+        reports_ends = self._source.count is None  # pieces then have a position after the batch's last row
+        waiting: list[Waiting] = []
+        buffered, first, ended = 0, True, False
+        wait = yield PENDING
+        while True:
+            while buffered < size + refills and not ended:
+                _gather_window_rest(waiting)
+                piece = source.pull(wait)
+                if piece is PENDING:
+                    wait = yield PENDING
+                elif piece is None:
+                    ended = True
+                elif piece.units:
+                    counted = piece.rows.counted()
+                    waiting.append((piece, 0, counted))
+                    buffered += piece.units if counted is None else int(counted.sum())
+                del piece  # else its blocks would stay in memory until the next piece arrives
+            if buffered < size and last == "drop":
+                self.left_out += buffered
+                return
+            if not buffered and not (waiting and first):  # a batch of skipped rows only is delivered to count them
+                return
+            wait = yield _cut(waiting, size, reports_ends)
+            buffered, first = max(0, buffered - size), False
 
 
-class _BatchFlow(Flow):
-    def __init__(self, source: Flow, size: int, last: Last, refills: bool, stream: BatchStream) -> None:
-        self._source, self._stream = source, stream
-        self._size = size
-        self._last = last
-        self._wanted = size + refills
-        self._reports_ends = stream._source.count is None  # pieces then have a position after the batch's last row
-        self._batches_cut = 0
-        self._waiting: list[tuple[Piece, int, Counted]] = []  # a piece, how many of its rows are used, slots that count
-        self._buffered = 0
-        self._ended = False
+def _gather_window_rest(waiting: list[Waiting]) -> None:
+    """Copy the last rows of a finished shuffle window, to free the window's blocks before the next one arrives."""
+    for i, (piece, start, counted) in enumerate(waiting):
+        if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
+            rest = piece.slice(start, piece.units)
+            waiting[i] = (replace(rest, rows=Rows.of(rest.rows.gather())), 0, counted)
 
-    def limit(self, units: int) -> None:
-        if self._wanted == self._size:
-            self._source.limit(units * self._size)
 
-    def pull(self, wait: bool) -> Pulled:
-        while self._buffered < self._wanted and not self._ended:
-            self._gather_window_rest()
-            piece = self._source.pull(wait)
-            if piece is PENDING:
-                return PENDING
-            if piece is None:
-                self._ended = True
-            elif isinstance(piece, Piece) and piece.units:
-                counted = piece.rows.counted()
-                self._waiting.append((piece, 0, counted))
-                self._buffered += piece.units if counted is None else int(counted.sum())
-        all_dead = (
-            self._waiting and not self._batches_cut
-        )  # deliver a batch in which all rows were skipped, so that they are counted
-        if self._buffered < self._size and self._last == "drop":
-            self._stream.left_out += self._buffered
-            self._buffered = 0
-            return None
-        if self._buffered == 0 and not all_dead:
-            return None
-        return self._cut()
-
-    def _gather_window_rest(self) -> None:
-        """Copy the last rows of a finished shuffle window, to free the window's blocks before the next one arrives."""
-        for i, (piece, start, counted) in enumerate(self._waiting):
-            if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
-                rest = piece.slice(start, piece.units)
-                self._waiting[i] = (replace(rest, rows=Rows.of(rest.rows.gather())), 0, counted)
-
-    def _cut(self) -> Piece:
-        self._batches_cut += 1
-        piece, start, counted = self._waiting[0]
-        at, end = [piece.at, piece.skip + start], piece.end
-        latest = piece
-        runs: list[Rows] = []
-        left, keeps = self._size, None
-        while self._waiting:
-            piece, start, counted = self._waiting[0]
-            remaining = piece.units - start if counted is None else int(counted.sum())
-            if remaining <= left:
-                runs.append(piece.rows.slice(start, piece.units))
-                keeps, end, latest = piece.keeps, piece.end, piece
-                left -= remaining
-                self._waiting.pop(0)
-                continue
-            used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))
-            if used:
-                keeps = piece.keeps
-                runs.append(piece.rows.slice(start, start + used))
-                self._waiting[0] = (piece, start + used, None if counted is None else counted[used:])
-            left = 0
-            break
-        self._buffered -= self._size - left
-        if end is not None or self._reports_ends:
-            latest, start = self._waiting[0][:2] if self._waiting else (latest, len(latest.rows))
-            end = [end if end is not None and not self._waiting else [latest.at, latest.skip + start], 0]
-        return Piece(runs[0] if len(runs) == 1 else concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
-
-    def close(self) -> None:
-        self._source.close()
+def _cut(waiting: list[Waiting], size: int, reports_ends: bool) -> Piece:
+    """Remove the next batch from the waiting rows."""
+    latest, start, _ = waiting[0]
+    at, end = [latest.at, latest.skip + start], latest.end
+    runs: list[Rows] = []
+    left, keeps = size, None
+    while waiting:
+        piece, start, counted = waiting[0]
+        remaining = piece.units - start if counted is None else int(counted.sum())
+        if remaining <= left:
+            runs.append(piece.rows.slice(start, piece.units))
+            keeps, end, latest = piece.keeps, piece.end, piece
+            left -= remaining
+            waiting.pop(0)
+            continue
+        used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))
+        if used:
+            keeps = piece.keeps
+            runs.append(piece.rows.slice(start, start + used))
+            waiting[0] = (piece, start + used, None if counted is None else counted[used:])
+        break
+    if end is not None or reports_ends:
+        latest, start = waiting[0][:2] if waiting else (latest, len(latest.rows))
+        end = [end if end is not None and not waiting else [latest.at, latest.skip + start], 0]
+    return Piece(runs[0] if len(runs) == 1 else concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
 
 
 @dataclass(frozen=True)

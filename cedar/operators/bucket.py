@@ -17,7 +17,19 @@ from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
 from cedar.core.errors import PipelineError, RowError, Site, invalid_call, require_columns
 from cedar.core.groups import plain
-from cedar.core.stream import At, Flow, Piece, Pulled, Rows, Stream, concat_rows, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Rows,
+    Stream,
+    concat_rows,
+    is_count,
+    is_list,
+)
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
@@ -204,7 +216,51 @@ class BucketStream(Stream):
         )
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return BucketFlow(self, at, lap)
+        position, given = at
+        source = self.source.open(position, lap)
+        measured = OrderedTasks(task_per_piece(source, self._measure))
+        return GeneratorFlow(self._batches(measured, np.array(given, dtype=np.int64)), measured, source)
+
+    def _measure(self, piece: Piece) -> Any:
+        column, site = self.operator.column, self.context.site
+        rows = keep_columns(piece.rows, [column], "bucket_by_length", site)
+        return self.context.submit(row_lengths, rows, column, site)
+
+    def _batches(self, measured: OrderedTasks[Piece], given: Index) -> Pieces:
+        """Yield batches; ``given`` is the number of rows per bucket that were delivered before this flow was opened."""
+        buckets = [_LengthBucket(size, self.operator.max_wait) for size in self.operator.batch_sizes]
+        skip, seen = given.copy(), np.zeros(len(given), dtype=np.int64)
+        ended = False
+        wait = yield PENDING
+        while not ended:
+            pulled = measured.pull(wait)
+            full: list[tuple[int, int, int]] = []  # complete batches: the place, the bucket's number, the rows
+            if pulled is PENDING:
+                wait = yield PENDING
+            elif pulled is None:
+                ended = True
+                full = [(0, number, bucket.waiting) for number, bucket in enumerate(buckets) if bucket.waiting]
+            elif pulled[1] is not None:
+                numbers = np.searchsorted(np.array(self.operator.boundaries), pulled[1], side="right")
+                piece = _BucketedPiece(pulled[0], numbers, seen)
+                for number, bucket in enumerate(buckets):
+                    slots = np.flatnonzero(numbers == number)[max(0, int(skip[number] - seen[number])) :]
+                    full += [(place, number, rows) for place, rows in bucket.add(piece, slots)]
+                seen = seen + np.bincount(numbers, minlength=len(buckets))
+                del piece
+            del pulled
+            for _, number, rows in sorted(full):
+                at = _position(buckets, given)
+                given[number] += rows
+                wait = yield Piece(buckets[number].take(rows), at, batch=True)
+
+
+def _position(buckets: list[_LengthBucket], given: Index) -> At:
+    """Return the position of the next batch, where ``given`` rows per bucket were delivered before."""
+    waiting = [oldest for bucket in buckets if (oldest := bucket.oldest()) is not None]
+    piece, slot = min(waiting, key=lambda entry: entry[0].first + entry[1])
+    ahead = piece.before + np.bincount(piece.buckets[:slot], minlength=len(buckets))
+    return [piece.piece.position(slot), (given - ahead).tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,64 +323,3 @@ class _LengthBucket:
                 self._runs.appendleft((piece, slots[missing:]))
             missing -= min(missing, len(slots))
         return concat_rows(taken)
-
-
-class BucketFlow(Flow):
-    def __init__(self, stream: BucketStream, at: At, lap: int) -> None:
-        position, given = at
-        self._operator = stream.operator
-        self._context = stream.context
-        self._source = stream.source.open(position, lap)
-        self._ahead = OrderedTasks(task_per_piece(self._source, self._measure))
-        operator = stream.operator
-        self._buckets = [_LengthBucket(size, operator.max_wait) for size in operator.batch_sizes]
-        self._skip = np.array(given, dtype=np.int64)  # number of rows per bucket delivered before this flow was opened
-        self._given = self._skip.copy()
-        self._seen = np.zeros(len(given), dtype=np.int64)
-        self._full: deque[tuple[int, int]] = deque()  # complete batches in order: the index of the bucket, and the rows
-        self._ended = False
-
-    def _measure(self, piece: Piece) -> Any:
-        column, site = self._operator.column, self._context.site
-        rows = keep_columns(piece.rows, [column], "bucket_by_length", site)
-        return self._context.submit(row_lengths, rows, column, site)
-
-    def pull(self, wait: bool) -> Pulled:
-        while not self._full and not self._ended:
-            pulled = self._ahead.pull(wait)
-            if pulled is None:
-                self._ended = True
-                self._full.extend((i, bucket.waiting) for i, bucket in enumerate(self._buckets) if bucket.waiting)
-            elif not isinstance(pulled, tuple):
-                return pulled
-            elif pulled[1] is not None:
-                self._sort(*pulled)
-        return self._emit(*self._full.popleft()) if self._full else None
-
-    def _sort(self, piece: Piece, lengths: Index) -> None:
-        buckets = np.searchsorted(np.array(self._operator.boundaries), lengths, side="right")
-        sorted_piece = _BucketedPiece(piece, buckets, self._seen.copy())
-        self._seen += np.bincount(buckets, minlength=len(self._buckets))
-        completed: list[tuple[int, int, int]] = []
-        for number, bucket in enumerate(self._buckets):
-            slots = np.flatnonzero(buckets == number)
-            given = max(0, int(self._skip[number] - sorted_piece.before[number]))
-            completed += [(place, number, rows) for place, rows in bucket.add(sorted_piece, slots[given:])]
-        self._full.extend((number, rows) for _, number, rows in sorted(completed))
-
-    def _emit(self, number: int, rows: int) -> Piece:
-        at = self._at()
-        self._given[number] += rows
-        return Piece(self._buckets[number].take(rows), at, batch=True)
-
-    def _at(self) -> At:
-        waiting = [oldest for bucket in self._buckets if (oldest := bucket.oldest()) is not None]
-        piece, slot = min(waiting, key=lambda entry: entry[0].first + entry[1])
-        ahead = piece.before + np.bincount(piece.buckets[:slot], minlength=len(self._buckets))
-        return [piece.piece.position(slot), (self._given - ahead).tolist()]
-
-    def close(self) -> None:
-        self._ended = True
-        self._full.clear()
-        self._ahead.close()
-        self._source.close()

@@ -12,9 +12,21 @@ from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, ResumeError, Site, invalid_call, require_columns
-from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
+from cedar.core.stream import (
+    At,
+    Flow,
+    GeneratorFlow,
+    Pending,
+    Piece,
+    Position,
+    Rows,
+    Stream,
+    converted,
+    is_count,
+    is_list,
+)
 from cedar.operators.base import Effects, Ordering, RowUse, Schema, StreamContext, StreamOperator
-from cedar.operators.buffers import OrderedTasks, Step, keep_columns, task_per_piece
+from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.packing import (
     ADDED_COLUMNS,
     Documents,
@@ -158,36 +170,19 @@ class PackStream(Stream):
         position, offset = at
         source = self._source.open(position, lap)
         measured = OrderedTasks(task_per_piece(source, self._measure))
-        if self._operator.fit == "best":
+        best = self._operator.fit == "best"
+        if best:
             step = WindowPacker(measured, self._operator, self._context).step
-            return PackFlow(source, measured, step, ends_window=True)
-        step = ConcatPacker(measured, self._operator, self._context, position, offset).step
-        return PackFlow(source, measured, step, ends_window=False)
+        else:
+            step = ConcatPacker(measured, self._operator, self._context, position, offset).step
+        packed = OrderedTasks(step)
+        pieces = converted(packed.pull, lambda pulled: Piece(Rows.of(pulled[1]), pulled[0], ends_window=best))
+        return GeneratorFlow(pieces, packed, measured, source)
 
     def _measure(self, piece: Piece) -> Any:
         site = self._context.site
         names = self._operator.names(piece.rows.blocks[0].types, site)
         return self._context.submit(documents, keep_columns(piece.rows, names, "pack", site), names, site)
-
-
-class PackFlow(Flow):
-    def __init__(self, source: Flow, measured: OrderedTasks[Piece], step: Step[At], *, ends_window: bool) -> None:
-        self._source = source
-        self._measured = measured
-        self._packed = OrderedTasks(step)
-        self._ends_window = ends_window
-
-    def pull(self, wait: bool) -> Pulled:
-        pulled = self._packed.pull(wait)
-        if not isinstance(pulled, tuple):
-            return pulled
-        at, block = pulled
-        return Piece(Rows.of(block), at, ends_window=self._ends_window)
-
-    def close(self) -> None:
-        self._packed.close()
-        self._measured.close()
-        self._source.close()
 
 
 class WaitingDocuments:

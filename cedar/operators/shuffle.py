@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,20 @@ from cedar.core.cursor import concat_keys, hash_ints, no_keys
 from cedar.core.errors import invalid_call, require_columns
 from cedar.core.groups import GroupColumn, concat_each
 from cedar.core.limits import as_int, parse_bytes
-from cedar.core.stream import PENDING, At, Count, Fenced, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Pulled,
+    Rows,
+    Stream,
+    concat_rows,
+)
 from cedar.operators.base import Effects, Mixing, Ordering, Resizable, RowUse, Schema, StreamContext, StreamOperator
 
 _GROUP_BYTES = 16 << 20  # small blocks are concatenated up to this size, so that batches need few blocks
@@ -126,101 +139,62 @@ class ShuffleStream(Stream):
         return self._source.fits_position(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _ShuffleFlow(self._source.open(at, lap), self)
+        source = self._source.open(at, lap)
+        return GeneratorFlow(self._windows(source), source)
 
+    def _windows(self, source: Flow) -> Pieces:
+        """Yield each window in one piece, or batch by batch if the units are batches."""
+        ended = False
+        wait = yield PENDING
+        while not ended:
+            at: Position | None = None
+            keeps, complete = None, False
+            batches: deque[Piece] = deque()
+            group: list[Rows] = []
+            group_bytes = 0
+            gathered: list[Any] = []  # futures that return a Block
+            while not ended and not complete:
+                piece = source.pull(wait)
+                if piece is PENDING:
+                    wait = yield PENDING
+                elif piece is None:
+                    ended = True
+                else:
+                    at, keeps = (piece.position(), piece.keeps) if at is None else (at, keeps)
+                    complete = piece.ends_window
+                    if piece.units and piece.batch:
+                        batches.append(piece)
+                    elif piece.units:
+                        group.append(piece.rows)
+                        group_bytes += piece.rows.nbytes
+                del piece  # otherwise its blocks stay in memory
+                if group and (ended or complete or group_bytes >= _GROUP_BYTES):
+                    gathered.append(self.context.submit(_gather, group))
+                    group, group_bytes = [], 0
+            if batches:
+                order = np.argsort(concat_keys([batch.unit_key for batch in batches]).hash(self.seed), kind="stable")
+                batches = deque(batches[unit] for unit in order.tolist())
+                for skip in range(len(order)):
+                    wait = yield replace(batches.popleft(), at=at, skip=skip, ends_window=not batches)
+            elif gathered:
+                wait = yield from self._window(gathered, at, keeps, wait)
 
-class _ShuffleFlow(Flow):
-    def __init__(self, source: Flow, stream: ShuffleStream) -> None:
-        self._source = source
-        self._stream = stream
-        self._submit = stream.context.submit
-        self._ready: deque[Piece] = deque()
-        self._last_bytes = 0
-        self._ended = self._fenced = False
-        self._open_window()
-
-    def _open_window(self) -> None:
-        self._at: Position | None = None
-        self._keeps: int | None = None
-        self._group: list[Rows] = []
-        self._group_bytes = 0
-        self._joined: list[Any] = []  # futures that return a Block
-        self._batches: list[Piece] = []
-        self._closed = False
-        self._plan: Any = None  # a future that returns Rows
-
-    def pull(self, wait: bool) -> Pulled:
-        while not self._ready:
-            if self._fenced:
-                raise Fenced
-            if not wait and self._last_bytes > _AHEAD_BYTES:
-                return PENDING
-            try:
-                if not self._closed and not self._collect(wait):
-                    return PENDING
-            except Fenced:  # raised again above, after all ready pieces were delivered
-                self._fenced = True
-                continue
-            if self._at is None:
-                return None
-            if not self._finish(wait):
-                return PENDING
-        return self._ready.popleft()
-
-    def _collect(self, wait: bool) -> bool:
-        """Collect pieces; return True once a whole window or the end of the input has arrived."""
-        while not self._ended:
-            piece = self._source.pull(wait)
-            if piece is PENDING:
-                return False
-            if not isinstance(piece, Piece):
-                self._ended = True
-                break
-            if self._at is None:
-                self._at, self._keeps = piece.position(), piece.keeps
-            if piece.units and piece.batch:
-                self._batches.append(piece)
-            elif piece.units:
-                self._group.append(piece.rows)
-                self._group_bytes += piece.rows.nbytes
-                if self._group_bytes >= _GROUP_BYTES:
-                    self._join()
-            if piece.ends_window:
-                break
-        self._join()
-        self._closed = True
-        return True
-
-    def _join(self) -> None:
-        if self._group:
-            self._joined.append(self._submit(_gather, self._group))
-            self._group, self._group_bytes = [], 0
-
-    def _finish(self, wait: bool) -> bool:
-        """Queue the collected window's pieces for delivery; return False while the window's tasks run."""
-        if self._batches:
-            keys = concat_keys([piece.unit_key for piece in self._batches])
-            order = np.argsort(keys.hash(self._stream.seed), kind="stable")
-            self._ready.extend(
-                replace(self._batches[int(unit)], at=self._at, skip=i, ends_window=i == len(order) - 1)
-                for i, unit in enumerate(order)
-            )
-        elif self._joined or self._plan is not None:
-            if self._plan is None:
-                if not wait and not all(j.done() for j in self._joined):
-                    return False
-                blocks, self._joined = [j.result() for j in self._joined], []
-                self._plan = self._submit(_plan, self._stream.operator, self._stream.seed, blocks)
-            if not wait and not self._plan.done():
-                return False
-            plan = self._plan.result()
-            self._last_bytes = plan.nbytes
-            self._ready.append(Piece(plan, self._at, 0, ends_window=True, keeps=self._keeps))
-        self._open_window()
-        return True
-
-    def close(self) -> None:
-        self._source.close()
+    def _window(self, gathered: list[Any], at: At, keeps: int | None, wait: bool) -> Generator[Pulled, bool, bool]:
+        """Yield a window once its rows are sorted; return the latest ``wait``."""
+        while not wait and not all(future.done() for future in gathered):
+            wait = yield PENDING
+        blocks = [future.result() for future in gathered]
+        gathered.clear()
+        plan = self.context.submit(_plan, self.operator, self.seed, blocks)
+        del blocks
+        while not wait and not plan.done():
+            wait = yield PENDING
+        nbytes = plan.result().nbytes
+        wait = yield Piece(plan.result(), at, ends_window=True, keeps=keeps)
+        del plan  # and with it the window's blocks
+        while not wait and nbytes > _AHEAD_BYTES:
+            wait = yield PENDING
+        return wait
 
 
 def _gather(holder: list[Rows]) -> Block:

@@ -22,6 +22,7 @@ from cedar.core.stream import (
     Position,
     Rows,
     Stream,
+    converted,
     is_count,
     is_list,
 )
@@ -191,15 +192,8 @@ class SkipStream(Stream):
     def open_at(self, at: At, lap: int) -> Flow:
         source = self._source.open(self._seek(0, lap) if at is None else at, lap)
 
-        def pieces() -> Pieces:
-            wait = yield PENDING
-            while (piece := source.pull(wait)) is not None:
-                if piece is not PENDING:
-                    piece = replace(piece, at=piece.position(), skip=0, end=None)
-                wait = yield piece
-                del piece
-
-        return GeneratorFlow(pieces(), source, limit=source.limit)
+        pieces = converted(source.pull, lambda piece: replace(piece, at=piece.position(), skip=0, end=None))
+        return GeneratorFlow(pieces, source, limit=source.limit)
 
     def _seek(self, unit: int, lap: int) -> Position:
         return self._source.seek(clip_unit(unit + self._n, self._source.count), lap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.stream import PENDING, Fenced, GeneratorFlow, Piece, Pieces, Rows, concat_rows, is_count
-from tests.toy_stream import ListStream, block_of, drain
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.core.stream import PENDING, Fenced, GeneratorFlow, Piece, Pieces, Rows, Stream, concat_rows, is_count
+from cedar.operators.base import StreamOperator
+from cedar.operators.batch import Batch
+from cedar.operators.shuffle import Shuffle
+from cedar.operators.take import Repeat, SkipRows, Take
+from tests.toy_stream import ListStream, block_of, context, drain
 
 Pairs = list[tuple[int, int]]
 
@@ -119,6 +126,45 @@ def test_a_closed_flow_leaves_its_generator_and_closes_its_inputs() -> None:
     assert source.open_flows == 0
     assert (events[-1], limits) == ("left", [7])
     flow.close()
+
+
+class Windows(Stream):
+    """Windows with memory of their own; each is free by the time the next is pulled."""
+
+    def __init__(self, batch: bool = False) -> None:
+        self.batch = batch
+        self.made: list[weakref.ref[Any]] = []
+
+    def start(self) -> Any:
+        return 0
+
+    def open_at(self, at: Any, lap: int) -> GeneratorFlow:
+        return GeneratorFlow(self._pieces(at))
+
+    def _pieces(self, at: int) -> Pieces:
+        yield PENDING
+        for number in range(at, 4):
+            assert not any(column() is not None for column in self.made)
+            yield self._piece(number)
+
+    def _piece(self, number: int) -> Piece:
+        column = np.arange(4)
+        self.made.append(weakref.ref(column))
+        rows = Rows.of(Block({"x": column}, Keys(np.arange(4))))
+        return Piece(rows.take(np.array([1, 0, 3, 2])), number, 0, self.batch, ends_window=True)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("operator", [Take(12), SkipRows(2), Repeat(2), Shuffle(), Batch(4), Batch(6)])
+def test_a_flow_holds_no_window_while_the_next_is_pulled(operator: StreamOperator, batch: bool) -> None:
+    if batch and isinstance(operator, Batch):
+        return
+    source = Windows(batch)
+    stream = operator.stream((source,), context())
+    flow = stream.open([stream.start(), 1])
+    while flow.pull(True) is not None:
+        pass
+    assert len(source.made) >= 3
 
 
 class Nested(ListStream):
