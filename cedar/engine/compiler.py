@@ -455,7 +455,7 @@ def _remaining_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[lis
             below = stream.inputs[number]
             count = math.inf if below.count is None else below.count
             stop = min(stop, count)
-            found = below.source_runs(start, stop) if isinstance(below, RestStream) else [(start, stop)]
+            found = below.numbers.spans(start, stop) if isinstance(below, RestStream) else [(start, stop)]
             for each in found:
                 if left[number] and left[number][-1][1] == each[0]:
                     each = (left[number].pop()[0], each[1])

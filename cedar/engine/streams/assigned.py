@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,21 @@ import numpy as np
 
 from cedar.core.block import Block
 from cedar.core.cursor import no_keys
-from cedar.core.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Pulled,
+    Rows,
+    Stream,
+    concat_rows,
+    is_count,
+    is_list,
+)
 from cedar.engine.streams.deal import EVERYTHING, End, Numbers, assigned_runs, epoch_end, remaining
 from cedar.engine.streams.derived import counted_slots
 
@@ -94,13 +109,69 @@ class AssignedStream(Stream):
     def open_at(self, at: At, lap: int) -> Flow:
         taken, below, number = at
         if taken == EVERYTHING:  # all units were delivered, so only padding follows
-            return _PaddingFlow()
+            return GeneratorFlow(_endless_padding())
         if self.in_runs:
-            return _RunsFlow(self, taken, below, lap)
+            return GeneratorFlow(self._in_runs(taken, below, lap))
         if below is None and self._known and taken and self._numbers.total:
             number = self._numbers.number(int(min(taken * self._world, self._numbers.total - 1)))
             below = self.source.seek(number, lap)
-        return _WholeFlow(self, taken, below, lap) if self.whole else _TurnsFlow(self, taken, below, number, lap)
+        source = self.source.open([self.source.start(), 0] if below is None else below, lap)
+        if self.whole:
+            return GeneratorFlow(self._all(source, taken), source)
+        return _TurnsFlow(self, source, taken, number or 0)
+
+    def _all(self, source: Flow, taken: int) -> Pieces:
+        """Yield all units, for a single rank."""
+        wait = yield PENDING
+        while (piece := source.pull(wait)) is not None:
+            if piece is PENDING:
+                wait = yield PENDING
+            elif units := piece.units:
+                at = [taken, [piece.at, piece.skip], taken]
+                taken += units
+                end = None if piece.end is None else [[taken, piece.end, taken], 0]
+                wait = yield Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end)
+            del piece
+
+    def _in_runs(self, taken: int, below: Position | None, lap: int) -> Pieces:
+        """Yield contiguous runs of units, then this rank's part of the rows that do not fill a batch on every rank."""
+        wait = yield PENDING
+        for span in self.spans(taken):
+            if span is None:
+                taken += 1
+                wait = yield _padding(taken - 1)
+                continue
+            with closing(self.source.open(below or self.source.seek(span[0], lap), lap)) as flow:
+                below, left = None, span[1] - span[0]
+                flow.limit(left)
+                while left and (piece := flow.pull(wait)) is not None:
+                    if piece is PENDING:
+                        wait = yield PENDING
+                        continue
+                    piece = piece.slice(0, left)
+                    left -= piece.units
+                    at, end = [taken, None if piece.end is None else piece.position(), None], None
+                    taken += piece.units
+                    if piece.end is not None:
+                        end = [[taken, piece.end if left else None, None], 0]
+                    wait = yield Piece(piece.rows, at, 0, piece.batch, end=end)
+                    del piece
+        parts = []
+        for rows in self._last_rows(taken):
+            with closing(self.source.cut(rows)) as flow:
+                while (piece := flow.pull(wait)) is PENDING:
+                    wait = yield PENDING
+                parts += [] if piece is None else [piece.rows]
+        if parts:
+            yield Piece(concat_rows(parts), [taken, None, None], 0, batch=True)
+
+    def _last_rows(self, taken: int) -> list[range]:
+        """Return the rows of this rank's last batch, and count the rows that are left out."""
+        end, share = self.end, self.share
+        rest = end.rest if share.last in (None, "drop") else []
+        after = self.source.rows_of(int(self.source.count or 0))  # rows at the end that do not fill a batch
+        self.leave_out([*rest, after or range(0)], end.rows * share.world)
+        return end.last_rows(share.rank) if share.last is None and end.rows and taken == end.each else []
 
     def spans(self, taken: int) -> Any:
         """Yield runs of unit numbers from this rank's unit ``taken`` on; None means one padding unit."""
@@ -138,126 +209,20 @@ def _empty(unit: Piece) -> bool:
     return counted is not None and not counted.any()
 
 
-class _PaddingFlow(Flow):
-    """Endless padding batches."""
-
-    def pull(self, wait: bool) -> Pulled:
-        return _padding(EVERYTHING)
-
-
-class _RunsFlow(Flow):
-    """Delivers contiguous runs of a stream whose count is known."""
-
-    def __init__(self, stream: AssignedStream, taken: int, below: Position | None, lap: int) -> None:
-        self._stream = stream
-        self._lap = lap
-        self._taken = taken
-        self._below = below
-        self._spans = stream.spans(taken)
-        self._flow: Flow | None = None
-        self._left = 0
-        self._rest: deque[range] | None = None  # rows of the last batch, set once the last run has ended
-        self._shared: list[Rows] = []
-
-    def pull(self, wait: bool) -> Pulled:
-        while self._rest is None and (self._flow is None or self._left == 0):
-            if self._flow is not None:
-                self._flow.close()
-                self._flow = None
-            try:
-                span = next(self._spans)
-            except StopIteration:
-                self._end()
-                break
-            if span is None:
-                self._taken += 1
-                return _padding(self._taken - 1)
-            source = self._stream.source
-            self._flow = source.open(self._below or source.seek(span[0], self._lap), self._lap)
-            self._below = None
-            self._left = span[1] - span[0]
-            self._flow.limit(self._left)
-        if self._rest is not None:
-            return self._share(self._rest, wait)
-        assert self._flow is not None
-        piece = self._flow.pull(wait)
-        if piece is PENDING:
-            return PENDING
-        if not isinstance(piece, Piece):
-            self._left = 0
-            return self.pull(wait)
-        units = piece.units
-        if units > self._left:
-            piece, units = piece.slice(0, self._left), self._left
-        self._left -= units
-        at: At = [self._taken, None, None]
-        end = None
-        self._taken += units
-        if piece.end is not None:
-            at[1] = piece.position()
-            end = [[self._taken, piece.end if self._left else None, None], 0]
-        return Piece(piece.rows, at, 0, piece.batch, False, end=end)
-
-    def _end(self) -> None:
-        stream, self._rest = self._stream, deque()
-        end, share = stream.end, stream.share
-        if share.last is None and end.rows and self._taken == end.each:
-            self._rest.extend(end.last_rows(share.rank))
-        rest = end.rest if share.last in (None, "drop") else []
-        after = stream.source.rows_of(int(stream.source.count or 0))  # rows at the end that do not fill a batch
-        stream.leave_out([*rest, after or range(0)], end.rows * share.world)
-
-    def _share(self, rest: deque[range], wait: bool) -> Pulled:
-        """Return the last batch, which is this rank's part of the rows that do not fill a batch on every rank."""
-        while rest:
-            self._flow = self._flow or self._stream.source.cut(rest[0])
-            piece = self._flow.pull(wait)
-            if piece is PENDING:
-                return PENDING
-            if isinstance(piece, Piece):
-                self._shared.append(piece.rows)
-            self._flow.close()
-            self._flow = None
-            rest.popleft()
-        if not self._shared:
-            return None
-        rows, self._shared = concat_rows(self._shared), []
-        self._taken += 1
-        return Piece(rows, [self._taken - 1, None, None], 0, batch=True)
-
-    def close(self) -> None:
-        if self._flow is not None:
-            self._flow.close()
-
-
-class _WholeFlow(Flow):
-    """Delivers all units to a single rank."""
-
-    def __init__(self, stream: AssignedStream, taken: int, below: Any, lap: int) -> None:
-        self._taken = taken
-        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
-
-    def pull(self, wait: bool) -> Pulled:
-        while isinstance(piece := self._flow.pull(wait), Piece):
-            if units := piece.units:
-                at = [self._taken, [piece.at, piece.skip], self._taken]
-                self._taken += units
-                end = None if piece.end is None else [[self._taken, piece.end, self._taken], 0]
-                return Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end)
-        return piece
-
-    def close(self) -> None:
-        self._flow.close()
+def _endless_padding() -> Pieces:
+    yield PENDING
+    while True:
+        yield _padding(EVERYTHING)
 
 
 class _TurnsFlow(Flow):
     """Delivers every ``world``-th unit: all units below are computed, and those of other ranks are dropped."""
 
-    def __init__(self, stream: AssignedStream, taken: int, below: Any, number: int | None, lap: int) -> None:
+    def __init__(self, stream: AssignedStream, source: Flow, taken: int, number: int) -> None:
         self._stream = stream
+        self._flow = source
         self._taken = taken
-        self._number = number or 0
-        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
+        self._number = number
         self._ready: deque[Piece] = deque()
         self._held: deque[Piece] = deque()  # this rank's units, not delivered until their round is known to be full
         self._round: list[Piece] = []  # the current round's units for all ranks

@@ -210,14 +210,15 @@ class Numbers:
         i = bisect_right(self._before, number) - 1
         return self._intervals[i][0] + number - self._before[i]
 
-    def spans(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield the numbers in the epoch of remaining units ``low`` to ``high``, as runs (start, stop)."""
+    def spans(self, low: float, high: float) -> Iterator[Interval]:
+        """Yield the numbers in the epoch of remaining units ``low`` to ``high``, as intervals."""
+        high = min(high, self.total)
         while low < high:
             i = bisect_right(self._before, low) - 1
-            start = self._intervals[i][0] + low - self._before[i]
+            start = self._intervals[i][0] + int(low) - self._before[i]
             stop = min(self._intervals[i][1], start + high - low)
-            yield start, int(stop)
-            low += int(stop) - start
+            yield start, stop
+            low += stop - start
 
     def rank_of(self, number: int) -> int | None:
         """Return the number among the remaining units of unit ``number``; None if it was already delivered."""

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import closing
 
 import numpy as np
 
 from cedar.core.columns import Index
-from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Pulled,
+    Rows,
+    Stream,
+    converted,
+    is_count,
+    is_list,
+)
 from cedar.engine.streams.deal import Interval, Numbers
 from cedar.engine.streams.stage import StageStream
 from cedar.engine.task_context import Tasks
@@ -37,22 +52,6 @@ class DerivedStream(Stream):
 
     def fits(self, at: At) -> bool:
         return self.source.fits(at)
-
-
-class _ConvertedFlow(Flow):
-    """The pieces of another flow as ``convert`` returns them; those for which it returns None are left out."""
-
-    def __init__(self, source: Flow, convert: Callable[[Piece], Piece | None]) -> None:
-        self._source, self._convert = source, convert
-
-    def pull(self, wait: bool) -> Pulled:
-        while isinstance(piece := self._source.pull(wait), Piece):
-            if (converted := self._convert(piece)) is not None:
-                return converted
-        return piece
-
-    def close(self) -> None:
-        self._source.close()
 
 
 # ---- one flow for several consumers ----------------------------------------------------------------------------------
@@ -200,7 +199,8 @@ class SliceStream(DerivedStream):
         return self.source.rows_of(unit)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _ConvertedFlow(self.source.open([at, 0], lap), self._slice)
+        flow = self.source.open([at, 0], lap)
+        return GeneratorFlow(converted(flow.pull, self._slice), flow)
 
     def _slice(self, piece: Piece) -> Piece | None:
         if not piece.batch:
@@ -245,7 +245,8 @@ class GroupStage(DerivedStream):
 
     def open_at(self, at: At, lap: int) -> Flow:
         flow = self.source.open([at, 0], lap)
-        return _ConvertedFlow(flow, lambda piece: Piece(piece.rows, piece.at, 0, False, piece.ends_window))
+        rows = converted(flow.pull, lambda piece: Piece(piece.rows, piece.at, 0, False, piece.ends_window))
+        return GeneratorFlow(rows, flow)
 
 
 # ---- windows, and the rest of a stream -------------------------------------------------------------------------------
@@ -272,34 +273,22 @@ class WindowStream(DerivedStream):
         return is_list(at, 2) and self.source.fits_position(at[0]) and is_count(at[1]) and at[1] < self._size
 
     def open_at(self, at: At, lap: int) -> Flow:
-        position, inside = at
-        return _WindowFlow(self.source.open(position, lap), self._size, int(inside))
+        source = self.source.open(at[0], lap)
+        return GeneratorFlow(self._windows(source, at[1]), source)
 
-
-class _WindowFlow(Flow):
-    def __init__(self, source: Flow, size: int, inside: int) -> None:
-        self._source = source
-        self._size = size
-        self._inside = inside
-        self._rest: Piece | None = None
-
-    def pull(self, wait: bool) -> Pulled:
-        piece: Any = self._rest if self._rest is not None else self._source.pull(wait)
-        self._rest = None
-        while isinstance(piece, Piece) and piece.units == 0:
-            piece = self._source.pull(wait)
-        if not isinstance(piece, Piece):
-            return piece  # type: ignore[no-any-return]
-        room = self._size - self._inside
-        head = piece.slice(0, min(room, piece.units))
-        if piece.units > room:
-            self._rest = piece.slice(room, piece.units)
-        at = [head.position(), self._inside]
-        self._inside = (self._inside + head.units) % self._size
-        return Piece(head.rows, at, 0, head.batch, self._inside == 0, head.key)
-
-    def close(self) -> None:
-        self._source.close()
+    def _windows(self, source: Flow, inside: int) -> Pieces:
+        wait = yield PENDING
+        while (piece := source.pull(wait)) is not None:
+            if piece is PENDING:
+                wait = yield PENDING
+                continue
+            start = 0
+            while start < piece.units:
+                stop = min(start + self._size - inside, piece.units)
+                at, inside = [piece.position(start), inside], (inside + stop - start) % self._size
+                wait = yield Piece(piece.slice(start, stop).rows, at, 0, piece.batch, inside == 0, piece.key)
+                start = stop
+            del piece
 
 
 class RestStream(DerivedStream):
@@ -335,64 +324,36 @@ class RestStream(DerivedStream):
         return is_list(at, 2) and is_count(at[0]) and (at[1] is None or self.source.fits_position(at[1]))
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _RestFlow(self, at, lap)
+        flow: Flow | None = None
+        left: float = 0  # units of the current interval that were not pulled yet
+        room = math.inf
 
-    def source_runs(self, low: int, high: float) -> list[Interval]:
-        """Return intervals of unit numbers of ``source`` that correspond to the remaining units ``low`` to ``high``."""
-        found: list[Interval] = []
-        before = 0
-        for first, last in self.left:
-            start, stop = max(low, before), min(high, before + last - first)
-            if start < stop:
-                found.append((first + int(start) - before, first + stop - before))
-            if last == math.inf:
-                break
-            before += int(last) - first
-        return found
+        def pieces() -> Pieces:
+            nonlocal flow, left
+            number, below = at
+            wait = yield PENDING
+            for low, high in self.numbers.spans(number, math.inf):
+                with closing(self.source.open(below or self.source.seek(low, lap), lap)) as flow:
+                    below, left = None, high - low
+                    if min(left, room) != math.inf:
+                        flow.limit(int(min(left, room)))
+                    while left and (piece := flow.pull(wait)) is not None:
+                        if piece is PENDING:
+                            wait = yield PENDING
+                            continue
+                        units = int(min(piece.units, left))
+                        place = [number, piece.position()]
+                        number += units
+                        left -= units
+                        wait = yield Piece(piece.slice(0, units).rows, place, 0, piece.batch)
+                        del piece
+                if left:  # the source ended with fewer units than its count
+                    return
 
+        def limit(units: int) -> None:
+            nonlocal room
+            room = units
+            if flow is not None:
+                flow.limit(int(min(units, left)))
 
-class _RestFlow(Flow):
-    def __init__(self, stream: RestStream, at: At, lap: int) -> None:
-        self._stream, self._lap = stream, lap
-        self._number, self._below = int(at[0]), at[1]
-        self._flow: Flow | None = None
-        self._units_left: float = 0  # units of the current interval not pulled yet
-        self._room = math.inf
-
-    def limit(self, units: int) -> None:
-        self._room = units
-        if self._flow is not None:
-            self._flow.limit(int(min(units, self._units_left)))
-
-    def pull(self, wait: bool) -> Pulled:
-        stream = self._stream
-        while True:
-            if self._flow is None:
-                runs = stream.source_runs(self._number, math.inf)
-                if not runs:
-                    return None
-                low, high = runs[0]
-                self._flow = stream.source.open(self._below or stream.source.seek(low, self._lap), self._lap)
-                self._below, self._units_left = None, high - low
-                if min(self._units_left, self._room) != math.inf:
-                    self._flow.limit(int(min(self._units_left, self._room)))
-            piece: Any = self._flow.pull(wait)
-            if isinstance(piece, Piece):
-                if piece.units > self._units_left:
-                    piece = piece.slice(0, int(self._units_left))
-                at = [self._number, piece.position()]
-                self._number += piece.units
-                self._units_left -= piece.units
-                if not self._units_left:
-                    self.close()
-                return Piece(piece.rows, at, 0, piece.batch)
-            if piece is not None:
-                return piece  # type: ignore[no-any-return]
-            self.close()
-            if self._units_left:  # the source ended with fewer units than its count
-                return None
-
-    def close(self) -> None:
-        if self._flow is not None:
-            self._flow.close()
-            self._flow = None
+        return GeneratorFlow(pieces(), limit=limit)

@@ -17,11 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.errors import ResumeError
-from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
+from cedar.core.stream import (
+    PENDING,
+    At,
+    Count,
+    Flow,
+    GeneratorFlow,
+    Piece,
+    Pieces,
+    Position,
+    Pulled,
+    Stream,
+    is_count,
+    is_list,
+)
 from cedar.engine.streams.stage import StageFlow, StageStream
 
 Run: TypeAlias = tuple[int, int]  # unit numbers from the first (inclusive) to the second (exclusive)
-Base: TypeAlias = tuple[Position, int]  # a position in the stream below, and the number of the unit at it
 _END = 1 << 62
 
 
@@ -72,61 +84,9 @@ class ReadyStream(Stream):
         return _ReadyFlow(self, at, lap)
 
 
-class _Numbered(Flow):
-    """Undelivered units in order, with their numbers as positions; pieces are cut where runs begin and end."""
-
-    def __init__(self, source: Flow, base: Base, taken: Sequence[Run], cuts: npt.NDArray[np.int64]) -> None:
-        self._source = source
-        self._number = base[1]  # number of the next unit
-        self._places: deque[tuple[int, Position]] = deque([(base[1], base[0])])
-        self._taken = list(taken)
-        self._cuts = cuts
-        self._parts: deque[Piece] = deque()
-        self._stop = _END
-
-    def until(self, stop: int) -> None:
-        """Limit the flow to units before number ``stop``."""
-        self._stop = stop
-        self._source.limit(stop - self._number)
-
-    def position(self, number: int) -> Position:
-        """Return the position of a unit; earlier positions are discarded."""
-        places = self._places
-        while len(places) > 1 and places[1][0] <= number:
-            places.popleft()
-        first, (at, skip) = places[0]
-        return [at, skip + number - first]
-
-    def pull(self, wait: bool) -> Pulled:
-        while not self._parts:
-            if self._number >= self._stop:
-                return None
-            piece = self._source.pull(wait)
-            if not isinstance(piece, Piece):
-                return piece
-            self._cut(piece)
-        return self._parts.popleft()
-
-    def _cut(self, piece: Piece) -> None:
-        first, last = self._number, min(self._number + piece.units, self._stop)
-        self._number = last
-        if first == last:
-            return
-        if first > self._places[-1][0]:
-            self._places.append((first, piece.position()))
-        low, high = np.searchsorted(self._cuts, [first + 1, last]).tolist()
-        for start, stop in pairwise([first, *self._cuts[low:high].tolist(), last]):
-            if not _holds(self._taken, start):
-                part = piece.slice(start - first, stop - first)
-                self._parts.append(Piece(part.rows, start, 0, False, part.ends_window, keeps=piece.keeps))
-
-    def close(self) -> None:
-        self._source.close()
-
-
 class _ReadyFlow(Flow):
     def __init__(self, stream: ReadyStream, at: At, lap: int) -> None:
-        self._base: int
+        self._base: int  # number of the first undelivered unit
         self._keeps: int | None
         position, self._base, taken, run, self._keeps = at
         self._stream = stream
@@ -135,14 +95,43 @@ class _ReadyFlow(Flow):
         self._run: Run | None = None if run is None else (run[0], run[1])  # delivered first, since it is in progress
         cuts = np.unique(np.array([*self._taken, *([] if run is None else [run])], dtype=np.int64))
         stage = stream.stage
-        below = (stream.inner if stage is None else stage.source).open(position, lap)
-        self._numbered = _Numbered(below, (position, self._base), self._taken, cuts)
-        self._flow = None if stage is None else StageFlow(stage, self._numbered, position, self._rebase)
+        self._source = (stream.inner if stage is None else stage.source).open(position, lap)
+        self._number = self._base  # number of the next unit of the source
+        self._stop = _END
+        self._places: deque[tuple[int, Position]] = deque([(self._base, position)])  # positions of units, by number
+        self._undelivered = GeneratorFlow(self._numbered(list(self._taken), cuts), self._source)
+        self._flow = None if stage is None else StageFlow(stage, self._undelivered, position, self._rebase)
+
+    def _numbered(self, taken: Sequence[Run], cuts: npt.NDArray[np.int64]) -> Pieces:
+        """Yield undelivered units with their numbers as positions; pieces are cut where runs begin and end."""
+        wait = yield PENDING
+        while self._number < self._stop and (piece := self._source.pull(wait)) is not None:
+            if piece is PENDING:
+                wait = yield PENDING
+            elif piece.units:
+                first, last = self._number, min(self._number + piece.units, self._stop)
+                self._number = last
+                if first > self._places[-1][0]:
+                    self._places.append((first, piece.position()))
+                low, high = np.searchsorted(cuts, [first + 1, last]).tolist()
+                for start, stop in pairwise([first, *cuts[low:high].tolist(), last]):
+                    if not _holds(taken, start):
+                        part = piece.slice(start - first, stop - first)
+                        wait = yield Piece(part.rows, start, 0, False, part.ends_window, keeps=piece.keeps)
+            del piece
+
+    def _position(self, number: int) -> Position:
+        """Return the position of a unit in the source; earlier positions are discarded."""
+        places = self._places
+        while len(places) > 1 and places[1][0] <= number:
+            places.popleft()
+        first, (at, skip) = places[0]
+        return [at, skip + number - first]
 
     def _rebase(self, piece: Piece) -> At | None:
         stage = self._stream.stage
         assert stage is not None
-        at, skip = self._numbered.position(self._base)  # the next plan continues here, after tasks in progress
+        at, skip = self._position(self._base)  # the next plan continues here, after tasks in progress
         return stage.source.rebase(Piece(piece.rows, at, skip, keeps=piece.keeps))
 
     def limit(self, units: int) -> None:
@@ -152,14 +141,15 @@ class _ReadyFlow(Flow):
         if self._run is not None:
             first, last = self._run
             self._run = (first, min(last, stop)) if first < stop else None
-        self._numbered.until(stop)
+        self._stop = stop
+        self._source.limit(stop - self._number)
 
     def pull(self, wait: bool) -> Pulled:
         while True:
             wanted = self._wanted()
             if wanted in self._early:
                 return self._handed(self._early.pop(wanted))
-            piece = self._next(wait, wanted)
+            piece = self._flow.pull_ready(wait, wanted) if self._flow else self._undelivered.pull(wait)
             if not isinstance(piece, Piece):
                 if piece is None and (self._early or self._run):
                     raise ResumeError(
@@ -177,9 +167,6 @@ class _ReadyFlow(Flow):
             return int(self._base)
         return min(self._early) if self._early else None
 
-    def _next(self, wait: bool, wanted: int | None) -> Pulled:
-        return self._numbered.pull(wait) if self._flow is None else self._flow.pull_ready(wait, wanted)
-
     def _handed(self, piece: Piece) -> Piece:
         first = sum(piece.position())
         last = first + piece.units
@@ -194,7 +181,7 @@ class _ReadyFlow(Flow):
         return Piece(piece.rows, at, 0, False, piece.ends_window, keeps=self._keeps, end=end)
 
     def _at(self) -> list[Any]:
-        return [self._numbered.position(self._base), self._base, [list(run) for run in self._taken]]
+        return [self._position(self._base), self._base, [list(run) for run in self._taken]]
 
     def _join(self) -> None:
         """Join adjacent delivered runs. A run that begins at the first undelivered unit advances that number."""
@@ -209,7 +196,7 @@ class _ReadyFlow(Flow):
         self._taken = joined
 
     def close(self) -> None:
-        (self._flow or self._numbered).close()
+        (self._flow or self._undelivered).close()
 
 
 def _holds(runs: Sequence[Run], number: int) -> bool:

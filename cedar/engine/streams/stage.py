@@ -182,7 +182,7 @@ class StageFlow(Flow):
         task = self._tasks[0]
         if not wait and not task.done:
             return PENDING
-        while task.future is not None and not task.done and self._short:
+        while self._short and task.future is not None and not task.future.done():
             another = self._runner.reads.another()  # also wake up for newly read rows, to give other workers tasks
             self._top_up(False)
             if self._short:
