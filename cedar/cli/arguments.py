@@ -132,9 +132,6 @@ def load_data(target: str) -> cedar.Pipeline:
 def load_pipeline(target: str) -> cedar.Pipeline:
     """Return the pipeline that ``module:name`` or ``file.py:name`` names; a function is called without arguments.
 
-    Raises:
-        PipelineError: the module, file or name does not exist, it raises, or it is not a pipeline.
-
     Examples:
         >>> from cedar.cli import load_pipeline
         >>> load_pipeline("json:dumps")
@@ -150,11 +147,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
 
 
 def load_name(target: str) -> Any:
-    """Return the object that ``module:name`` or ``file.py:name`` names.
-
-    Raises:
-        PipelineError: the module, file or name does not exist.
-    """
+    """Return the object that ``module:name`` or ``file.py:name`` names."""
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise PipelineError(f"{target!r} does not name a pipeline", fix=f"write {TARGET}")

@@ -259,11 +259,7 @@ def _take_batches(loader: Loader, limit: int | None, stop: float) -> None:
 
 
 def budget_of(text: str) -> cedar.Budget | None:
-    """Parse a budget such as ``cpus=4,memory=2GiB``; return None for an empty string.
-
-    Raises:
-        PipelineError: a name or a value is invalid.
-    """
+    """Parse a budget such as ``cpus=4,memory=2GiB``; return None for an empty string."""
     pairs = dict(each.partition("=")[::2] for each in names(text))
     unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster", "layout"})
     if unknown or not all(pairs.values()):

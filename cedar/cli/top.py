@@ -111,11 +111,7 @@ def _fetch_status(url: str) -> dict[str, Any]:
 
 
 def ask(url: str, seconds: float = 10) -> bytes:
-    """Return a run's answer to a request.
-
-    Raises:
-        PipelineError: no run answers, or the run rejects the request.
-    """
+    """Return a run's answer to a request."""
     fix = "check that the run is still active, and use loader.url, with the token"
     try:
         try:

@@ -98,9 +98,6 @@ def as_saved(
         marks: the result of ``FileSource.marks`` when the state was saved.
         counted: whether positions in the epoch count rows; if so, the rows of a removed file keep their positions.
         in_order: whether a position may be inside a removed file whose rows are not counted.
-
-    Raises:
-        SourceError: a changed file cannot be read with its old splits.
     """
     now = {name: number for number, name in enumerate(source.listing.names())}
     if not any(name in now for name, _ in saved.files):

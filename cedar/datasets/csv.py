@@ -178,11 +178,7 @@ class CsvSource(FileSource):
         return types
 
     def _row_blocks(self, ordinal: int, file: File) -> Iterator[bytes]:
-        """Yield blocks of complete rows, about 4 MiB each.
-
-        Raises:
-            SourceError: a row is longer than the limit, a quote is never closed, or the file changed during reading.
-        """
+        """Yield blocks of complete rows, about 4 MiB each."""
         with open_native(file) as stream:
             remaining = begin = self._first_row_offset(ordinal)
             while remaining and (skipped := stream.read(min(remaining, _BLOCK))):

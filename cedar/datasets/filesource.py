@@ -163,11 +163,7 @@ class FileSource(BaseSource):
 
 
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
-    """Return ``paths`` as a tuple of strings, with ``{a,b}`` and ``{000..127}`` expanded.
-
-    Raises:
-        PipelineError: ``paths`` is empty, or contains something other than strings and paths.
-    """
+    """Return ``paths`` as a tuple of strings, with ``{a,b}`` and ``{000..127}`` expanded."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(given, Sequence) or not all(isinstance(p, (str, os.PathLike)) for p in given):
         raise invalid_call(f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}")
@@ -193,11 +189,7 @@ def expand_braces(path: str) -> list[str]:
 
 
 def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:
-    """Return column names as a tuple; a single string is one name.
-
-    Raises:
-        PipelineError: a name is not a string, or appears twice.
-    """
+    """Return column names as a tuple; a single string is one name."""
     given = [names] if isinstance(names, str) else names
     if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
         raise invalid_call(f"{reader}: {option}={names!r} is not a list of different names")
@@ -205,11 +197,7 @@ def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str
 
 
 def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return names and canonical types from a dict or an Arrow schema.
-
-    Raises:
-        PipelineError: ``types`` is not a dict or an Arrow schema, or contains a type that files cannot store.
-    """
+    """Return names and canonical types from a dict or an Arrow schema."""
     given = dict(zip(types.names, types.types, strict=True)) if isinstance(types, pa.Schema) else types or {}
     problem = "" if isinstance(given, Mapping) else f"takes a dict of names and types, not {type(types).__name__}"
     kinds = {} if problem else {name: type_from_dtype(kind) for name, kind in given.items()}
@@ -221,11 +209,7 @@ def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataTy
 
 
 def as_flag(value: Any, option: str, reader: str) -> bool:
-    """Return ``value`` as a bool. Truthy values of other types are rejected, since their meaning is ambiguous.
-
-    Raises:
-        PipelineError: ``value`` is neither True nor False.
-    """
+    """Return ``value`` as a bool. Truthy values of other types are rejected, since their meaning is ambiguous."""
     if not isinstance(value, (bool, np.bool_)):
         raise invalid_call(f"{reader}({option}={value!r}): True or False is expected, not {type(value).__name__}")
     return bool(value)

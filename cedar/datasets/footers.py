@@ -175,11 +175,7 @@ class KeptFooters(Footers):
 
 
 def kind_of(footer: Any, file: File, known: list[FileSchema]) -> int:
-    """Return the index of a file's schema in the list ``known``; append the schema if it is new.
-
-    Raises:
-        SourceError: the schema cannot be interpreted.
-    """
+    """Return the index of a file's schema in the list ``known``; append the schema if it is new."""
     schema = FileSchema(footer)
     with reading(file.url, "footer"):
         for kind, other in enumerate(known):
@@ -190,11 +186,7 @@ def kind_of(footer: Any, file: File, known: list[FileSchema]) -> int:
 
 
 def read_footer(file: File) -> Any:
-    """Return the ``FileMetaData`` of a file.
-
-    Raises:
-        SourceError: the file cannot be read, or is not a Parquet file.
-    """
+    """Return the ``FileMetaData`` of a file."""
     with reading(file.url, "footer"):
         return metadata_of(_tail(file))
 
@@ -206,11 +198,7 @@ def _tail(file: File) -> bytes:
 
 
 def pack_footer(file: File) -> tuple[Any, Index, Index, bytes]:
-    """Return a footer, the row counts of its row groups, the bytes of their leaf columns, and the compressed footer.
-
-    Raises:
-        SourceError: the file cannot be read, or is not a Parquet file.
-    """
+    """Return a footer, the row counts of its row groups, the bytes of their leaf columns, and the compressed footer."""
     with reading(file.url, "footer"):
         tail = _tail(file)
         footer = metadata_of(tail)

@@ -47,9 +47,6 @@ def hive_columns(listing: Listing, types: Mapping[str, pa.DataType]) -> list[Hiv
 
     The type comes from ``types`` if it has the column. Otherwise it is integer, date (2024-01-31) or boolean (true) if
     all values in the folder names match, else string.
-
-    Raises:
-        SourceError: files are partitioned by different columns, or a value does not match its type.
     """
     if not any("=" in file.name for file in listing):
         return []

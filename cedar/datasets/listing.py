@@ -92,11 +92,7 @@ class Listing:
 
     @once
     def ids(self) -> Index:
-        """Return the id of each file in row keys, int64[files]: a hash of its name.
-
-        Raises:
-            SourceError: two files have the same hash.
-        """
+        """Return the id of each file in row keys, int64[files]: a hash of its name."""
         ids = hash_names(self.names())
         ordered = np.sort(ids)
         for twice in ordered[1:][ordered[1:] == ordered[:-1]].tolist():

@@ -183,11 +183,7 @@ def _build(
 
 
 def _normalized(paths: Sequence[str]) -> list[str]:
-    """Return paths in the form that a manifest stores, which does not depend on the working directory.
-
-    Raises:
-        PipelineError: a path contains credentials.
-    """
+    """Return paths in the form that a manifest stores, which does not depend on the working directory."""
     for path in paths:
         if redact_url(path) != path:
             raise invalid_call(

@@ -144,11 +144,7 @@ class ParquetSource(FileSource):
 
     @once
     def _casts(self) -> Types:
-        """Return the declared types of columns that some file lacks or stores as another type.
-
-        Raises:
-            PipelineError: no file has a declared column, or the conversion would involve a nested type.
-        """
+        """Return the declared types of columns that some file lacks or stores as another type."""
         casts: Types = {}
         for name, kind in self.declared:
             outside = any(name == hive.name for hive in self._hive)
@@ -290,11 +286,7 @@ class ParquetSource(FileSource):
         return self.share_known(replace(self, repeating=names))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """Return True if statistics in the footer prove that no row of the split satisfies the predicate.
-
-        Raises:
-            SourceError: the split is the first row group of a local file, and the file changed after it was listed.
-        """
+        """Return True if statistics in the footer prove that no row of the split satisfies the predicate."""
         excluded = excludes(predicate, lambda path: self._bounds(split, path), self._types)
         file = self.listing[split.file]
         if excluded and split.start == 0 and file.remote is None:  # once per epoch, as pruned files are not opened

@@ -56,11 +56,7 @@ class _Damaged(BadFooter):
 
 
 def read_tail(stream: Any, size: int) -> bytes:
-    """Return the last bytes of a file of ``size`` bytes, from the start of its metadata to the end.
-
-    Raises:
-        BadFooter: the file does not end like a Parquet file.
-    """
+    """Return the last bytes of a file of ``size`` bytes, from the start of its metadata to the end."""
     count = min(size, _TAIL)
     while True:
         stream.seek(size - count)
@@ -76,11 +72,7 @@ def read_tail(stream: Any, size: int) -> bytes:
 
 
 def metadata_of(tail: bytes) -> Any:
-    """Check the last bytes of a file, as ``read_tail`` returns them, and parse their ``FileMetaData``.
-
-    Raises:
-        BadFooter: the footer cannot be passed to pyarrow.
-    """
+    """Check the last bytes of a file, as ``read_tail`` returns them, and parse their ``FileMetaData``."""
     if _length(tail) + 8 != len(tail):
         raise _Damaged("its length does not match its length field")
     leaves = check_metadata(tail[:-8])
@@ -188,9 +180,6 @@ def check_metadata(data: bytes) -> int:
 
     Args:
         data: the Thrift bytes of a ``FileMetaData``.
-
-    Raises:
-        BadFooter: pyarrow would crash on the footer or read beyond its end.
     """
     schema: list[Leaf] | None = None
     thrift = _Thrift(data)

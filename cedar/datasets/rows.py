@@ -51,11 +51,7 @@ def form_of(item: Any) -> Form:
 
 
 def names_of(item: Any) -> list[str]:
-    """Return the column names of a single item.
-
-    Raises:
-        PipelineError: the item is a dict with keys that are not strings, or not UTF-8.
-    """
+    """Return the column names of a single item."""
     names = list(as_row(item))
     odd = next((n for n in names if not isinstance(n, str)), None)
     if odd is not None:

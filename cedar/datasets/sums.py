@@ -72,11 +72,7 @@ class Sums:
 
     @staticmethod
     def parse(url: str, size: int | None, data: bytes) -> Sums:
-        """Parse the checksum file ``data`` for the file ``url`` of ``size`` bytes.
-
-        Raises:
-            SourceError: the checksum file is damaged, or is for a file of another size.
-        """
+        """Parse the checksum file ``data`` for the file ``url`` of ``size`` bytes."""
         where = f"{url}{SUFFIX}"
         try:
             reported = json.loads(data)

@@ -26,11 +26,7 @@ _MARK = b"cedar.array"  # key in a field's metadata
 
 
 def arrow_column(name: str, column: Column) -> pa.Array:
-    """Return a column as an Arrow array; fixed-shape tensors become (nested) fixed-size lists.
-
-    Raises:
-        PipelineError: the column contains Python objects, or its dtype does not exist in Arrow.
-    """
+    """Return a column as an Arrow array; fixed-shape tensors become (nested) fixed-size lists."""
     if isinstance(column, pa.Array | GroupColumn):
         return plain(column)
     if column.dtype == object:
@@ -168,11 +164,7 @@ def same_tensors(files: Iterable[Mapping[str, TensorType]]) -> dict[str, TensorT
 
 
 def with_tensors(columns: Mapping[str, Column], tensors: Mapping[str, TensorType], where: str) -> dict[str, Column]:
-    """Convert the columns in ``tensors`` to arrays.
-
-    Raises:
-        SourceError: a column has nulls, which arrays cannot represent; the error names the file ``where``.
-    """
+    """Convert the columns in ``tensors`` to arrays."""
     result = dict(columns)
     try:
         for name in tensors.keys() & columns.keys():

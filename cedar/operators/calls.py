@@ -195,11 +195,7 @@ class Call:
         return env.instances.borrow(self.blame.index, make)
 
     def instance(self, numeric: NumericEnvironment | None = None) -> Any:
-        """Construct a new instance of the class.
-
-        Raises:
-            PipelineError: the constructor failed.
-        """
+        """Construct a new instance of the class."""
         name = getattr(self.fn, "__name__", "the class")
         try:
             return constructed(self.fn, name, numeric)
@@ -309,11 +305,7 @@ def numpy_columns(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
 
 
 def pick(block: Block, name: str, blame: ErrorContext) -> Column:
-    """Return the column of a block with this name.
-
-    Raises:
-        PipelineError: the block has no column of that name; the message lists its columns.
-    """
+    """Return the column of a block with this name."""
     try:
         return blank(UNKNOWN, 0) if block.is_nothing else block.columns[name]
     except KeyError:

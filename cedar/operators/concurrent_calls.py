@@ -101,11 +101,7 @@ class AsyncRows:
 
 
 def as_items(value: Any) -> list[Any]:
-    """Return the items of a ``flat_map`` function's result as a list.
-
-    Raises:
-        BadResult: the result is not an iterable, or is a string, bytes or dict, which is probably a single value.
-    """
+    """Return the items of a ``flat_map`` function's result as a list."""
     if isinstance(value, (str, bytes, dict)):
         raise BadResult(
             f"returned a {type(value).__name__}, not an iterable of rows",

@@ -123,11 +123,7 @@ class Dedup(RowOperator, MakesGroups):
         return Sampled(columns, session, reach, block.columns.get(reach.by) if reach.by else None)
 
     def _names(self, bound: Bound) -> list[str]:
-        """Return the columns that can be in groups.
-
-        Raises:
-            PipelineError: a column is missing or does not hold lists.
-        """
+        """Return the columns that can be in groups."""
         known = bound.types
         types = bound.sample().known_types if known is None or UNKNOWN in known.values() else known
         chosen = [name for group in self.groups or () for name in group]
@@ -145,11 +141,7 @@ class Dedup(RowOperator, MakesGroups):
 
 
 def dedup(groups: Any = "auto", session: str | None = None) -> Dedup:
-    """Return the operator that ``p.dedup(...)`` adds.
-
-    Raises:
-        PipelineError: the groups are neither "auto" nor lists of column names.
-    """
+    """Return the operator that ``p.dedup(...)`` adds."""
     if isinstance(groups, str) and groups == "auto":
         return Dedup(None, session)
     if (

@@ -177,11 +177,7 @@ def _optimizer_flags() -> pl.QueryOptFlags:
 def _failing_rows(
     steps: tuple[Step, ...], program: ExpressionProgram, block: Block, env: Env, error: BaseException
 ) -> dict[int, Failed]:
-    """Find the live rows on which the program fails, by bisection; stop at the first one if it ends the run.
-
-    Raises:
-        PipelineError: the program fails even on zero rows, so no row causes the failure.
-    """
+    """Find the live rows on which the program fails, by bisection; stop at the first one if it ends the run."""
     plain = Block(block.columns, block.live_keys())
 
     def failure(start: int, stop: int) -> BaseException | None:

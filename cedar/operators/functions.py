@@ -45,11 +45,7 @@ def check_columns(label: str, columns: Any) -> None:
 
 
 def names_written(label: str, into: Any, *, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``into`` as a tuple of names, or ``default`` if it is None.
-
-    Raises:
-        PipelineError: ``into`` names no column, or the same column twice.
-    """
+    """Return ``into`` as a tuple of names, or ``default`` if it is None."""
     if into is None:
         return default
     names = (into,) if isinstance(into, str) else into

@@ -100,11 +100,7 @@ class Instances:
 
     @contextmanager
     def borrow(self, operator: int, make: Callable[[], Any]) -> Iterator[Any]:
-        """Return a context manager for an instance that no other thread uses at the same time.
-
-        Raises:
-            PipelineError: the run ended before an instance could be constructed.
-        """
+        """Return a context manager for an instance that no other thread uses at the same time."""
         with self._changed:
             idle, run = self._idle.setdefault(operator, []), self._runs
             self._changed.wait_for(lambda: idle or run != self._runs or self._may_construct())

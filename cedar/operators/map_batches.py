@@ -203,11 +203,7 @@ class MapBlock(CallKernel):
         return self._write(block, {name: concat([part[name] for part in parts]) for name in outputs.types})
 
     def _attempt(self, block: Block, env: Env) -> dict[str, Column] | Failure:
-        """Call the function on a block and return its columns or the failure.
-
-        Raises:
-            PipelineError: the function returned a different number of rows.
-        """
+        """Call the function on a block and return its columns or the failure."""
         given = container(block, self.columns or tuple(block.columns), self.format, self.call.blame)
         results, failures = self.call.run(env, [[given]], 1)
         if failures:
@@ -277,11 +273,7 @@ def _own(tensors: Any) -> Any:
 
 
 def arrays_of(result: Any, format: Format) -> dict[str, Any]:
-    """Return the columns of the user function's result.
-
-    Raises:
-        BadResult: the result is not the container that the format requires.
-    """
+    """Return the columns of the user function's result."""
     wanted = {"arrow": "a pyarrow.Table", "polars": "a polars.DataFrame"}.get(format, "a dict of arrays")
     if format == "arrow" and isinstance(result, (pa.Table, pa.RecordBatch)):
         names = result.schema.names

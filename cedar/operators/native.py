@@ -265,9 +265,6 @@ def kernels(module: str, *names: str) -> Any:
     Args:
         module: the module's full name; only the compiling process imports the module.
         names: the names of the kernels.
-
-    Raises:
-        PipelineError: numba is not installed; or ``CEDAR_KERNELS=wait`` is set and compilation failed.
     """
     loaded = _loaded.get(module)
     if loaded is not None:

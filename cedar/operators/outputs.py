@@ -318,9 +318,6 @@ def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
     """Convert a function's result for a column: an array, tensor, list or JaggedTensor, or a dict of these.
 
     The data is not copied if its type allows. ``kind`` is the required type; None infers it.
-
-    Raises:
-        BadResult: the value is not an array, or its type differs from ``kind``.
     """
     column = _column(value, kind, name)
     actual = type_of(column)
@@ -369,11 +366,7 @@ def _struct(value: dict[Any, Any], kind: ColumnType | None, name: str) -> pa.Arr
 
 
 def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapping[str, Any]:
-    """Return a result's arrays by column name; with ``names`` None, a dict may have any names.
-
-    Raises:
-        BadResult: the result does not have the required form.
-    """
+    """Return a result's arrays by column name; with ``names`` None, a dict may have any names."""
     if form == "value" and names is not None:
         return {names[0]: result}
     if form == "tuple" and names is not None:

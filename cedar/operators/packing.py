@@ -88,11 +88,7 @@ def token_dtype(kind: ColumnType) -> np.dtype[Any] | None:
 
 
 def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: Site | None = None) -> tuple[str, ...]:
-    """Return the columns to pack: those in ``wanted``, or all columns of lists of numbers.
-
-    Raises:
-        PipelineError: a column in ``wanted`` has another type, or no column contains lists of numbers.
-    """
+    """Return the columns to pack: those in ``wanted``, or all columns of lists of numbers."""
     wrong = [n for n in wanted if types.get(n, UNKNOWN) is not UNKNOWN and token_dtype(types[n]) is None]
     if wrong:
         raise PipelineError(
@@ -341,9 +337,6 @@ Fill: TypeAlias = "float | tuple[tuple[str, float], ...]"
 
 def as_fill(value: Any, label: str) -> Fill:
     """Return a number unchanged, and a dict of numbers by column as sorted pairs, so that operators stay hashable.
-
-    Raises:
-        PipelineError: the value has another type; the error names the user's line.
 
     Examples:
         >>> as_fill({"labels": -100}, "pack")

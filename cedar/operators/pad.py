@@ -118,11 +118,7 @@ class PadKernel(BlockKernel):
 
 
 def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: ErrorContext, value: Fill) -> list[str]:
-    """Return the columns to pad: the given ones, or every list of numbers.
-
-    Raises:
-        PipelineError: a column is missing, is not a list of numbers, or cannot hold ``value``.
-    """
+    """Return the columns to pad: the given ones, or every list of numbers."""
     names = list(columns) or [name for name, kind in types.items() if token_dtype(kind) is not None]
     for name in names:
         require_columns([name], types, blame.label, blame.site)

@@ -197,9 +197,6 @@ class SplitRows(BlockKernel):
 def hash_bounds(fractions: Mapping[str, float]) -> tuple[int, ...]:
     """Return the upper bounds of the hashes of all parts except the last, as 64-bit integers.
 
-    Raises:
-        PipelineError: the fractions are not positive numbers whose sum is 1, or a name is not a string.
-
     Examples:
         >>> hash_bounds({"train": 0.75, "val": 0.25}) == (3 << 62,)
         True

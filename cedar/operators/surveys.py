@@ -112,11 +112,7 @@ def _opened(path: str) -> Any:
 
 
 def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:
-    """Return the table of this key. If it does not exist, one process computes it and others on the machine wait.
-
-    Raises:
-        WorkerError: the table cannot be written anywhere.
-    """
+    """Return the table of this key. If it does not exist, one process computes it and others on the machine wait."""
     name, table = name_of(_KIND, key or os.urandom(16).hex()), None
     for place in (None if key is None else user_place(), _temporary_store(os.getpid())):
         if place is None:

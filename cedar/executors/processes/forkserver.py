@@ -109,9 +109,6 @@ class ForkServer:
         Args:
             end: the file descriptor of the worker's end of the wire.
             level: the lowest level of log records that the worker sends.
-
-        Raises:
-            OSError: no process could be started.
         """
         streams = []
         for number in (1, 2):
@@ -128,11 +125,7 @@ class ForkServer:
         return number
 
     def _next_reply(self) -> tuple[int, int]:
-        """Return the server's next reply to a request. Also record workers whose end the server reports.
-
-        Raises:
-            OSError: the server does not answer in time.
-        """
+        """Return the server's next reply to a request. Also record workers whose end the server reports."""
         deadline = time.monotonic() + _START_SECONDS
         while not self._replies:
             if self._receive_message(max(deadline - time.monotonic(), 0.0)):
