@@ -165,12 +165,7 @@ def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
 
 
 def page_of(urls: Sequence[str], head: str) -> str:
-    """Return a page with the reports of several runs, or an error for each run that does not answer.
-
-    Args:
-        urls: addresses of the runs.
-        head: a line to show above all reports.
-    """
+    """Return a page with the reports of several runs, or an error for each run that does not answer."""
     parts = []
     for number, url in enumerate(urls):
         try:
@@ -183,11 +178,7 @@ def page_of(urls: Sequence[str], head: str) -> str:
 
 
 def page_of_service(status: Any) -> str:
-    """Return a page with a service's jobs and workers.
-
-    Args:
-        status: a ``ServiceStatus``.
-    """
+    """Return a page with a service's jobs and workers."""
     tables = []
     for header, *rows in (status.job_cells(), status.worker_cells()):
         lines = [_cells("th", header), *(_cells("td", row) for row in rows)]

@@ -176,11 +176,7 @@ class _Thrift:
 
 
 def check_metadata(data: bytes) -> int:
-    """Check a footer and return its number of leaf columns.
-
-    Args:
-        data: the Thrift bytes of a ``FileMetaData``.
-    """
+    """Check a footer, the Thrift bytes of a ``FileMetaData``, and return its number of leaf columns."""
     schema: list[Leaf] | None = None
     thrift = _Thrift(data)
     try:

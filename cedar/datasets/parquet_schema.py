@@ -92,12 +92,7 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
 
 
 def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
-    """Estimate the size of decoded leaves of a row group in bytes; the encoded size is often far smaller.
-
-    Args:
-        group: metadata of the row group.
-        leaves: indices of the leaves.
-    """
+    """Estimate the size of decoded leaves of a row group in bytes; the encoded size is often far smaller."""
     sizes = []
     for leaf in map(group.column, leaves):
         stored = max(0, int(leaf.total_uncompressed_size))

@@ -83,14 +83,10 @@ def _entries(fs: Any, folder: str) -> list[dict[str, Any]]:
 
 
 def folders_below(root: str, hidden: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
-    """Yield ``root`` and all folders below it, each with the names of its files.
+    """Yield ``root`` and the folders below it, except with a prefix in ``hidden``, each with the names of its files.
 
     A link to a folder above itself is not followed. If two links lead to the same folder or file, both are included, so
     that its rows are read twice.
-
-    Args:
-        root: a folder.
-        hidden: prefixes of folder names to skip.
 
     Raises:
         OSError: a folder cannot be listed.

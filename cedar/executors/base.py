@@ -49,12 +49,7 @@ class TaskExecutor(Executor):
     def read_kept(
         self, code: Code, env: Env, split: Split, lap: int, first: int, reader: SplitReader
     ) -> Future[Any] | None:
-        """Submit a call that reads a split from blocks that a service keeps for all jobs; None if it keeps none.
-
-        Args:
-            code: the code of the task's program and reader.
-            reader: the task's reader.
-        """
+        """Submit a call that reads a split from blocks that a service keeps for all jobs; None if it keeps none."""
         return None
 
     def awaited(self) -> AbstractContextManager[object]:

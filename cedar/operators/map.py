@@ -214,12 +214,7 @@ WRITTEN = object()  # a placeholder for the result of a row whose array was writ
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Copies each returned array into its row of a column immediately, so that the array's memory can be reused.
-
-    Args:
-        name: the name of the column.
-        out: the part of the column's memory for the block's rows.
-    """
+    """Copies each returned array into its row of a column immediately, so that the array's memory can be reused."""
 
     name: str
     out: npt.NDArray[Any]

@@ -221,12 +221,7 @@ def hash_bounds(fractions: Mapping[str, float]) -> tuple[int, ...]:
 
 
 class Census:
-    """Finds the parts that have rows, and the hashes to move to empty parts.
-
-    Args:
-        rule: the rule of the split.
-        parts: the number of parts.
-    """
+    """Finds the parts that have rows, and the hashes to move to empty parts."""
 
     def __init__(self, rule: SplitRule, parts: int) -> None:
         self._rule, self._parts = rule, parts

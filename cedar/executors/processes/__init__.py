@@ -80,11 +80,7 @@ class Lease(TaskExecutor):
 
 
 def warm(workers: int) -> Pool:
-    """Return the pool with this many workers. New workers start in the background, and keep running after the run.
-
-    Args:
-        workers: number of workers in the pool.
-    """
+    """Return the pool with this many workers. New workers start in the background, and keep running after the run."""
     with _lock:
         now = time.monotonic()
         if workers not in _pools:

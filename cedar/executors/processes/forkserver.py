@@ -68,9 +68,6 @@ def _inherited() -> dict[str, Any]:
 class ForkServer:
     """A running fork server process.
 
-    Args:
-        inherited: settings of this process that the workers inherit.
-
     Raises:
         OSError: the server does not start.
     """

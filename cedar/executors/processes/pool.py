@@ -177,11 +177,7 @@ def _log_record(record: logging.LogRecord) -> None:
 
 
 class Pool(TaskExecutor):
-    """Worker processes, started in the background as soon as the pool is created.
-
-    Args:
-        workers: number of worker processes.
-    """
+    """Worker processes, started in the background as soon as the pool is created."""
 
     def __init__(self, workers: int) -> None:
         self.closed = False

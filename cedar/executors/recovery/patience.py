@@ -45,10 +45,6 @@ class StallTimer:
     """Measures for how long states have not changed.
 
     Time during which this process itself was stopped, for example by Ctrl-Z or a paused container, does not count.
-
-    Args:
-        clock: returns the current time in seconds, which never decreases.
-        look: seconds between two checks.
     """
 
     def __init__(self, clock: Callable[[], float], look: float) -> None:
