@@ -7,7 +7,7 @@ batches). ``Rows`` are indices into blocks. Values are only gathered when an ope
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -24,6 +24,17 @@ T = TypeVar("T")
 At: TypeAlias = Any
 Position: TypeAlias = list[Any]  # [At, int]
 Count: TypeAlias = "int | float | None"  # units; math.inf for endless streams; None if only known after a run
+
+
+class _Nominal(ABCMeta):
+    """Metaclass of ``Abstract``."""
+
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
+
+
+class Abstract(metaclass=_Nominal):
+    """As ``abc.ABC``, but ``isinstance`` runs no Python code, since classes cannot be registered as subclasses."""
 
 
 class Pending(Enum):
@@ -213,7 +224,7 @@ class Fenced(Exception):
     """Raised at the end of a window if another plan runs the next window, and must be opened at this position."""
 
 
-class Flow(ABC):
+class Flow(Abstract):
     """An open stream."""
 
     @abstractmethod
@@ -305,7 +316,7 @@ def converted(pull: Callable[[bool], T | Pending | None], convert: Callable[[T],
         del pulled, piece
 
 
-class Stream(ABC):
+class Stream(Abstract):
     """An operator of a plan. It can be opened at any position, any number of times."""
 
     count: Count = None

@@ -14,7 +14,6 @@ from cedar.core.errors import Skip
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read, row_bytes_of
-from cedar.datasets.split_table import SplitTable
 from cedar.engine.dedup import has_dedup, wide_sample
 from cedar.executors.isolated import IsolatedCalls
 from cedar.operators.base import BlockKernel, Bound, Env, RowOperator, StreamOperator, block_kernel
@@ -74,7 +73,7 @@ class Binding:
         self._moved_nodes: dict[int, bool] = {}
         self._kept_alive: list[Node] = []  # references to nodes of plans, so that their ids are not reused
         self._samples: dict[tuple[int, int], Block] = {}
-        self.listed = Splits(root, counts, on_error)
+        self.splits = Splits(root, counts, on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self.any_order = False  # whether rows are delivered as they finish
         self.parts = False  # whether the key of a batch lists the rows in the batch
@@ -127,10 +126,6 @@ class Binding:
         """Return the number that identifies a source in row keys."""
         return self._source_ordinals[id(node.logical)]
 
-    def splits(self, node: Node) -> SplitTable:
-        """Return a source's splits, which are listed on first use; see ``Splits``."""
-        return self.listed(node)
-
     def policy(self, node: Node) -> Skip | None:
         """Return the policy for rows that fail in an operator; None raises the error."""
         return policy_of(node, self.on_error)
@@ -154,7 +149,7 @@ class Binding:
         for physical, ran in self._lowered:
             if physical.nodes[-1] is root and ran == on_dask:
                 return physical
-        settled, any_order = self.listed.settled, self.any_order
+        settled, any_order = self.splits.settled, self.any_order
         choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
         physical = lower(root, choice, self.root)
         self._lowered.append((physical, on_dask))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -91,6 +90,7 @@ class Compiler:
         mixing: Mixing | None = None,
     ) -> None:
         self.physical = physical
+        self._nodes = physical.nodes
         self.binding = binding
         self.tasks = tasks
         self._store = store
@@ -100,17 +100,19 @@ class Compiler:
         self._mixing, self._lane = mixing or Mixing(), lane
         self._drawn = self._mixing.drawn if lane is None else lane.drawn
         self._programs = Programs(binding, physical)
-        self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
-        self._lane_stages = self._find_lane_stages(*physical.stages[physical.deal].inputs)
+        consumers = [0] * len(physical.stages)
+        for stage in physical.stages:
+            for number in stage.inputs:
+                consumers[number] += 1
         self.streams: list[Stream] = []  # by stage number
         self._cuts: list[BatchStream | SliceStream] = []
         self.ready: ReadyStream | None = None
         any_order_number = any_order_stage(physical) if binding.any_order else -1
         for number, stage in enumerate(physical.stages[: physical.deal]):
-            stream = self._stream(stage, lane if number in self._lane_stages else None)
+            stream = self._stream(stage, lane if lane is not None and number in self._lane_stages else None)
             if number == any_order_number:
                 stream = self.ready = ReadyStream(stream)
-            self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
+            self.streams.append(SharedStream(stream) if consumers[number] > 1 else stream)
 
     @property
     def assigned(self) -> Stream:
@@ -121,7 +123,7 @@ class Compiler:
     def counted(self) -> bool:
         """Whether the position of every unit can be computed from metadata, without reading rows."""
         streams = [stage for stage in self.physical.stages if stage.kind == "stream"]
-        repeats = [stage for stage in streams if self._node(stage.out).row_use.rows == "repeated"]
+        repeats = [stage for stage in streams if self._nodes[stage.out].row_use.rows == "repeated"]
         found = all(self.streams[stage.inputs[0]].count is not None for stage in repeats)
         return self.assigned.count is not None and (self.assigned.count != math.inf or found)
 
@@ -135,7 +137,7 @@ class Compiler:
         runs = list(left)
         while True:
             stage = self.physical.stages[number]
-            node = self._node(stage.out)
+            node = self._nodes[stage.out]
             stream = self.streams[number]
             if stage.kind == "stream" and node.row_use.rows == "mixed":
                 return self.binding.mixture(node), stream, runs
@@ -204,15 +206,15 @@ class Compiler:
         def program() -> Program:
             return self._programs.of(stage.operators, first=self._pad_steps(stage), last=last())
 
-        return StageStream(below, program, stage.preserves_units, stage.small, self._tasks_on(stage))
+        return StageStream(below, program, stage.preserves_units, stage.small, self.tasks.on(stage.place))
 
     def _group(self, stage: Stage, rows: Stream) -> Stream:
-        size = self._node(stage.out).exact_rows or 1
+        size = self._nodes[stage.out].exact_rows or 1
         groups = BatchStream(rows, size, "keep", self._below(stage).refills)
-        return GroupStage(groups, rows, size, partial(self._programs.of, stage.operators), self._tasks_on(stage))
+        return GroupStage(groups, rows, size, partial(self._programs.of, stage.operators), self.tasks.on(stage.place))
 
     def _operator(self, stage: Stage, inputs: tuple[Stream, ...]) -> Stream:
-        work, node = self.physical.works[stage.out], self._node(stage.out)
+        work, node = self.physical.works[stage.out], self._nodes[stage.out]
         operator = node.operator
         assert isinstance(operator, StreamOperator)
         context = self._context(stage.out)
@@ -246,7 +248,7 @@ class Compiler:
         return lambda unit: first + unit // units
 
     def _context(self, i: int) -> StreamContext:
-        node, env = self._node(i), self.tasks.env
+        node, env = self._nodes[i], self.tasks.env
         run = env.seed, env.epoch, self._lane, self._mixing
         return StreamContext(
             seed=env.seed, epoch=env.epoch, index=self.binding.ordinal(node), site=node.site,
@@ -261,7 +263,7 @@ class Compiler:
 
     def _window(self, stage: Stage) -> tuple[Window, int | None]:
         """Return the window size that the user set, and the seed for permuting the splits (None without a shuffle)."""
-        mixing = self._node(stage.windows).ordering.mixing if stage.windows >= 0 else None
+        mixing = self._nodes[stage.windows].ordering.mixing if stage.windows >= 0 else None
         if mixing is None:
             return Window(), None
         seed = self._context(stage.windows).hash_seed(mixing.seed)
@@ -269,14 +271,14 @@ class Compiler:
 
     def _window_rows(self, stage: Stage) -> int:
         window, _ = self._window(stage)
-        size = self._unit_bytes(self._node(stage.out))
+        size = self._unit_bytes(self._nodes[stage.out])
         return window.rows or max(1, int((window.bytes or 0) / max(size, 1.0)))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def _read(self, stage: Stage, lane: Lane | None) -> Stream:
         window, permute = self._window(stage)
-        tasks = self._tasks_on(stage)
+        tasks = self.tasks.on(stage.place)
         own: list[KernelStep] = []  # steps that drop the rows of other lanes; they run in the reading task
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
         stream = SplitStream(made, window, permute, stage.preserves_units, tasks, lane, windowed=stage.windows >= 0)
@@ -293,35 +295,31 @@ class Compiler:
         return stream
 
     def _segment(self, segment: plans.Segment, lane: Lane | None, own: Sequence[KernelStep]) -> SplitSegment:
-        node = self._node(segment.source)
+        node = self._nodes[segment.source]
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
         whole = lane is None or rows_may_fail(node.operator.source)  # if rows may fail, do not use conditions
         conditions = () if whole else tuple(self._conditions(node.logical))
-        counted = self.binding.listed.rows(node)
+        counted = self.binding.splits.rows(node)
         return SplitSegment(
             partial(self._readers, segment, own), node.operator.source, index, splits, conditions, counted
         )
 
     def _readers(self, segment: plans.Segment, own: Sequence[KernelStep]) -> tuple[Any, Program]:
         """Return the reader of a segment, and the program that its blocks run through."""
-        reader = self._reader(segment)
-        kept, links = segment.kept, segment.links
+        kept, links, plain = segment.kept, segment.links, self._plain(segment.source)
+        if self.binding.marks:
+            first = itertools.takewhile(lambda link: isinstance(link, int), links)
+            read_first = [self._nodes[link] for link in first if isinstance(link, int)]
+            plain = replace(plain, source=as_read(plain.source, self.binding, read_first))
+        reader = self._programs.scan(self._nodes[segment.source].operator, plain)
         if not kept:
             return reader, self._programs.of(links, first=own, scan=segment.source)
         below = self._programs.of(links[:kept], scan=segment.source)
         return self.keeper(segment, reader, below), self._programs.of(links[kept:], first=own)
 
-    def _reader(self, segment: plans.Segment) -> Any:
-        plain = self._plain(segment.source)
-        if self.binding.marks:
-            first = itertools.takewhile(lambda link: isinstance(link, int), segment.links)
-            links = [self._node(link) for link in first if isinstance(link, int)]
-            plain = replace(plain, source=as_read(plain.source, self.binding, links))
-        return self._programs.scan(self._node(segment.source).operator, plain)
-
     def _plain(self, source: int) -> Reader:
-        node, binding = self._node(source), self.binding
+        node, binding = self._nodes[source], self.binding
         assert isinstance(node.operator, Read)
         return Reader(
             node.operator.source, binding.source_ordinal(node), binding.ordinal(node), binding.label(node),
@@ -334,9 +332,9 @@ class Compiler:
         """Return a reader that caches a segment's rows below its ``cache()``; without ``reader`` only for display."""
         links = segment.links[: segment.kept]
         top = next(link for link in reversed(links) if isinstance(link, int))
-        cache = self._node(segment.cache).operator
+        cache = self._nodes[segment.cache].operator
         assert isinstance(cache, StoresRows)
-        made = fingerprint(self._node(top), self.binding.root)
+        made = fingerprint(self._nodes[top], self.binding.root)
         branches = tuple(link.input for link in links if isinstance(link, Branch))
         return KeptReader(
             reader or self._plain(segment.source), program or Program(), self._store, cache.storage, made, branches,
@@ -366,10 +364,14 @@ class Compiler:
 
     # ---- lanes -------------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _lane_stages(self) -> set[int]:
+        """The stages where rows are assigned to lanes: read stages, and operators that need all their input."""
+        return self._find_lane_stages(*self.physical.stages[self.physical.deal].inputs)
+
     def _find_lane_stages(self, number: int) -> set[int]:
-        """Return the stages where rows are assigned to lanes: read stages, and operators that need all their input."""
         stage = self.physical.stages[number]
-        operator = self._node(stage.out).operator if stage.kind == "stream" else None
+        operator = self._nodes[stage.out].operator if stage.kind == "stream" else None
         if stage.kind == "read" or (isinstance(operator, StreamOperator) and not (operator.shares or operator.local)):
             return {number}
         return set().union(*map(self._find_lane_stages, stage.inputs))
@@ -377,7 +379,7 @@ class Compiler:
     def _reports_begun(self, number: int) -> bool:
         """Whether units report which splits were started: true for one source if all operators above it report them."""
         stage = self.physical.stages[number]
-        ordering = self._node(stage.out).ordering
+        ordering = self._nodes[stage.out].ordering
         reports = stage.kind == "task" or (stage.kind == "stream" and ordering.reports_splits_started)
         return stage.kind == "read" or (reports and self._reports_begun(*stage.inputs))
 
@@ -411,17 +413,10 @@ class Compiler:
 
     # ---- facts about operators ---------------------------------------------------------------------------------------
 
-    def _node(self, i: int) -> Node:
-        return self.physical.nodes[i]
-
     def _below(self, stage: Stage) -> plans.Work:
         """Return the work of the operator below a stage of one operator."""
         works = self.physical.works
         return works[works[stage.out].inputs[0]]
-
-    def _tasks_on(self, stage: Stage) -> Tasks:
-        """Return the tasks for the executor on which the plan runs a stage."""
-        return self.tasks.on(stage.place) if stage.place else self.tasks
 
     def _local(self, size: int) -> int:
         """Return how many of ``size`` rows of a batch this rank receives."""
@@ -431,9 +426,9 @@ class Compiler:
         """Return the step that pads batches directly after batching, for ``last="pad"``; [] without padding."""
         if stage.pads < 0:
             return []
-        size = self._local(self._node(stage.pads).operator.size)  # type: ignore[attr-defined]
+        size = self._local(self._nodes[stage.pads].operator.size)  # type: ignore[attr-defined]
         below = self.physical.stages[stage.inputs[0]].out
-        return [KernelStep(PadBatch(size, self.binding.types(self._node(below))))]
+        return [KernelStep(PadBatch(size, self.binding.types(self._nodes[below])))]
 
     def _unit_bytes(self, node: Node) -> float:
         """Estimate the bytes of one unit of a node from source metadata, so that all plans get the same estimate."""

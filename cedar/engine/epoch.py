@@ -162,7 +162,7 @@ class Job:
         numeric, limits = self.binding.numeric, self.limits
         unsteady = self.binding.check_env.unsteady
         env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits, unsteady=unsteady)
-        tasks = Tasks(runner, env, metrics, watcher, runner.others)
+        tasks = Tasks(runner, env, metrics, watcher)
         slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root
         store = self.store if written is None else Store()  # an audit must not use rows that a plan has cached

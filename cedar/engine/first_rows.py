@@ -29,6 +29,7 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
+from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.task_context import Tasks
 from cedar.executors.recovery.patience import Patience
 from cedar.operators.base import BlockKernel, Operator, Resizable, RowOperator, Schema, StreamOperator
@@ -184,7 +185,7 @@ class FirstRows:
             if 0 < len(kept) < len(known):
                 node = replace(node, operator=Read(source.select(kept)), origin=node.logical)
         block = self._binding.first_rows(node, SAMPLE_ROWS)
-        for each in self._binding.listed.filters(node.logical):  # apply the filters that run while reading
+        for each in self._binding.splits.filters(node.logical):  # apply the filters that run while reading
             block = self._binding.kernel(each)(block, self._binding.check_env)
         return Chunk(dict(block.columns), length=len(block))
 
@@ -336,7 +337,8 @@ class _FewRowsRun:
             tasks = Tasks(self._runner, replace(binding.check_env, epoch=epoch, sampling=False), metrics)
             compiler = Compiler(physical, twin_binding, tasks, store)
             turns = over_ranks(twin_binding.nodes) is not None
-            share = Share(rank, world, min_run_units(twin_binding), deal_mode(twin_binding.root), turns=turns)
+            chunk = min_run_units(twin_binding) if world > 1 else EVERYTHING
+            share = Share(rank, world, chunk, deal_mode(twin_binding.root), turns=turns)
             runs.append(_units(compiler, share))
         for (kind, ordinals), spent in metrics.time.parts.items():
             if kind == "operator" and not all(_is_cheap(binding.nodes[i].operator) for i in ordinals):

@@ -57,7 +57,7 @@ def share(binding: Binding) -> float:
     part = whole = 0.0
     for node in binding.sources:
         whole += binding.splits(node).known_bytes
-        if filters := binding.listed.counted(node):
+        if filters := binding.splits.counted(node):
             read = source_of(node).select(columns_of(node, filters))
             part += int(SplitTable.of(read.splits()).known_bytes)
     return part / whole if whole else 0.0

@@ -91,7 +91,7 @@ class RunMeasurements:
         self._earlier = self._finished
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self._running = runner.workers
-        self.processes = runner.others.workers if runner.others is not None else runner.workers
+        self.processes = runner.workers_elsewhere
         self._started, _ = self._metrics.time.so_far(time.perf_counter())
 
     def renew(self) -> None:

@@ -100,8 +100,7 @@ class Plans:
         self._renewed = 0  # number of finished tasks when measurements were last marked as old
         self._planning_seconds = 0.0  # CPU seconds spent on searches for plans and checks of plans
         self._candidates: tuple[Candidate, ...] | None = None
-        self._results = ResultsStore(binding.root, binding.on_error)
-        self._loaded = False  # whether the results of earlier runs were loaded
+        self._results: ResultsStore | None = None  # of earlier runs; None until they are loaded
         self._earlier: PlanResults | None = None  # these results, until the controller receives them
         self._warming = WorkerWarmup()
         self._ready: set[str] = set()
@@ -190,7 +189,7 @@ class Plans:
         self._runner, self._default = runner, runner.workers
         self.figures.start(runner)
         self.metrics.taken = self._note_task
-        if self.planner is not None and not self._loaded and self._load_results not in self._jobs:
+        if self.planner is not None and self._results is None and self._load_results not in self._jobs:
             self._jobs.append(self._load_results)
 
     def poll(self) -> None:
@@ -222,7 +221,7 @@ class Plans:
             self._give_up()
 
     def _step(self, now: float, waited: float) -> None:
-        if not self._loaded:
+        if self._results is None:
             self._start_next_job()
             return
         seen = self._observation(now, waited)
@@ -318,8 +317,9 @@ class Plans:
     def _load_results(self, _: Calls) -> None:
         """Load what earlier runs of the same pipeline measured on this machine."""
         assert self.planner is not None
-        self._earlier = self._results.load((*self.planner.limits, self.first_rows.world))
-        self._loaded = True
+        results = ResultsStore(self.binding.root, self.binding.on_error)
+        self._earlier = results.load((*self.planner.limits, self.first_rows.world))
+        self._results = results
 
     def _search(self, _: Calls) -> None:
         """Search for faster plans with the cost model, and pass them to the controller as candidates."""
@@ -428,7 +428,7 @@ class Plans:
         self.metrics.time.running = False
         if self._finalizing():
             return
-        if self._loaded and not (self._broken or self._settled):
+        if self._results is not None and not (self._broken or self._settled):
             self._results.save(self._state, self._known, self.metrics.time.so_far(time.perf_counter())[0])
         if self._calls is not None:
             self._calls.end()

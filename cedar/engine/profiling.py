@@ -78,7 +78,7 @@ class _ProfilePass:
         """Run an epoch; return True if it ended before the time was up."""
         root, binding = self.binding.root, self.binding
         # Run without ``cache()``, to measure the cost of each operator rather than what a cache saves.
-        listed = binding.listed
+        listed = binding.splits
         choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
         physical = lower(root, choice)
         compiler = Compiler(physical, binding, Tasks(runner, self._env, metrics, watcher), Store())

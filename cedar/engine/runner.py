@@ -6,10 +6,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from cedar.control.timeline import Part
@@ -125,6 +126,7 @@ class Runner:
         untaken: records results until they are consumed; None records nothing.
         reads: notified when a split has been read; None creates one.
         alone: do not queue a task behind another one while a worker is idle.
+        places: whether ``of`` returns runners for other executors, which run what a plan places there.
         bound: limits how far to read ahead under a memory budget; None sets no limit.
     """
 
@@ -139,6 +141,7 @@ class Runner:
         reads: Arrivals | None = None,
         bound: MemoryBound | None = None,
         alone: bool = False,
+        places: bool = False,
     ) -> None:
         self.untaken, self.bound, self.alone = untaken, bound, alone
         self.reads = reads or Arrivals()
@@ -146,15 +149,18 @@ class Runner:
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
-        self.cores = cores()
+        workers = 1 if name == "inline" else workers
         self.deaths = deaths or Deaths()
         self.patience = patience = patience or Patience()
         self.executor = self._open(name, workers or (None if self._cluster else self.cores))
-        self.workers = 1 if name == "inline" else workers or self.executor.concurrency or self.cores
+        self.workers = workers or self.executor.concurrency or self.cores
         self.inline = isinstance(self.executor, InlineExecutor)
         self.local = self.executor.in_this_process
         self._ahead = 1 if self.inline else 2 * self.workers
-        self.others: Runners | None = None  # runners for other executors that a plan may use
+        self._places = places
+        self._elsewhere: dict[str, Runner] = {}  # runners for other executors, by place
+        # Number of workers of these runners, except of clusters; None uses the number of cores.
+        self._workers_elsewhere = None if self.inline or not self.owned else self.workers
         # Executor for work that stays in this process. A thread pool starts threads only when needed.
         self._here = self.executor if self.local else ThreadExecutor(min(self.workers, _MAX_LOCAL_THREADS))
         self._old_executors: list[Executor] = []  # executors replaced by ``resize``, which still finish their tasks
@@ -193,10 +199,37 @@ class Runner:
         self._ahead = ahead or 2 * workers
         return True
 
+    @cached_property
+    def cores(self) -> int:
+        """Number of cores that this process may use."""
+        return cores()
+
+    @property
+    def workers_elsewhere(self) -> int:
+        """Number of workers of the runners for other executors, except of clusters."""
+        return self._workers_elsewhere or self.cores
+
     @property
     def lanes(self) -> int:
         """Number of tasks that can run concurrently, on all executors of the run."""
-        return self.workers if self.others is None else sum(runner.workers for runner in self.others)
+        return self.workers + sum(runner.workers for runner in self._elsewhere.values())
+
+    def of(self, place: str) -> Runner:
+        """Return the runner for an executor's name, created on first use. ``""`` and ``"auto"`` mean this one.
+
+        Raises:
+            PlanError: the executor does not exist.
+        """
+        place, _ = executor_after_fork(place, None) if place else (place, None)
+        if not self._places or place in ("", "auto") or (self.owned and place == self.name):
+            return self
+        if place not in self._elsewhere:
+            check_executor(place)
+            self._elsewhere[place] = Runner(
+                place, None if names_cluster(place) else self._workers_elsewhere, self.deaths, self.patience,
+                untaken=self.untaken, reads=self.reads, bound=self.bound, alone=self.alone,
+            )  # fmt: skip
+        return self._elsewhere[place]
 
     @property
     def ahead(self) -> int:
@@ -342,7 +375,12 @@ class Runner:
     _finalizing = staticmethod(sys.is_finalizing)
 
     def close(self) -> None:
-        """Cancel tasks that have not started. Threads stop after their current row; worker processes keep running."""
+        """Cancel tasks that have not started. Threads stop after their current row; worker processes keep running.
+
+        The runners for other executors are closed too.
+        """
+        for runner in self._elsewhere.values():
+            runner.close()
         if self._finalizing():  # at interpreter exit, threads have ended, and modules that pools need may be unloaded
             return
         if self._supervisor is not None:
@@ -364,55 +402,6 @@ def _end() -> None:
 
 
 threading._register_atexit(_end)  # type: ignore[attr-defined] # runs before the hook of concurrent.futures
-
-
-class Runners:
-    """The runners of a run: the default one, and one for each other executor that a plan uses. They close together.
-
-    Args:
-        default: runs all work for which the plan names no executor.
-        workers: number of workers of each other runner; None uses the default runner's number, or that of the cores.
-    """
-
-    def __init__(self, default: Runner, workers: int | None = None) -> None:
-        self.default = default
-        self._workers = workers if default.inline or not default.owned else workers or default.workers
-        self._others: dict[str, Runner] = {}
-
-    @property
-    def workers(self) -> int:
-        """Number of workers of the other runners, except of clusters."""
-        return self._workers or self.default.cores
-
-    def of(self, place: str) -> Runner:
-        """Return the runner for an executor's name, created on first use. ``""`` and ``"auto"`` mean the default one.
-
-        Raises:
-            PlanError: the executor does not exist.
-        """
-        place, _ = executor_after_fork(place, None) if place else (place, None)
-        if place in ("", "auto") or (self.default.owned and place == self.default.name):
-            return self.default
-        if place not in self._others:
-            check_executor(place)
-            workers = None if names_cluster(place) else self._workers
-            default = self.default
-            shared: Any = {
-                "untaken": default.untaken,
-                "reads": default.reads,
-                "bound": default.bound,
-                "alone": default.alone,
-            }
-            self._others[place] = Runner(place, workers, default.deaths, default.patience, **shared)
-        return self._others[place]
-
-    def __iter__(self) -> Iterator[Runner]:
-        return iter([self.default, *self._others.values()])
-
-    def close(self) -> None:
-        """Close all runners; they cannot be used again."""
-        for runner in self:
-            runner.close()
 
 
 def _url(reader: SplitReader, split: Split) -> str:

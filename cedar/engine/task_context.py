@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from cedar.core.block import Block
 from cedar.engine.metrics import Metrics
-from cedar.engine.runner import Runner, Runners
+from cedar.engine.runner import Runner
 from cedar.executors.choose import names_cluster
 from cedar.operators.base import Env
 from cedar.tasks.chain import Program, Timing
@@ -100,14 +100,13 @@ class Tasks:
     env: Env
     metrics: Metrics
     watcher: Watcher = field(default_factory=Watcher)
-    others: Runners | None = None  # runners for the run's other executors, created on first use
     begun: set[tuple[int, Callable[..., Any]]] = field(default_factory=set)  # (operator, function) submitted so far
 
     def on(self, place: str) -> Tasks:
         """Return a copy that submits to another executor; returns itself if ``place`` means threads of this process."""
-        if self.others is None or place == self.runner.name or not is_remote(place):
+        if not place or not is_remote(place) or (runner := self.runner.of(place)) is self.runner:
             return self
-        return replace(self, runner=self.others.of(place))
+        return replace(self, runner=runner)
 
     def submit(self, operator: int, fn: Callable[..., T], *args: Any) -> Future[T]:
         """Run a function of a stream operator in this process. Its first call runs immediately in this thread, because

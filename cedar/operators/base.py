@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,7 +21,7 @@ from cedar.core.cursor import hash_ints, no_keys
 from cedar.core.errors import PipelineError, Site, Skip
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.stream import Stream
+from cedar.core.stream import Abstract, Stream
 from cedar.operators.instances import Instances
 from cedar.operators.marks import Marks
 
@@ -73,7 +73,7 @@ class Kernel(Protocol):
     def __call__(self, block: Block, env: Env, /) -> Block: ...
 
 
-class BlockKernel(ABC):
+class BlockKernel(Abstract):
     """Everything that cedar asks of a kernel. The defaults hold for a kernel that is only a function of a block."""
 
     encodes: ClassVar[bool] = False  # encodes batches to bytes, an expensive step
@@ -221,7 +221,7 @@ class Bound:
             raise self.refusal("its input gives batches", fix="call it before batch()")
 
 
-class Operator(ABC):
+class Operator(Abstract):
     """Base class of operators. Subclasses are frozen dataclasses that declare what the operator reads and writes."""
 
     name: ClassVar[str]
@@ -270,7 +270,7 @@ class Operator(ABC):
         return not ours or any(callable(item) for item in self.code())
 
 
-class Resizable(ABC):
+class Resizable(Abstract):
     """An operator with sizes, which plans are checked with on a few rows."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
@@ -19,6 +19,7 @@ from cedar.core.groups import concat_each
 from cedar.core.limits import as_int
 from cedar.core.stream import (
     PENDING,
+    Abstract,
     At,
     Count,
     Flow,
@@ -37,7 +38,7 @@ Last = Literal["drop", "keep", "pad"] | None
 Waiting: TypeAlias = "tuple[Piece, int, npt.NDArray[np.bool_] | None]"
 
 
-class MakesBatches(ABC):
+class MakesBatches(Abstract):
     """A stream operator that makes batches.
 
     Attributes:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from cedar.core.block import Block
 from cedar.core.errors import invalid_call
 from cedar.core.printable import redact_url
+from cedar.core.stream import Abstract
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 
 
-class StoresRows(ABC):
+class StoresRows(Abstract):
     """An operator that stores its input rows for later epochs.
 
     Attributes:

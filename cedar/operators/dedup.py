@@ -6,7 +6,7 @@ other operators change them in between. Functions of these columns may be called
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,13 +18,14 @@ from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType, take, type_of
 from cedar.core.errors import PipelineError, invalid_call, require_columns
 from cedar.core.groups import GroupColumn, RowSharing, grouped, plain
+from cedar.core.stream import Abstract
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.dedup_estimate import GroupEstimate, Sampled, find_groups
 
 Groups = tuple[tuple[str, ...], ...]
 
 
-class MakesGroups(ABC):
+class MakesGroups(Abstract):
     """An operator that deduplicates groups of columns."""
 
     @property

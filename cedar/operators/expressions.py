@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, Skip, invalid_call
+from cedar.core.stream import Abstract
 from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
@@ -55,7 +56,7 @@ class ByExpressions:
     """An operator whose ``code()`` returns polars expressions, which can be fused into one query."""
 
 
-class Conditional(ABC):
+class Conditional(Abstract):
     """A filter by a polars expression, which a source may apply earlier."""
 
     @property
@@ -64,7 +65,7 @@ class Conditional(ABC):
         """The expression, which is true for the rows to keep."""
 
 
-class SeparateResults(ABC):
+class SeparateResults(Abstract):
     """An operator that computes each of its results separately, so that a plan may omit some of them."""
 
     @property
@@ -363,7 +364,7 @@ def result_name(item: Item) -> str | None:
     return None if several else expr.meta.output_name()
 
 
-class ColumnEdit(ABC):
+class ColumnEdit(Abstract):
     """An operator that only drops or renames columns; what it drops or renames does not count as read."""
 
     @property

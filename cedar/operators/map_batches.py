@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from cedar.core.columns import UNKNOWN, Column, concat, type_of
 from cedar.core.errors import PipelineError, RowError, Skip, invalid_call, require_columns
 from cedar.core.jagged import JaggedTensor
 from cedar.core.limits import as_int
+from cedar.core.stream import Abstract
 from cedar.core.values import describe
 from cedar.operators.base import Bound, Effects, Env, Kernel, Resizable, Schema
 from cedar.operators.calls import Call, CallKernel, FunctionOperator, numpy_columns, pick
@@ -28,7 +29,7 @@ from cedar.operators.outputs import SAMPLED, Outputs, array_column, check_row_na
 UNIT = "rows starting at"
 
 
-class ExactRows(ABC):
+class ExactRows(Abstract):
     """A row operator that may need an exact number of rows at a time, so that it runs in a separate stage."""
 
     @property

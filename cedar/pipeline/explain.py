@@ -67,7 +67,7 @@ def explain(
     shown = plan if plan is not None else Plan.as_written(root)
     profile = profile if profile is not None else shown.profile
     binding = Binding(root, None, Env(sampling=True))
-    binding.listed = listed or binding.listed
+    binding.splits = listed or binding.splits
     compiler, assigned = _compile(binding, shown)
     unit = "batches" if root.batched else "rows"
     words = as_written(root, binding.labels)
@@ -105,7 +105,7 @@ def _name_costliest(root: Node, words: Mapping[int, str], profile: Profile) -> s
 def _compile(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
     """Return a compiler that is only used for display, and the stream that is divided among ranks."""
     tasks = Tasks(Runner("inline", 1), Env(), Metrics())
-    physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.listed.settled), binding.root)
+    physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.splits.settled), binding.root)
     compiler = Compiler(physical, binding, tasks, Store())
     return compiler, compiler.top(Share())[1]
 

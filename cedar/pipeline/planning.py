@@ -217,7 +217,7 @@ def explain_run(root: Node, plans: Plans) -> str:
         measured=plans.measured(),
         run=str(plans.metrics) if plans.metrics.batches else "",  # the run so far
         achieved=plans.metrics.factors,
-        listed=plans.binding.listed,
+        listed=plans.binding.splits,
     )
 
 

@@ -14,7 +14,7 @@ from cedar.engine import observations as run_figures
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunMeasurements
-from cedar.engine.runner import Runner, Runners
+from cedar.engine.runner import Runner
 from cedar.operators.base import Env
 from cedar.profile import Machine
 from cedar.tasks import clocks
@@ -123,16 +123,14 @@ def test_rows_are_estimated_from_bytes_where_no_metadata_count_them(tmp_path: Pa
 
 
 def test_processes_are_as_many_as_the_pool_has_that_a_plan_would_use() -> None:
-    figures, runner = RunMeasurements(_binding(), Metrics()), Runner("threads", 3)
+    figures, runner = RunMeasurements(_binding(), Metrics()), Runner("threads", 3, places=True)
     try:
-        runner.others = Runners(runner)
         runner.resize(9)  # threads that wait
         figures.start(runner)
         assert (figures.workers, figures.processes) == (9, 3)
-        assert runner.others.of("processes").workers == figures.processes
+        assert runner.of("processes").workers == figures.processes
     finally:
-        for each in runner.others or ():
-            each.close()
+        runner.close()
 
 
 def test_rows_of_readers_that_are_a_window_ahead_are_not_taken_for_done() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cedar.engine.metrics import Metrics
-from cedar.engine.runner import Runner, Runners
+from cedar.engine.runner import Runner
 from cedar.engine.task_context import Tasks, Watcher, is_remote
 from cedar.operators.base import Env
 from cedar.tasks.chain import KernelStep, Program
@@ -16,10 +16,9 @@ from cedar.tasks.chain import KernelStep, Program
 
 @pytest.fixture
 def tasks() -> Any:
-    runner = Runner("threads", 1)
-    others = Runners(runner)
-    yield Tasks(runner, Env(), Metrics(labels={3: "map"}), Watcher(details=1), others)
-    others.close()
+    runner = Runner("threads", 1, places=True)
+    yield Tasks(runner, Env(), Metrics(labels={3: "map"}), Watcher(details=1))
+    runner.close()
 
 
 def test_places_in_this_process_are_the_runs_own(tasks: Tasks) -> None:

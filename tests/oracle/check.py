@@ -226,7 +226,7 @@ class _Check:
     def _kept(self, node: Node) -> dict[str, Column]:
         """The rows of a source that settled filters leave: no others are read."""
         rows = self.rows[id(node)]
-        for each in self.binding.listed.filters(node):
+        for each in self.binding.splits.filters(node):
             block = Block(rows, Keys(np.arange(_length(rows))))
             rows = self.binding.kernel(each)(block, self.binding.check_env).columns
         return rows

@@ -106,7 +106,7 @@ class Counting:
             root = Node(each.operator, (root,), each.site)
         whole = self.job.binding
         binding = Binding(root, Skip(), whole.check_env, whole.call_in_subprocess)
-        binding.listed.put(read, splits)
+        binding.splits.put(read, splits)
         metrics = Metrics()
         job = replace(
             self.job, binding=binding, rank=Rank(0, 1, "counting"), split_batches=False, finish=(), store=Store(),

@@ -125,7 +125,7 @@ class DevicePrefetch:
         if self._run.agreement is not None:
             self._run.agreement.stop()
         if close_runner:
-            (self._run.runner.others or self._run.runner).close()
+            self._run.runner.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
         with suppress(queue.Empty):

@@ -28,7 +28,7 @@ from cedar.engine.memory import MemoryBound
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, rows_per_unit
 from cedar.engine.plan_control import Plans
-from cedar.engine.runner import Runner, Runners, UntakenResults
+from cedar.engine.runner import Runner, UntakenResults
 from cedar.executors.isolated import isolated_calls_for
 from cedar.executors.recovery.patience import Patience
 from cedar.operators.base import Env
@@ -164,8 +164,9 @@ class Parts:
         numeric = self.job.binding.begin(self.environment)
         self.job.instances.runs_concurrently_with_caller = numeric is not None
         options, metrics, alone = self.options, self.job.metrics, self.job.binding.any_order
-        runner = options.runner(metrics.deaths, watched=True, untaken=self.untaken, bound=metrics.bound, alone=alone)
-        runner.others = Runners(runner)
+        runner = options.runner(
+            metrics.deaths, watched=True, untaken=self.untaken, bound=metrics.bound, alone=alone, places=True
+        )
         self.job.plans.start(runner)
         # The run's threads work while the caller trains, so the numeric settings must apply until the run ends.
         holding = hold_threads(numeric if runner.local and not runner.inline else None)
@@ -216,7 +217,7 @@ class Run:
         if self.prefetch is not None:
             self.prefetch.stop()
             self.prefetch = None
-        (self.runner.others or self.runner).close()
+        self.runner.close()
         self.job.plans.close()
         if self.observer is not None:
             self.observer.ended()

@@ -103,7 +103,7 @@ class Identity:
     @staticmethod
     def of(binding: Binding, options: Options) -> Identity:
         """Return the identity of a pipeline and the options that its states depend on."""
-        root, listed = binding.root, binding.listed
+        root, listed = binding.root, binding.splits
         settled = any(map(listed.filters, binding.sources))  # filters determine which splits exist
         counted = [rows for source in binding.sources if (rows := listed.rows(source)) is not None]
         counts = graph.digest([each.rows.tolist() for each in counted]) if counted else None

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.engine.runner import Runner, Runners
+from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool
@@ -380,16 +380,16 @@ def test_a_runner_changes_its_size(name: str, pool: Pool) -> None:
 
 
 def test_runners_are_made_once_and_closed_together(pool: Pool) -> None:
-    runners = Runners(Runner("threads", WORKERS))
-    assert runners.of("") is runners.of("threads") is runners.default
-    other = runners.of("processes")
-    assert other is runners.of("processes")
+    runner = Runner("threads", WORKERS, places=True)
+    assert runner.of("") is runner.of("threads") is runner
+    other = runner.of("processes")
+    assert other is runner.of("processes")
     assert (other.name, other.workers) == ("processes", WORKERS)
-    assert runners.of("inline").inline
+    assert runner.of("inline").inline
     with pytest.raises(cedar.PlanError):
-        runners.of("nowhere")
-    assert {runner.name for runner in runners} == {"threads", "processes", "inline"}
-    runners.close()
-    for runner in (runners.default, other):
+        runner.of("nowhere")
+    assert runner.lanes == 2 * WORKERS + 1
+    runner.close()
+    for each in (runner, other):
         with pytest.raises(cedar.WorkerError, match="takes no more tasks"):
-            runner.submit(int)
+            each.submit(int)
