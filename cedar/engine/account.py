@@ -81,10 +81,6 @@ class DeliveryCounter:
         for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
             self._metrics.grouped(group.keys, len(group), group.unique)
 
-    def end(self) -> None:
-        """Check the final skip rates, now that all rows of the epoch are counted."""
-        self.budgets.end(self.policies)
-
     def named(self, row: RowRef) -> RowRef:
         """Return the reference to a row with the URL of its file and its epoch filled in."""
         url = url_of_row(source_of(self._binding.sources[row.source]), row.file, row.row)

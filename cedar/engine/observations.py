@@ -86,9 +86,10 @@ class RunMeasurements:
 
     def start(self, runner: Runner) -> None:
         """Begin an iteration under the current plan; the time until its first tasks finish is not measured."""
-        self._kept, self._work = self.seen, self.progress
-        self._restart()
-        self._earlier = self._finished
+        if self._metrics.tasks:
+            self._kept, self._work = self.seen, self.progress
+            self._restart()
+            self._earlier = self._finished
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self._running = runner.workers
         self.processes = runner.workers_elsewhere

@@ -259,7 +259,7 @@ class Runner:
         Args:
             hurry: run a program without operators immediately in this thread, because the caller waits for its result.
         """
-        stays = not program.operates
+        stays = not program.ordinals
         copies = self.local or rows.part is not None or not isinstance(rows.row, range)
         if stays and (hurry or (not program.encodes and (self.inline or not copies))):
             # The work is cheap and cannot block or hang, so run it immediately.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -50,14 +49,14 @@ class Watcher:
     whole: bool = False
     until: float = math.inf
     seeking: frozenset[int] = frozenset()
-    _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # tasks of each stage so far
-    _since: Counter[int] = field(default_factory=Counter, repr=False)  # tasks of each stage before ``measure_more``
+    _tasks: dict[int, int] = field(default_factory=dict, repr=False)  # tasks of each stage so far
+    _since: dict[int, int] = field(default_factory=dict, repr=False)  # tasks of each stage before ``measure_more``
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def measure_more(self, details: int) -> None:
         """Make the next ``details`` tasks of each stage measure each operator."""
         with self._lock:
-            self.details, self._since = details, Counter({stage: n - 1 for stage, n in self._tasks.items()})
+            self.details, self._since = details, {stage: n - 1 for stage, n in self._tasks.items()}
 
     def next(self, stage: int, together: bool = False, sought: bool = False) -> Literal["", "detail", "whole"]:
         """Return what the next task of a stage measures.
@@ -70,8 +69,7 @@ class Watcher:
             TimeUp: the time is up; the first task of each stage always runs.
         """
         with self._lock:
-            self._tasks[stage] += 1
-            number = self._tasks[stage]
+            self._tasks[stage] = number = self._tasks.get(stage, 0) + 1
             new = number - self._since.get(stage, 0)
         if number > 1 and time.perf_counter() > self.until:
             raise TimeUp

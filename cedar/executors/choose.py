@@ -34,6 +34,9 @@ class DoneFuture(Future[Any]):
     def done(self) -> bool:
         return True
 
+    def cancel(self) -> bool:
+        return False
+
     def result(self, timeout: float | None = None) -> Any:
         return self._result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import invalid_call
 from cedar.operators.balance import Balance
@@ -26,8 +26,9 @@ class OrderMethods:
 
     __slots__ = ()
 
-    def _on(self, operator: Operator) -> Pipeline:
-        return cast("Pipeline", self).apply(operator)
+    if TYPE_CHECKING:
+
+        def apply(self, operator: Operator) -> Pipeline: ...
 
     def shuffle(
         self, *, seed: int = 0, window: str | int = "256MiB", by: str | None = None, interleave: int = 1
@@ -47,7 +48,7 @@ class OrderMethods:
             >>> sorted(row["x"] for row in p)
             [0, 1, 2, 3, 4]
         """
-        return self._on(Shuffle(seed, window, by, interleave))
+        return self.apply(Shuffle(seed, window, by, interleave))
 
     def sample(
         self,
@@ -84,7 +85,7 @@ class OrderMethods:
         # before it mixes rows that are farther apart, such as files in one folder per class.
         few = drawn.n is not None and drawn.n <= RUN
         below = self if few else self.shuffle(seed=seed)
-        return below._on(drawn).shuffle(seed=seed)
+        return below.apply(drawn).shuffle(seed=seed)
 
     def batch(
         self,
@@ -117,7 +118,7 @@ class OrderMethods:
         if random and collate is None:
             fix = "give collate=, or draw in a map(fn, random=True)"
             raise invalid_call("batch(random=True) without collate", fix=fix)
-        batches = self._on(Batch(size, last, local))
+        batches = self.apply(Batch(size, last, local))
         return batches if collate is None else batches.apply(Collate(collate, random=random))
 
     def balance(self, by: Any, over: Literal["ranks"] = "ranks") -> Pipeline:
@@ -141,7 +142,7 @@ class OrderMethods:
             >>> [[b["n"].tolist() for b in p.loader(rank=rank, world=2)] for rank in range(2)]
             [[[9, 1]], [[8, 2]]]
         """
-        return self._on(Balance(by, over))
+        return self.apply(Balance(by, over))
 
     def bucket_by_length(
         self, column: str, boundaries: Sequence[int], batch_sizes: Sequence[int], *, local: bool = False
@@ -154,7 +155,7 @@ class OrderMethods:
             >>> [len(b["x"]) for b in p.bucket_by_length("x", [5], [2, 2])]
             [2, 2]
         """
-        return self._on(BucketByLength(column, tuple(boundaries), tuple(batch_sizes), local))
+        return self.apply(BucketByLength(column, tuple(boundaries), tuple(batch_sizes), local))
 
     def pack(
         self,
@@ -183,7 +184,7 @@ class OrderMethods:
             >>> row["t"].tolist(), row["labels"].tolist()
             ([1, 2, 3, 0], [2, 3, 9, -100])
         """
-        return self._on(Pack(length, columns, fit, local, value))
+        return self.apply(Pack(length, columns, fit, local, value))
 
     def take(self, n: int, *, local: bool = False) -> Pipeline:
         """Keep the first ``n`` rows or batches.
@@ -193,7 +194,7 @@ class OrderMethods:
             >>> cedar.from_items([{"x": i} for i in range(5)]).take(2).count()
             2
         """
-        return self._on(Take(n, local))
+        return self.apply(Take(n, local))
 
     def skip(self, n: int, *, local: bool = False) -> Pipeline:
         """Skip the first ``n`` rows or batches.
@@ -203,7 +204,7 @@ class OrderMethods:
             >>> cedar.from_items([{"x": i} for i in range(5)]).skip(2).count()
             3
         """
-        return self._on(SkipRows(n, local))
+        return self.apply(SkipRows(n, local))
 
     def repeat(self, n: int | None = None) -> Pipeline:
         """Repeat the pipeline ``n`` times, or forever. Shuffles and random operators draw differently each time.
@@ -213,7 +214,7 @@ class OrderMethods:
             >>> cedar.from_items([{"x": 1}]).repeat(3).count()
             3
         """
-        return self._on(Repeat(n))
+        return self.apply(Repeat(n))
 
     def dedup(self, groups: Any = "auto", *, session: str | None = None) -> Pipeline:
         """Declare list columns whose values repeat in many rows, so that batches store each distinct value once.
@@ -238,4 +239,4 @@ class OrderMethods:
             >>> group["ids"].to_list(), group.inverse_lookup.tolist()
             ([[1, 2], [3]], [0, 0, 1])
         """
-        return self._on(dedup(groups, session))
+        return self.apply(dedup(groups, session))

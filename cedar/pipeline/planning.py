@@ -19,7 +19,6 @@ from cedar.engine.first_rows import FirstRows
 from cedar.engine.machine import machine
 from cedar.engine.plan_control import Plans
 from cedar.engine.profiling import profile as measured
-from cedar.executors.choose import EXECUTORS
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.optimizer.rewrite import Rule
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from cedar.plan.graph import Node
 
 _log = logging.getLogger("cedar")
+_PLACES = ("threads", "processes")  # executors that a plan may choose
 _MAX_WORKERS = 32  # maximum for a run that waits for storage or other machines
 
 
@@ -148,7 +148,7 @@ def planner_for(
         skips=_skips(on_error),
         splits=TolerantSplits(node, on_error=on_error),
         budget=budget,
-        executors=_places(executor),
+        executors=_PLACES if executor == "auto" else (executor,) if isinstance(executor, str) else ("threads",),
         workers=workers or cores(),
         most_workers=_MAX_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
@@ -219,12 +219,6 @@ def explain_run(root: Node, plans: Plans) -> str:
         achieved=plans.metrics.factors,
         listed=plans.binding.splits,
     )
-
-
-def _places(executor: str | Executor) -> tuple[str, ...]:
-    if executor == "auto":
-        return tuple(name for name in ("threads", "processes") if name in EXECUTORS)
-    return (executor,) if isinstance(executor, str) else ("threads",)
 
 
 def _skips(on_error: Skip | None) -> Callable[[Node], bool]:

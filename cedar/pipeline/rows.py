@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import Skip
 from cedar.operators.cache import Cache
@@ -25,8 +25,9 @@ class RowMethods:
 
     __slots__ = ()
 
-    def _with(self, operator: Operator) -> Pipeline:
-        return cast("Pipeline", self).apply(operator)
+    if TYPE_CHECKING:
+
+        def apply(self, operator: Operator) -> Pipeline: ...
 
     def map(
         self,
@@ -62,7 +63,7 @@ class RowMethods:
             >>> list(p.map(lambda a, b: a + b, "a", "b", into="c"))
             [{'a': 1, 'b': 2, 'c': 3}]
         """
-        return self._with(Map(fn, columns, into, random, name, dtype, on_error, timeout))
+        return self.apply(Map(fn, columns, into, random, name, dtype, on_error, timeout))
 
     def flat_map(
         self,
@@ -82,7 +83,7 @@ class RowMethods:
             >>> list(cedar.from_items([{"n": 2}]).flat_map(range, "n", into="i"))
             [{'n': 2, 'i': 0}, {'n': 2, 'i': 1}]
         """
-        return self._with(FlatMap(fn, columns, into, random, name, dtype, on_error, timeout))
+        return self.apply(FlatMap(fn, columns, into, random, name, dtype, on_error, timeout))
 
     def filter(self, predicate: Any, *columns: Any, on_error: Skip | None = None) -> Pipeline:
         """Keep rows for which ``predicate``, an expression or a function of columns (or of the row), is true.
@@ -96,8 +97,8 @@ class RowMethods:
             1
         """
         if callable(predicate) and not hasattr(predicate, "meta"):
-            return self._with(FilterFunction(predicate, columns, on_error=on_error))
-        return self._with(filter_expression((predicate, *columns), on_error))
+            return self.apply(FilterFunction(predicate, columns, on_error=on_error))
+        return self.apply(filter_expression((predicate, *columns), on_error))
 
     def map_batches(
         self,
@@ -119,7 +120,7 @@ class RowMethods:
             >>> [row["x"] for row in p.map_batches(lambda c: {"x": c["x"] * 2}, "x", format="numpy")]
             [2.0, 4.0]
         """
-        return self._with(MapBatches(fn, columns, into, format, size, on_error))
+        return self.apply(MapBatches(fn, columns, into, format, size, on_error))
 
     def with_columns(self, /, *expressions: Any, **named: Any) -> Pipeline:
         """Add or replace columns with elementwise polars expressions.
@@ -130,7 +131,7 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1}]).with_columns(y=col("x") + 1))
             [{'x': 1, 'y': 2}]
         """
-        return self._with(with_columns(*expressions, **named))
+        return self.apply(with_columns(*expressions, **named))
 
     def select(self, /, *names: Any, **expressions: Any) -> Pipeline:
         """Keep only these columns: names, or expressions.
@@ -140,7 +141,7 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1, "y": 2}]).select("y"))
             [{'y': 2}]
         """
-        return self._with(select(*names, **expressions))
+        return self.apply(select(*names, **expressions))
 
     def drop(self, *names: Any) -> Pipeline:
         """Remove these columns: names, or lists of names.
@@ -150,7 +151,7 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1, "y": 2}]).drop("y"))
             [{'x': 1}]
         """
-        return self._with(Drop(tuple(flattened(names))))
+        return self.apply(Drop(tuple(flattened(names))))
 
     def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Pipeline:
         """Rename columns: ``{"old": "new"}``, or ``old="new"``.
@@ -160,7 +161,7 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1}]).rename({"x": "y"}))
             [{'y': 1}]
         """
-        return self._with(rename({**names, **named} if isinstance(names, Mapping) else named or names))
+        return self.apply(rename({**names, **named} if isinstance(names, Mapping) else named or names))
 
     def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:
         """Pad list columns to arrays of fixed length: ``to``, or, after ``batch``, the longest list in the batch.
@@ -172,7 +173,7 @@ class RowMethods:
             >>> [r["x"].tolist() for r in cedar.from_items([{"x": [1, 2]}]).pad("x", to=3)]
             [[1, 2, 0]]
         """
-        return self._with(Pad(columns, to, value))
+        return self.apply(Pad(columns, to, value))
 
     def cache(self, where: str = "auto", *, version: str | None = None) -> Pipeline:
         """Cache the output of the preceding deterministic operators.
@@ -192,4 +193,4 @@ class RowMethods:
             >>> cedar.from_items([{"x": 1}]).map(abs, "x").cache("memory").count()
             1
         """
-        return self._with(Cache(where, version))
+        return self.apply(Cache(where, version))

@@ -74,13 +74,8 @@ class Program:
 
     @cached_property
     def ordinals(self) -> frozenset[int]:
-        """The ordinals of the operators that the program runs."""
+        """The ordinals of the operators that the program runs; empty if it only assembles batches."""
         return frozenset(i for step in self.steps for i in step.operators)
-
-    @cached_property
-    def operates(self) -> bool:
-        """Whether the program runs operators; False if it only assembles batches."""
-        return bool(self.ordinals)
 
     @cached_property
     def encodes(self) -> bool:
@@ -247,7 +242,7 @@ def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Blo
 def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
     """Run a program on one block as a task. ``timing`` has the task's measurements so far, if there are any."""
     timing = Timing() if timing is None else timing
-    if not program.operates and not program.encodes:  # neither arithmetic nor large allocations
+    if not program.ordinals and not program.encodes:  # neither arithmetic nor large allocations
         block = run_steps(program.steps, block, env, timing)
         timing.ended()
         return Result([block], timing)

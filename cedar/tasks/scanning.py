@@ -99,7 +99,12 @@ class ScanReader:
             yield from self._at_once(split, lap, env, timing)
             return
         any_rows = False
-        if not self._pruned(split):
+        try:
+            pruned = self.predicate is not None and self.plain.source.prune(split, self.predicate)
+        except CedarError as error:
+            error.site = error.site or self.plain.site
+            raise
+        if not pruned:
             for block in _joined(self._passing_rows(split, lap, env, timing)):
                 any_rows = True
                 yield block
@@ -132,15 +137,6 @@ class ScanReader:
             return self.rest
         size = None if split.rows is None or self.rest_bytes is None else split.rows * self.rest_bytes
         return self.rest if self.selectivity.worth(size, self.plain.source.second_read_cost_bytes or 0) else None
-
-    def _pruned(self, split: Split) -> bool:
-        if self.predicate is None:
-            return False
-        try:
-            return self.plain.source.prune(split, self.predicate)
-        except CedarError as error:
-            error.site = error.site or self.plain.site
-            raise
 
     def _at_once(self, split: Split, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
         for block in self.narrow.blocks(split, lap):

@@ -59,6 +59,7 @@ elif how == "thread":
 HOWS = ("break", "exit", "exception", "interrupt", "notebook", "thread")
 EVERY = [(how, executor) for how in HOWS for executor in ("inline", "threads", "processes", "dask")]
 SOME = [(how, ("threads", "processes", "dask")[i % 3]) for i, how in enumerate(HOWS)] + [("thread", "threads")]
+SOME += [("notebook", "inline")]
 
 
 def noise(case: tuple[str, str]) -> str:

@@ -150,7 +150,7 @@ class Epochs:
 
     def finish(self) -> None:
         """Move to the next epoch, after the last unit of this one."""
-        self.parts.account.end()
+        self.parts.account.budgets.end(self.parts.account.policies)
         before, steps = self.position, self.job.steps is not None
         self.position = before.next(steps)
         self.parts.account.budgets.start({}, 0)

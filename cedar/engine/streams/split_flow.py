@@ -148,7 +148,7 @@ class _SplitTask:
                 segment = self._segment
                 left = len(block.keys.row)
                 self._left_early += left
-                size = 0 if segment.program.operates else sum(map(nbytes, block.columns.values()))
+                size = 0 if segment.program.ordinals else sum(map(nbytes, block.columns.values()))
                 self._tasks.metrics.read_so_far(segment.operator, block.slots, segment.program.ordinals, left, size)
                 yield from self._pieces([block], last=False)
                 return
