@@ -317,7 +317,8 @@ class DataEpoch:
 
         Another thread than the caller's may pull the pieces.
         """
-        pulled = self._all()
+        plain = self._lanes is None and self._before is None
+        pulled = self._drain(None, self._deal, 0) if plain else self._all()
         return pulled if self._agreement is None else self._agreement.through(pulled, self._padding)
 
     def _mark_finished(self, lanes: int) -> None:
@@ -331,11 +332,6 @@ class DataEpoch:
 
     def _all(self) -> Iterator[tuple[Origin, Piece]]:
         """Yield each piece together with its epoch and the index of its lane."""
-        if self._lanes is None and self._before is None:
-            return self._drain(None, self._deal, 0)
-        return self._all_lanes()
-
-    def _all_lanes(self) -> Iterator[tuple[Origin, Piece]]:
         if self._before is not None:
             yield from self._before._all()
         if self._lanes is None:

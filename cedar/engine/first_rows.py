@@ -100,11 +100,11 @@ class FirstRows:
         if works is not None and not (self._cheap and all(map(_is_local, self._binding.sources))):
             asked = key_of(root, on_error, "passed", works, self.world, self._strict)
             place, name = None if asked is None else user_place(), name_of("passed", asked)
-        known = load(place, name, lambda _: True)
+        known = place is not None and load(place, name, lambda _: True)
         found = None if known else self._compare(plan, check_running)
         if found is None and works is not None:
             _passed.setdefault(root, []).append(key)
-            if not known:
+            if place is not None and not known:
                 save(place, name, lambda _: {})
         return found
 
