@@ -75,6 +75,23 @@ class _Schema:
     tensors: dict[str, TensorType]
 
 
+@dataclass(frozen=True)
+class _Delivered:
+    """The columns that a source delivers.
+
+    Args:
+        names: in the requested order; by default, those of the first file, then the partition columns.
+        types: the types of the stored, declared and partition columns.
+        casts: the declared types of columns that some file lacks or stores as another type.
+        tensors: the columns that contain arrays.
+    """
+
+    names: list[str]
+    types: Types
+    casts: Types
+    tensors: dict[str, TensorType]
+
+
 @dataclass(frozen=True, repr=False)
 class ParquetSource(FileSource):
     """Parquet files with the same schema.
@@ -143,14 +160,16 @@ class ParquetSource(FileSource):
         return found
 
     @once
-    def _casts(self) -> Types:
-        """Return the declared types of columns that some file lacks or stores as another type."""
+    def _delivered(self) -> _Delivered:
+        """Return the columns that the source delivers."""
+        tensors = same_tensors(schema.tensors for schema in self._schemas)
+        partitions = {hive.name: hive.kind for hive in self._hive}
         casts: Types = {}
         for name, kind in self.declared:
-            outside = any(name == hive.name for hive in self._hive)
+            outside = name in partitions
             if not self.lenient and not outside and all(name not in schema.names for schema in self._schemas):
                 raise missing_column(name, self._schemas[0].names, f"{self.describe()}: schema")
-            if outside or name in self._tensors or (self.columns is not None and name not in self.columns):
+            if outside or name in tensors or (self.columns is not None and name not in self.columns):
                 continue
             stored = [schema.types.get(name) for schema in self._schemas]
             for each in stored:
@@ -158,11 +177,9 @@ class ParquetSource(FileSource):
                     raise PipelineError(f"{self.describe()}: schema[{name!r}]: {each} cannot be read as {kind}")
             if any(each != kind for each in stored):
                 casts[name] = kind
-        return casts
-
-    @once
-    def _tensors(self) -> dict[str, TensorType]:
-        return same_tensors(schema.tensors for schema in self._schemas)
+        types = self._schemas[0].types | casts | partitions
+        names = types if self.columns is None else [c if c in types else c.partition(".")[0] for c in self.columns]
+        return _Delivered(list(dict.fromkeys(names)), types, casts, tensors)
 
     def sound_splits(self) -> SplitTable:
         return self._splits
@@ -210,8 +227,8 @@ class ParquetSource(FileSource):
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
                 if column.type != types.get(name):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
-            columns = with_tensors(columns, self._tensors, file.url)
-        for name, kind in self._casts.items():
+            columns = with_tensors(columns, self._delivered.tensors, file.url)
+        for name, kind in self._delivered.casts.items():
             try:
                 columns[name] = columns[name].cast(kind) if name in columns else pa.nulls(rows, kind)
             except pa.ArrowException as error:
@@ -230,7 +247,7 @@ class ParquetSource(FileSource):
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             part = columns if step >= rows else {name: cut(column, start, stop) for name, column in columns.items()}
-            yield Chunk({name: part[name] for name in self._names}, length=stop - start)
+            yield Chunk({name: part[name] for name in self._delivered.names}, length=stop - start)
 
     def _lists_read(self, split: Split, wanted: Index | None) -> dict[str, Column]:
         """Return the columns of lists that need not be read by Arrow."""
@@ -244,21 +261,9 @@ class ParquetSource(FileSource):
             keep[wanted] = 1
         return dict(read_lists(file.path, group, columns, keep))
 
-    @once
-    def _names(self) -> list[str]:
-        """Return the column names in the requested order; by default, the first file's, then partition columns."""
-        known = self._types
-        if self.columns is None:
-            return list(known)
-        return list(dict.fromkeys(c if c in known else c.partition(".")[0] for c in self.columns))
-
     def schema(self) -> Types:
-        return {name: self._tensors.get(name, self._types[name]) for name in self._names}
-
-    @once
-    def _types(self) -> Types:
-        """Return the types of the stored, declared and partition columns."""
-        return self._schemas[0].types | self._casts | {h.name: h.kind for h in self._hive}
+        delivered = self._delivered
+        return {name: delivered.tensors.get(name, delivered.types[name]) for name in delivered.names}
 
     def select(self, columns: Sequence[str]) -> Self:
         """Return a source over the same files with only ``columns``; it reuses the listing and the footers.
@@ -270,7 +275,7 @@ class ParquetSource(FileSource):
         asked = tuple(columns)
         selection = known.get(asked)
         if selection is None:
-            parts = [c for c in self.columns or () if c not in self._names]
+            parts = [c for c in self.columns or () if c not in self._delivered.names]
             chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
             selection = self.share_known(replace(self, columns=tuple(chain.from_iterable(chosen))))
             if len(known) >= _MAX_SELECTIONS:
@@ -287,7 +292,7 @@ class ParquetSource(FileSource):
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if statistics in the footer prove that no row of the split satisfies the predicate."""
-        excluded = excludes(predicate, lambda path: self._bounds(split, path), self._types)
+        excluded = excludes(predicate, lambda path: self._bounds(split, path), self._delivered.types)
         file = self.listing[split.file]
         if excluded and split.start == 0 and file.remote is None:  # once per epoch, as pruned files are not opened
             with reading(file.url):
@@ -296,7 +301,7 @@ class ParquetSource(FileSource):
 
     def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
         """Return how many rows of each split satisfy a predicate on partition columns, int64[splits]; else None."""
-        columns = {hive.name: hive.of_files for hive in self._hive if hive.name in self._names}
+        columns = {hive.name: hive.of_files for hive in self._hive if hive.name in self._delivered.names}
         satisfying = satisfied(columns, predicate)
         return None if satisfying is None else splits.rows * satisfying[splits.column("file")]
 
@@ -308,7 +313,7 @@ class ParquetSource(FileSource):
         leaf = self._leaves[self._footers.kinds[split.file]].get(path)
         return (
             None
-            if leaf is None or path[0] in self._casts
+            if leaf is None or path[0] in self._delivered.casts
             else leaf_bounds(group.column(leaf[0]), leaf[1], group.num_rows)
         )
 

@@ -42,14 +42,6 @@ def is_int96(footer: Any, leaf: int) -> bool:
     return bool(footer.schema.column(leaf).physical_type == "INT96")
 
 
-def arrow_schema(footer: Any) -> pa.Schema:
-    """Return a file's schema with INT96 timestamps as microseconds, as int64 nanoseconds overflow in the year 2262."""
-    if not any(is_int96(footer, leaf) for leaf in range(len(footer.schema))):
-        return footer.schema.to_arrow_schema()
-    with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as file:
-        return file.schema_arrow
-
-
 def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
     """Compare a column with the same values read as nanoseconds; the low digits are correct despite overflow.
 
@@ -78,7 +70,12 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
         SourceError: the footer cannot be interpreted, or a column name appears twice.
     """
     with reading(file.url, "footer"):
-        fields = list(arrow_schema(footer))
+        schema = footer.schema.to_arrow_schema()
+        if any(is_int96(footer, leaf) for leaf in range(len(footer.schema))):
+            # as microseconds, since int64 nanoseconds overflow in the year 2262
+            with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as stored:
+                schema = stored.schema_arrow
+        fields = list(schema)
         paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
         chosen = range(len(paths)) if wanted is None else _choose(fields, paths, wanted, file)
         leaves = count()

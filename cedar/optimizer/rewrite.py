@@ -80,7 +80,9 @@ def rewrite(facts: Facts, rules: Sequence[Rule]) -> Rewritten:
                 changed = True
     root, last = one_step(run.facts, KeepOrder())
     sweeps = run.sweeps if root is run.facts.root else [*run.sweeps, last]
-    return Rewritten(root, tuple(sweeps), tuple(run.decisions()))
+    applied = [Decision(rule, _format_change(what, hows), applied=True) for (rule, what), hows in run.applied.items()]
+    failed = [Decision(rule, label, applied=False, why=why) for (rule, label), why in run.failed.items()]
+    return Rewritten(root, tuple(sweeps), (*applied, *run.refusals, *failed))
 
 
 @dataclass
@@ -173,15 +175,6 @@ class Rewriting:
             refusal = Refusal(f"it returned {type(outcome).__name__}; expected a step from cedar.plan.steps")
         self.refusals[Decision(rule.__name__, refusal.what or label, applied=False, why=refusal.reason)] = None
         return None
-
-    def decisions(self) -> list[Decision]:
-        """Return a decision for each change, then one for each change that was refused or failed."""
-        applied = [
-            Decision(rule, _format_change(operator, hows), applied=True)
-            for (rule, operator), hows in self.applied.items()
-        ]
-        broken = [Decision(rule, label, applied=False, why=why) for (rule, label), why in self.failed.items()]
-        return [*applied, *self.refusals, *broken]
 
 
 def _format_change(operator: str, hows: Sequence[str]) -> str:

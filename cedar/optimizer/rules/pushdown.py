@@ -140,8 +140,11 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
     """
     effects = node.effects
     holds = effects.rows == "stream" or node.storage is not None
-    if not node.inputs or not (holds or effects.per_row) or _chained(node):
+    if not node.inputs or not (holds or effects.per_row):
         return None
+    chains = [None if each.link is None else each.link.transform.chain for each in (node, *node.inputs)]
+    if chains[0] is not None and all(chain is chains[0] for chain in chains):
+        return None  # a selection would separate it from the operator below, with which it may run as one kernel
     kept = unread(node, facts)
     if not any(kept):
         return None
@@ -149,12 +152,6 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
     gone = set[str]().union(*(set(schema or ()) - set(names) for schema, names in pairs if names))
     listed = sorted(gone)[:6] + ([f"{len(gone) - 6} more"] if len(gone) > 6 else [])
     return Change(Keep(kept), facts.label(node), f"{', '.join(listed)} dropped below it")
-
-
-def _chained(node: Node) -> bool:
-    """Return whether the node may run as one kernel with the operator below, which a selection would separate."""
-    chains = [None if each.link is None else each.link.transform.chain for each in (node, *node.inputs)]
-    return chains[0] is not None and all(chain is chains[0] for chain in chains)
 
 
 @downward
