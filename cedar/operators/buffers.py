@@ -99,7 +99,8 @@ class OrderedTasks(Generic[T]):
 
     Args:
         step: a function of ``wait`` that starts the next task and returns (tag, future), or (tag, None) without a task.
-            It returns None at the end, and PENDING if it would have to wait but ``wait`` is False.
+            It returns None at the end, and PENDING if it would have to wait but ``wait`` is False. It may also be the
+            ``send`` of a generator that has yielded once.
         depth: the maximum number of tasks in progress.
     """
 
@@ -127,6 +128,8 @@ class OrderedTasks(Generic[T]):
         while len(self._queue) < self._depth and not self._ended:
             try:
                 started = self._step(wait and not self._queue)
+            except StopIteration:
+                started = None
             except Exception as error:
                 self._ended = True
                 if not self._queue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, ResumeError, Site, invalid_call, require_columns
 from cedar.core.stream import (
+    PENDING,
     At,
     Flow,
     GeneratorFlow,
@@ -42,7 +43,7 @@ from cedar.operators.packing import (
 from cedar.operators.take import whole
 
 Fit: TypeAlias = Literal["concat", "best"]
-Started: TypeAlias = "tuple[At, Any] | Pending | None"
+Tasks: TypeAlias = Generator["tuple[At, Any] | Pending", bool, None]
 
 _WINDOW = 1 << 16  # the maximum number of documents per best-fit window; changing it changes results
 
@@ -171,11 +172,9 @@ class PackStream(Stream):
         source = self._source.open(position, lap)
         measured = OrderedTasks(task_per_piece(source, self._measure))
         best = self._operator.fit == "best"
-        if best:
-            step = WindowPacker(measured, self._operator, self._context).step
-        else:
-            step = ConcatPacker(measured, self._operator, self._context, position, offset).step
-        packed = OrderedTasks(step)
+        tasks = self._window_tasks(measured) if best else self._concat_tasks(measured, position, offset)
+        next(tasks)
+        packed = OrderedTasks(tasks.send)
         pieces = converted(packed.pull, lambda pulled: Piece(Rows.of(pulled[1]), pulled[0], ends_window=best))
         return GeneratorFlow(pieces, packed, measured, source)
 
@@ -183,6 +182,78 @@ class PackStream(Stream):
         site = self._context.site
         names = self._operator.names(piece.rows.blocks[0].types, site)
         return self._context.submit(documents, keep_columns(piece.rows, names, "pack", site), names, site)
+
+    def _concat_tasks(self, measured: OrderedTasks[Piece], position: Position, offset: int) -> Tasks:
+        """Start a task whenever there are enough tokens for full rows; the rest begins the next row.
+
+        Args:
+            measured: pieces and their documents.
+            position: the input position of the first waiting document.
+            offset: the number of tokens of this document that earlier rows contain.
+        """
+        operator, waiting = self._operator, WaitingDocuments()
+
+        def start(runs: list[Documents], offset: int, rows: int) -> Any:
+            parts = self._context.parts
+            return self._context.submit(pack_concat, runs, offset, rows, operator.length, operator.value, parts)
+
+        wait = yield PENDING
+        while (pulled := measured.pull(wait)) is not None:
+            if pulled is PENDING:
+                wait = yield PENDING
+                continue
+            piece, docs = pulled
+            if docs is None:
+                continue
+            position = position if waiting.runs else piece.position()
+            waiting.add(docs, piece)
+            if offset > waiting.tokens:
+                raise ResumeError(
+                    f"the state is {offset:,} tokens into a document of {waiting.tokens:,}: it was edited",
+                    done="nothing was read",
+                    fix="use the state as it was saved",
+                )
+            del pulled, piece, docs
+            if rows := (waiting.tokens - offset) // operator.length:
+                starts = np.concatenate([[0], np.cumsum(waiting.lengths())]) - offset
+                edge = rows * operator.length
+                begun = int(np.searchsorted(starts, edge, side="left"))
+                at, runs, skipped = [position, offset], waiting.first(begun), offset
+                begun -= int(starts[begun] != edge)  # the last document continues in the next row
+                offset = int(edge - starts[begun])
+                waiting = waiting.drop(begun)
+                position = waiting.position() if waiting.runs else position
+                wait = yield at, start(runs, skipped, rows)
+        rows = -(-(waiting.tokens - offset) // operator.length)
+        if rows or any(run.dead for run in waiting.runs):
+            yield [position, offset], start(waiting.runs, offset, rows)
+
+    def _window_tasks(self, measured: OrderedTasks[Piece]) -> Tasks:
+        """Start a task whenever a window is complete."""
+        operator, context = self._operator, self._context
+        waiting, ended = WaitingDocuments(), False
+        rest: tuple[Piece, Any] | None = None  # the part of a piece that exceeds the largest window
+        wait = yield PENDING
+        while not ended:
+            pulled, rest = rest or measured.pull(wait), None
+            if pulled is PENDING:
+                wait = yield PENDING
+                continue
+            if pulled is None:
+                ended = complete = True
+            else:
+                piece, docs = pulled
+                room, slots = _WINDOW - waiting.slots, 0 if docs is None else len(docs)
+                if docs is not None:
+                    waiting.add(docs.slice(0, room), piece.slice(0, room))
+                if slots > room:
+                    rest = piece.slice(room, slots), docs.slice(room, slots)
+                complete = piece.ends_window or slots >= room
+                del piece, docs
+            del pulled
+            if complete and waiting.runs:
+                at, runs, waiting = [waiting.position(), 0], waiting.runs, WaitingDocuments()
+                wait = yield at, context.submit(pack_best, runs, operator.length, operator.value, context.parts)
 
 
 class WaitingDocuments:
@@ -225,99 +296,3 @@ class WaitingDocuments:
                 rest.add(run.slice(max(0, slots), len(run)), origin.slice(max(0, slots), origin.units))
             slots -= len(run)
         return rest
-
-
-class _Packer:
-    def __init__(self, measured: OrderedTasks[Piece], operator: Pack, context: StreamContext) -> None:
-        self._measured = measured
-        self._submit, self._parts = context.submit, context.parts
-        self._length, self._fill = operator.length, operator.value
-        self._waiting = WaitingDocuments()
-        self._ended = False
-
-
-class ConcatPacker(_Packer):
-    """Starts a packing task whenever there are enough tokens for full rows; the rest begins the next row."""
-
-    def __init__(
-        self, measured: OrderedTasks[Piece], operator: Pack, context: StreamContext, position: Position, offset: int
-    ) -> None:
-        super().__init__(measured, operator, context)
-        self._position = position
-        self._offset = offset  # the number of tokens of the first waiting document that earlier rows contain
-
-    def step(self, wait: bool) -> Started:
-        while not self._ended:
-            pulled = self._measured.pull(wait)
-            if pulled is None:
-                self._ended = True
-                rows = -(-(self._waiting.tokens - self._offset) // self._length)
-                dead = any(run.dead for run in self._waiting.runs)
-                return self._start(self._waiting.runs, rows) if rows or dead else None
-            if not isinstance(pulled, tuple):
-                return pulled
-            piece, docs = pulled
-            if docs is None:
-                continue
-            if not self._waiting.runs:
-                self._position = piece.position()
-            self._waiting.add(docs, piece)
-            if self._offset > self._waiting.tokens:
-                raise ResumeError(
-                    f"the state is {self._offset:,} tokens into a document of {self._waiting.tokens:,}: it was edited",
-                    done="nothing was read",
-                    fix="use the state as it was saved",
-                )
-            if rows := (self._waiting.tokens - self._offset) // self._length:
-                return self._cut(rows)
-        return None
-
-    def _cut(self, rows: int) -> Started:
-        starts = np.concatenate([[0], np.cumsum(self._waiting.lengths())]) - self._offset
-        edge = rows * self._length
-        begun = int(np.searchsorted(starts, edge, side="left"))
-        whole_documents = starts[begun] == edge
-        runs = self._waiting.first(begun)
-        begun -= not whole_documents  # the last document continues in the next row
-        started = self._start(runs, rows)
-        self._offset = int(edge - starts[begun])
-        self._waiting = self._waiting.drop(begun)
-        if self._waiting.runs:
-            self._position = self._waiting.position()
-        return started
-
-    def _start(self, runs: Sequence[Documents], rows: int) -> Started:
-        at = [self._position, self._offset]
-        return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length, self._fill, self._parts)
-
-
-class WindowPacker(_Packer):
-    """Starts a packing task whenever a window is complete."""
-
-    _rest: tuple[Piece, Any] | None = None  # the part of a piece that exceeds the largest window
-
-    def step(self, wait: bool) -> Started:
-        while not self._ended:
-            pulled, self._rest = self._rest or self._measured.pull(wait), None
-            if pulled is None:
-                self._ended = True
-            elif not isinstance(pulled, tuple):
-                return pulled
-            if (pulled is None or self._add_documents(*pulled)) and self._waiting.runs:
-                return self._start()
-        return None
-
-    def _add_documents(self, piece: Piece, docs: Documents | None) -> bool:
-        """Add a piece's documents to the window; return True if the window is complete."""
-        if docs is None:
-            return piece.ends_window
-        room = _WINDOW - self._waiting.slots
-        self._waiting.add(docs.slice(0, room), piece.slice(0, room))
-        if len(docs) > room:
-            self._rest = piece.slice(room, piece.units), docs.slice(room, len(docs))
-        return piece.ends_window or len(docs) >= room
-
-    def _start(self) -> Started:
-        at = [self._waiting.position(), 0]
-        runs, self._waiting = self._waiting.runs, WaitingDocuments()
-        return at, self._submit(pack_best, runs, self._length, self._fill, self._parts)
