@@ -418,6 +418,11 @@ class MixStream(Stream):
         )
 
     def open_at(self, at: At, lap: int) -> Flow:
+        if len(at[2]) < len(self.inputs):
+            raise PipelineError(
+                "update_mix(): a rank had ended its part of this epoch before an input was added",
+                fix="bring inputs back in the next epoch",
+            )
         buffers = [
             Buffer(source.open(position, lap), position, row_preparer("mix", index, self.context))
             for index, (source, position) in enumerate(zip(self.inputs, at[2], strict=True))

@@ -362,3 +362,34 @@ def test_a_rank_that_joins_uses_the_weights_of_the_others(counted: bool, tmp_pat
     rest = [x for each in (units, loaders[1]) for batch in each for x in batch["x"].tolist()]
     whole = [x for batch in make().loader(executor="inline") for x in batch["x"].tolist()]
     assert sorted(got + rest) == sorted(whole)
+
+
+def test_no_input_comes_back_to_ranks_that_ended_before_another_one_was_added() -> None:
+    firsts = {name: 100_000 * number for number, name in enumerate("abc")}
+
+    def part(name: str) -> cedar.Pipeline:
+        return cedar.from_source(Source(firsts[name], [4] * 4, True)).select("id").filter(lambda i: i >= 0, "id")
+
+    def loader(names: str, rank: int, world: int) -> Any:
+        p = cedar.mix({name: (part(name), 1.0) for name in names}, seed=1, stop="all").batch(2, last="keep")
+        return p.loader(rank=rank, world=world, executor="inline")
+
+    got, states = [], []
+    for rank, steps in enumerate([1, None]):
+        one = loader("ab", rank, 2)
+        one.update_mix(remove=["b"])
+        got += ids(run(one, steps)[0])
+        one.update_mix(add={"c": (part("c"), 1.0)})
+        states.append(saved(one))
+    assert [state["epoch"] for state in states] == [0, 1]
+    last = loader("abc", 0, 1)
+    last.load_state_dict(states)
+    last.set_epoch(0)
+    with pytest.raises(cedar.PipelineError, match="had ended its part of this epoch before an input was added"):
+        last.update_mix({"b": 1.0})
+    last = loader("abc", 0, 1)
+    last.load_state_dict(states)
+    last.set_epoch(0)
+    found = Counter(got + ids(run(last)[0]))
+    assert {*found.values()} == {1}
+    assert Counter(i // 100_000 for i in found)[0] == 16
