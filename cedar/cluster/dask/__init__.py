@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any
+
+_TRIES = 4  # how often to connect to a local cluster; on a busy machine, one attempt may take too long
 
 
 def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executor:
@@ -35,10 +38,11 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
         except WorkerError as error:
             client = client_again(where, error, limit, threading.Event())
         return DaskExecutor(client, workers, local=local, limit=limit)
-    try:
-        return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
-    except WorkerError:  # the local cluster has just ended: start another one
-        return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
+    for _ in range(_TRIES - 1):
+        address = local_address(workers or 1)
+        with suppress(WorkerError):  # it has just ended, and another one is started; or the machine is busy
+            return DaskExecutor(client_at(address), workers, local=True)
+    return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
 
 
 def close() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from dask import config
 
 import cedar
-from cedar.cluster.dask import local
+from cedar.cluster import dask
+from cedar.cluster.dask import clients, local
 from cedar.cluster.dask.local import LocalHost
 
 pytestmark = [pytest.mark.heavy, pytest.mark.waits]
@@ -33,6 +37,28 @@ def test_a_cluster_may_be_started_while_others_are_looked_at(monkeypatch: pytest
     hosts: dict[int, Any] = {0: Host()}
     monkeypatch.setattr(local, "_hosts", hosts)
     assert not local.is_local("tls://127.0.0.1:2")
+
+
+def test_a_cluster_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    local.local_address(1)
+    clients.close_clients()
+    host, connected, tries = local._hosts[1], clients.connected, []
+
+    def late(address: str) -> Any:
+        tries.append(address)
+        if len(tries) == 3:
+            os.kill(host.pid, signal.SIGCONT)
+        with config.set({"cedar.dask.connect": "60s" if len(tries) == 3 else "0.5s"}):
+            return connected(address)
+
+    monkeypatch.setattr(clients, "connected", late)
+    os.kill(host.pid, signal.SIGSTOP)
+    try:
+        assert dask.open_cluster("dask", 1).submit(pow, 2, 3).result(60) == 8
+    finally:
+        os.kill(host.pid, signal.SIGCONT)
+        dask.close()
+    assert tries == [host.address] * 3
 
 
 PRINTS = """
