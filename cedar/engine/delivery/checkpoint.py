@@ -74,6 +74,10 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
     chunk = partial(min_run_units, parts.job.binding)
     derive = partial(epochs.elastic.state_of_rank, epochs, site=site)
     chosen = choose(states, parts.job.rank.rank, parts.job.rank.world, chunk, derive, site)
+    number = str(chosen["data"])
+    if number not in chosen["open"] and any(number in each["open"] for each in states):
+        # Other ranks have begun this epoch, so this one reads the same files.
+        chosen["open"][number] = DataEpoch(parts.job, Runner("inline", 1), chosen["data"], None).entry()
     parts.stop()
     continue_from(epochs, chosen, site)
     front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
@@ -145,10 +149,11 @@ def _check_missing_files(epochs: Epochs, site: Site | None) -> None:
     """Raise ResumeError if a file that is now missing was partly delivered, so its remaining rows are unknown."""
     job = epochs.job
     gone = [source for read in job.binding.sources if (source := read.operator.source).__dict__.get("gone")]  # type: ignore[attr-defined]
-    looks = gone and not _in_order(job.binding.root)  # in order, all rows before the position were delivered
+    in_order, position = _in_order(job.binding.root), epochs.position
     try:
-        for number, entry in epochs.position.open.items() if looks else ():
-            DataEpoch(job, Runner("inline", 1), int(number), copied(entry)).check_position()
+        for number, entry in position.open.items() if gone else ():
+            if int(number) >= position.data:  # otherwise this rank has finished it
+                DataEpoch(job, Runner("inline", 1), int(number), copied(entry)).check_position(in_order)
     except ResumeError as error:
         epochs.read_current_files()
         error.site, error.done = site, "nothing was loaded"

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import tarfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,115 @@ def case(draw: random.Random, folder: Path) -> None:
 @pytest.mark.parametrize("seed", range(SEED, SEED + CASES))
 def test_every_row_that_is_there_comes_once(seed: int, tmp_path: Path) -> None:
     case(random.Random(seed), tmp_path)
+
+
+class Changing:
+    """A random pipeline of one or two sources, whose files change each time that random ranks resume it."""
+
+    def __init__(self, draw: random.Random, folder: Path) -> None:
+        self.draw, self.folder = draw, folder
+        self.kind, self.sources = draw.choice(["parquet", "jsonl"]), draw.choice([1, 1, 2])
+        self.files = {
+            (source, number): [10_000 * source + 100 * number + i for i in range(draw.randint(1, 12))]
+            for source in range(self.sources)
+            for number in range(draw.randint(2, 6))
+        }
+        self.removed: set[tuple[int, int]] = set()
+        self.missing: set[tuple[int, int]] = set()  # files that were removed at least once
+        for source in range(self.sources):
+            (folder / f"{source}").mkdir()
+        for file in self.files:
+            self.write(file)
+        self.filtered = self.kind == "parquet" or draw.random() < 0.5  # the number of rows is never known
+        self.joined, self.mapped = draw.choice(["concat", "mix"]), draw.random() < 0.3
+        self.window, self.size = draw.choice([None, None, "256MiB", 7]), draw.randint(1, 4)
+        self.repeats, self.deal = draw.choice([1, 1, 1, 2]), draw.choice(["auto", "auto", "global"])
+        self.got: Counter[int] = Counter()
+
+    def path(self, file: tuple[Any, Any]) -> Path:
+        return self.folder / f"{file[0]}" / f"{file[1]}.{self.kind}"
+
+    def write(self, file: tuple[Any, Any], **options: Any) -> None:
+        ids = self.files.get(file, [9000, 9001])
+        if self.kind == "parquet":
+            write_parquet(self.path(file), ids, **options)
+        else:
+            self.path(file).write_text("".join(f'{{"id": {i}}}\n' for i in ids))
+
+    def pipeline(self) -> cedar.Pipeline:
+        read = cedar.read_parquet if self.kind == "parquet" else cedar.read_jsonl
+        parts = [read(f"{self.folder}/{source}/*.{self.kind}") for source in range(self.sources)]
+        p = cedar.concat(*parts)
+        if self.joined == "mix":
+            p = cedar.mix([(part, 0.5) for part in parts], stop="all", seed=1)
+        p = p.filter(lambda i: i % 3 != 0, "id") if self.filtered else p
+        p = p if self.window is None else p.shuffle(seed=3, window=self.window)
+        p = p if self.repeats == 1 else p.repeat(self.repeats)
+        p = p.map(lambda i: i, "id", dtype=int) if self.mapped else p
+        return p.batch(self.size, last="keep")
+
+    def change(self) -> None:
+        """Remove, repair, restore or add a file."""
+        kind, here = (
+            self.draw.choice(["remove", "remove", "repair", "restore", ""]),
+            sorted({*self.files} - self.removed),
+        )
+        file = self.draw.choice(here)
+        if kind == "remove" and sum(each[0] == file[0] for each in here) > 1:
+            self.path(file).unlink()
+            self.removed.add(file)
+            self.missing.add(file)
+        elif kind == "repair" and self.kind == "parquet":
+            self.write(file, compression="gzip")
+        elif kind == "restore":
+            for each in self.removed:
+                self.write(each)
+            self.removed.clear()
+        if self.draw.random() < 0.3:
+            self.write((0, self.draw.choice(["00", "x"])))
+
+    def deliver(self, world: int, states: Any, last: bool) -> list[Any]:
+        """Let the ranks receive equally many batches, or each another number of them. Return their states."""
+        after, steps = [], self.draw.choice([None, 1, 2, 3, 5])
+        for rank in range(world):
+            loader = self.pipeline().loader(rank=rank, world=world, executor="inline", deal=self.deal)
+            some = self.draw.choice([0, 0, 1, 2, 3, 5]) if steps is None else steps
+            ids, state = taken([loader], states, None if last else some)
+            self.got.update(ids)
+            after += state
+        return after
+
+    def run(self) -> None:
+        states, world, phases = None, self.draw.randint(1, 4), self.draw.randint(2, 4)
+        for phase in range(phases):
+            after = self.deliver(world, states, phase == phases - 1)
+            if phase < phases - 1 and any(state["epoch"] for state in after):
+                return
+            states = after if self.got else None  # before the first row, new files join this epoch
+            self.change()
+            world = self.draw.choice([world, self.draw.randint(1, 4)])
+        self.check()
+
+    def check(self) -> None:
+        wanted, optional = Counter[int](), Counter({9000: 4, 9001: 4})
+        for file, ids in self.files.items():
+            found = Counter([i for i in ids if not (self.filtered and i % 3 == 0)] * self.repeats)
+            (optional if file in self.missing else wanted).update(found)
+        assert not self.got - wanted - optional, ("repeated", self.got - wanted - optional)
+        assert not wanted - self.got, ("lost", wanted - self.got)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("first", range(SEED, SEED + CASES, 5))
+def test_rows_come_once_though_files_change_several_times(first: int, tmp_path: Path) -> None:
+    for seed in range(first, min(first + 5, SEED + CASES)):
+        (folder := tmp_path / f"{seed}").mkdir()
+        try:
+            Changing(random.Random(seed), folder).run()
+        except BaseException as error:
+            if not (isinstance(error, cedar.ResumeError) and re.search("is gone; its rows|is back since", error.what)):
+                error.add_note(f"CEDAR_SEED={seed}")
+                raise
 
 
 def keys(batches: list[Any]) -> list[str]:
@@ -303,3 +414,83 @@ def test_an_epoch_in_order_goes_on_twice_without_a_file_removed_in_its_middle(tm
     rest, _ = taken(loaders(), states, None)
     others = [i for number, ids in files.items() for i in ids if number != 1]
     assert first + second + rest == sorted({*first, *others})
+
+
+@pytest.mark.parametrize("worlds", [(2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("apart", [False, True], ids=["equal steps", "one rank ahead"])
+def test_a_removed_file_is_refused_if_ranks_take_turns_at_its_rows(
+    tmp_path: Path, worlds: tuple[int, int], apart: bool
+) -> None:
+    files = {number: [10 * number + i for i in range(3)] for number in range(6)}
+    for number, ids in files.items():
+        write_parquet(tmp_path / f"{number}.parquet", ids)
+
+    def loaders(world: int) -> list[Any]:
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet").filter(lambda i: i >= 0, "id").batch(2, last="keep")
+        return [p.loader(rank=rank, world=world, executor="inline", deal="global") for rank in range(world)]
+
+    states, got = [], []
+    for rank, loader in enumerate(loaders(worlds[0])):
+        batches, state = run(loader, 0 if rank and apart else 2)
+        got += [i for batch in batches for i in batch["id"]]
+        states.append(state)
+    whole = (tmp_path / "1.parquet").read_bytes()
+    (tmp_path / "1.parquet").unlink()
+    with pytest.raises(cedar.ResumeError, match=r"1.parquet is gone; its rows may have been delivered"):
+        for loader in loaders(worlds[1]):
+            loader.load_state_dict(states)
+    (tmp_path / "1.parquet").write_bytes(whole)
+    got += taken(loaders(worlds[1]), states, None)[0]
+    assert sorted(got) == sorted(i for ids in files.values() for i in ids)
+
+
+@pytest.mark.parametrize("change", ["added", "removed"])
+@pytest.mark.parametrize("deal", ["auto", "global"])
+def test_a_rank_without_a_batch_reads_the_files_that_other_ranks_began_with(
+    tmp_path: Path, change: str, deal: str
+) -> None:
+    files = {number: [10 * number + i for i in range(4)] for number in range(5)}
+    for number, ids in files.items():
+        write_parquet(tmp_path / f"{number}.parquet", ids)
+
+    def loaders() -> list[Any]:
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet").filter(lambda i: i >= 0, "id").batch(2, last="keep")
+        return [p.loader(rank=rank, world=2, executor="inline", deal=deal) for rank in range(2)]
+
+    first, second = loaders()
+    batches, ahead = run(first, 1)
+    states = [ahead, saved(second)]
+    if change == "removed":
+        (tmp_path / "4.parquet").unlink()
+    else:
+        write_parquet(tmp_path / "00.parquet", [90, 91, 92, 93])
+    got = [i for batch in batches for i in batch["id"]]
+    if change == "removed" and deal == "global":
+        with pytest.raises(cedar.ResumeError, match=r"4.parquet is gone"):
+            loaders()[1].load_state_dict(states)
+        return
+    for steps in (1, None):
+        more, states = taken(loaders(), states, steps)
+        got += more
+    assert sorted(got) == [i for ids in files.values() for i in ids if change == "added" or i < 40]
+
+
+@pytest.mark.parametrize("steps", range(1, 4))
+def test_a_removed_file_is_refused_if_ranks_share_its_rows_by_key(tmp_path: Path, steps: int) -> None:
+    files = {number: [100 * number + i for i in range(8)] for number in range(2)}
+    for number, ids in files.items():
+        write_parquet(tmp_path / f"{number}.parquet", ids)
+
+    def loaders() -> list[Any]:  # fewer splits than ranks, so that every rank reads all of them
+        p = cedar.read_parquet(f"{tmp_path}/*.parquet").filter(lambda i: i >= 0, "id").repeat(2)
+        return [p.batch(1, last="keep").loader(rank=rank, world=5, executor="inline") for rank in range(5)]
+
+    got, states = taken(loaders(), None, steps)
+    whole = (tmp_path / "0.parquet").read_bytes()
+    (tmp_path / "0.parquet").unlink()
+    with pytest.raises(cedar.ResumeError, match=r"0.parquet is gone; its rows may have been delivered"):
+        for loader in loaders():
+            loader.load_state_dict(states)
+    (tmp_path / "0.parquet").write_bytes(whole)
+    got += taken(loaders(), states, None)[0]
+    assert sorted(got) == sorted([*files[0], *files[1]] * 2)
