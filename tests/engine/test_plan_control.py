@@ -13,7 +13,7 @@ import pytest
 
 import cedar
 from cedar.core.block import Observation
-from cedar.engine import account, background
+from cedar.engine import background
 from cedar.engine import observations as run_figures
 from cedar.engine import plan_control as planning
 from cedar.engine.background import Calls
@@ -60,7 +60,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of the run; plans are made between two batches, and take none."""
     made = Clock()
-    for module in (iteration, chain, account, planning, run_figures):
+    for module in (iteration, chain, planning, run_figures):
         monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(clocks, "now", made.reading)
 

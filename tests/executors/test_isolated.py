@@ -99,7 +99,7 @@ def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch
         start(self)
         if left:
             left.pop()
-            self._process.kill()
+            self.kill()
 
     monkeypatch.setattr(process.WorkerProcess, "__init__", killed)
     found, _ = run(numbers(lambda x: x), plan="off")

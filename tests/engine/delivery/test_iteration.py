@@ -96,7 +96,7 @@ def test_a_forked_child_ends_nothing_of_the_parents(device: Any) -> None:
         next(loop)
         loader.read(0)
         parts = loader._epochs.parts
-        pool = parts.run.runner.executor.inner
+        pool = parts.run.runner.executor
         for lock in [pool._shutdown_lock, parts.job.instances._changed]:  # as another thread may hold them at the fork
             threading.Thread(target=lock.acquire).start()
         if child := os.fork():
