@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from itertools import compress
 from typing import Any, TypeVar
 
@@ -252,7 +251,7 @@ def _retry_after(error: BaseException) -> float | None:
     try:
         return max(0.0, float(text))
     except ValueError:
-        pass
+        from email.utils import parsedate_to_datetime  # most workers never need it
     try:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     except (TypeError, ValueError):
