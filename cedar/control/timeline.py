@@ -195,9 +195,7 @@ class Timeline:
     _began: float | None = None  # start time of the iteration's first task
     _every: int = 1  # measure the thread's CPU time in one delivery of this many
     _until_measured: int = 0  # number of deliveries until the next one that is measured
-    _worked: float | None = (
-        None  # CPU seconds of the thread when the trainer requested the delivery; None: not measured
-    )
+    _worked: float | None = None  # CPU seconds of the thread at the request of a delivery that is measured
 
     # ---- events, with the time of any clock --------------------------------------------------------------------------
 

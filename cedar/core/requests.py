@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -115,7 +116,7 @@ class RequestOwner:
             raise CancelledError
 
 
-_owner: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - frozen
+_owner: ContextVar[RequestOwner] = ContextVar("cedar_request_owner", default=RequestOwner())  # noqa: B039 - frozen
 
 
 def request_owner() -> RequestOwner:
@@ -248,10 +249,10 @@ def _retry_after(error: BaseException) -> float | None:
         return None
     if text is None:
         return None
-    try:
+    with suppress(ValueError):
         return max(0.0, float(text))
-    except ValueError:
-        from email.utils import parsedate_to_datetime  # most workers never need it
+    from email.utils import parsedate_to_datetime  # most workers never need it
+
     try:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     except (TypeError, ValueError):

@@ -68,7 +68,7 @@ class MapBatches(FunctionOperator, ExactRows, Resizable):
         check_policy(self.label(), self.on_error)
         if self.format not in get_args(Format):
             known = ", ".join(map(repr, get_args(Format)))
-            raise invalid_call(f"map_batches: there is no format {self.format!r}", fix=f"give one of {known}")
+            raise invalid_call(f"map_batches: unknown format {self.format!r}", fix=f"use one of {known}")
         object.__setattr__(self, "size", as_int(self.size))
         if self.size is not None and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1):
             raise invalid_call(f"map_batches: size={self.size!r}", fix="give a number of rows, 1 or more")

@@ -142,7 +142,7 @@ def test_schema_effects_and_parameters():
     ("build", "says"),
     [
         (lambda: MapBatches(3), "int cannot be called"),  # type: ignore[arg-type]
-        (lambda: MapBatches(abs, format="pandas"), "there is no format 'pandas'"),  # type: ignore[arg-type]
+        (lambda: MapBatches(abs, format="pandas"), "unknown format 'pandas'"),  # type: ignore[arg-type]
         (lambda: MapBatches(abs, size=0), "size=0"),
         (lambda: MapBatches(abs, into="y"), "into= without columns"),
         (lambda: MapBatches(abs, ("x",), into=()), "names no column"),
