@@ -6,16 +6,17 @@ windows and limits are reduced so that these few rows fill several of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from cedar.core.block import Block
-from cedar.core.columns import cut, type_of
+from cedar.core.columns import Column, cut, type_of
 from cedar.core.errors import CedarError, WorkerError
 from cedar.core.remote import is_remote
 from cedar.core.stream import Piece
@@ -116,60 +117,56 @@ class FirstRows:
             return None
 
     def _compare(self, plan: Plan, check_running: Callable[[], None]) -> Difference | None:
-        """Compare increasing numbers of rows until time is up, since the cost of functions is not known in advance."""
+        """Compare a few rows, then as many as time is left for, since the cost of functions is not known in advance."""
         rows = SAMPLE_ROWS if self._cheap else _PROBE
-        left = _SECONDS
-        while True:
-            found = self._run_both(plan, rows, check_running)
-            left -= found.seconds
-            if found.mismatch is not None or rows == SAMPLE_ROWS:
-                return Difference(found.failed) if found.failed else found.mismatch
-            if left <= 0 and found.any_rows:
-                return None
-            rows = min(SAMPLE_ROWS, max(4 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
+        found = self._run_both(plan, rows, check_running)
+        if rows < SAMPLE_ROWS and not found.differs:
+            left = _SECONDS - found.seconds
+            if not found.any_rows:
+                rows = SAMPLE_ROWS
+            elif left > 0:
+                rows = min(SAMPLE_ROWS, max(4 * rows, int(rows * left / max(found.seconds, 1e-6))))
+            if rows > _PROBE:
+                found = self._run_both(plan, rows, check_running)
+        return Difference(found.why) if found.why else None
 
     def _run_both(self, plan: Plan, rows: int, check_running: Callable[[], None]) -> _RowsResult:
-        """Return the difference on the first ``rows`` rows, and the seconds that the comparison took."""
-        failed = ""
+        """Compare the results of a plan and of the pipeline as written on the first ``rows`` rows of each source."""
+        why = ""
         for shrinks in (True, False):  # a function may work only with the batch size that the user set
             check_running()
             try:
                 for node in self._binding.sources:
                     if id(node) not in self._rows:
                         self._rows[id(node)] = self._read(node)
-                first = {key: _cut(chunk, 0, min(rows, chunk.rows)) for key, chunk in self._rows.items()}
-                few = _FewRowsRun(self._binding, plan, first, self.world, shrinks, self._patience)
+                few = _FewRowsRun(self._binding, plan, self._rows, rows, self.world, shrinks, self._patience)
                 written, _ = few.run(planned=False)
             except WorkerError as error:  # the call hangs or crashes its process, so do not retry
-                return _RowsResult(Difference(f"the first rows cannot be computed as written: {_first_line(error)}"))
+                return _RowsResult(f"the first rows cannot be computed as written: {_first_line(error)}", differs=True)
             except Exception as error:  # noqa: BLE001 - the run raises the same error and reports it to the user
-                failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_first_line(error)}"
+                why = f"the first rows cannot be computed as written: {type(error).__name__}: {_first_line(error)}"
                 continue
             check_running()
-            mismatch = self._mismatch(few, written)
-            if mismatch is not None and (again := self._compared(few.run(planned=False)[0], written)) is not None:
-                mismatch = f"not deterministic: two runs as written differ: {again}"
+            try:
+                done, fell_back = few.run(planned=True)
+                why = self._compared(done, written)
+                if self._strict and fell_back:
+                    why = "an error that the order as written does not raise"
+            except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
+                why = f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}"
+            if why and (again := self._compared(few.run(planned=False)[0], written)):
+                why = f"not deterministic: two runs as written differ: {again}"
             any_rows = any(block.slots for run in written for block in run)
-            return _RowsResult(None if mismatch is None else Difference(mismatch), few.seconds, any_rows)
-        return _RowsResult(failed=failed)
+            return _RowsResult(why, bool(why), 2 * few.seconds, any_rows)
+        return _RowsResult(why)
 
-    def _mismatch(self, few: _FewRowsRun, written: list[list[Block]]) -> str | None:
-        """Run the plan; describe the first difference between its units and ``written``; None if they are equal."""
-        try:
-            done, fell_back = few.run(planned=True)
-        except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
-            return f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}"
-        if self._strict and fell_back:
-            return "an error that the order as written does not raise"
-        return self._compared(done, written)
-
-    def _compared(self, done: list[list[Block]], written: list[list[Block]]) -> str | None:
-        """Describe the first difference between the units of two runs in any rank and epoch; None if equal."""
+    def _compared(self, done: list[list[Block]], written: list[list[Block]]) -> str:
+        """Describe the first difference between the units of two runs in any rank and epoch; "" if equal."""
         for ours, theirs in zip(done, written, strict=True):
             why = compared(ours, theirs, self._binding.root.batched)
             if why is not None:
                 return why
-        return None
+        return ""
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -179,34 +176,28 @@ class FirstRows:
         source = node.operator.source
         if isinstance(source, IterableSource):
             return source.first()
-        known, names = self._binding.schemas[id(node)], self._used_columns()
-        if known is not None and names is not None and source.selects:
-            kept = [name for name in known if name in names]
-            if 0 < len(kept) < len(known):
+        known, out = self._binding.schemas[id(node)], self._binding.schemas[id(self._binding.root)]
+        if known is not None and out is not None and source.selects:
+            used = set(out)  # the columns that operators use or that the pipeline outputs
+            for each in self._binding.nodes:
+                effects = each.effects
+                if each.inputs and (effects.reads is None or effects.writes is None):
+                    used.update(known)
+                used.update(effects.reads or (), effects.writes or (), effects.survivors or ())
+            if 0 < len(used.intersection(known)) < len(known):
+                kept = list(filter(used.__contains__, known))
                 node = replace(node, operator=Read(source.select(kept)), origin=node.logical)
         block = self._binding.first_rows(node, SAMPLE_ROWS)
         for each in self._binding.splits.filters(node.logical):  # apply the filters that run while reading
             block = self._binding.kernel(each)(block, self._binding.check_env)
         return Chunk(dict(block.columns), length=len(block))
 
-    def _used_columns(self) -> frozenset[str] | None:
-        """Return the columns that operators use or that the pipeline outputs; None if these may be all columns."""
-        out = self._binding.schemas[id(self._binding.root)]
-        named = set(out or ())
-        for node in self._binding.nodes:
-            effects = node.effects
-            if node.inputs and (effects.reads is None or effects.writes is None):
-                return None
-            named.update(effects.reads or (), effects.writes or (), effects.survivors or ())
-        return None if out is None else frozenset(named)
 
-
-@dataclass(frozen=True)
-class _RowsResult:
-    mismatch: Difference | None = None
-    seconds: float = 0.0
+class _RowsResult(NamedTuple):
+    why: str = ""  # the difference, or why the comparison was impossible; "" if the results are equal
+    differs: bool = False  # whether more rows would not change that
+    seconds: float = 0.0  # of two runs as fast as the second one, since the first one may have loaded a model
     any_rows: bool = False  # whether any row reached the end of the pipeline
-    failed: str = ""  # why the comparison was impossible; "" if it was possible
 
 
 def _is_cheap(operator: Operator) -> bool:
@@ -224,10 +215,6 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _cut(rows: Chunk, start: int, stop: int) -> Chunk:
-    return Chunk({name: cut(column, start, stop) for name, column in rows.columns.items()}, length=stop - start)
-
-
 # ---- sources ---------------------------------------------------------------------------------------------------------
 
 
@@ -236,12 +223,14 @@ class FewRows(BaseSource):
     """Replaces a source by one with few rows, in at most three splits.
 
     Args:
-        rows: the rows.
+        rows: the columns, which may be longer.
+        count: the number of rows.
         known: column names and types that the replaced source declares; None if it declares none.
         streaming, counted: properties of the splits, the same as in the replaced source.
     """
 
-    rows: Chunk
+    rows: Mapping[str, Column]
+    count: int
     known: Schema
     streaming: bool = False
     counted: bool = True
@@ -251,27 +240,28 @@ class FewRows(BaseSource):
     second_read_cost_bytes: ClassVar[float] = 15.0
 
     def splits(self) -> list[Split]:
-        total, splits = self.rows.rows, []
+        total, splits = self.count, []
         ends = [0, total] if total < _SPLIT else [0, total // 2, total // 2 + 1, total]
         for part, (start, end) in enumerate(pairwise(ends)):
-            count = end - start
-            counted = count if self.counted else None
-            splits.append(Split(0, start, end, counted, int(self.row_bytes) * count, part, self.streaming))
+            rows = end - start
+            counted = rows if self.counted else None
+            splits.append(Split(0, start, end, counted, int(self.row_bytes) * rows, part, self.streaming))
         return splits
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None
-        yield replace(_cut(self.rows, split.start, split.stop), offsets=np.arange(split.start, split.stop))
+        columns = {name: cut(column, split.start, split.stop) for name, column in self.rows.items()}
+        yield Chunk(columns, np.arange(split.start, split.stop), split.stop - split.start)
 
     def select(self, columns: Sequence[str]) -> FewRows:
         """Return a source of the same rows with fewer columns."""
         kept, known = {}, {}
-        for name, paths in chosen_fields(columns, self.rows.columns).items():
-            column = self.rows.columns[name]
+        for name, paths in chosen_fields(columns, self.rows).items():
+            column = self.rows[name]
             kept[name] = narrowed(column, narrowed_type(type_of(column), paths))
             if self.known is not None and name in self.known:
                 known[name] = narrowed_type(self.known[name], paths)
-        return replace(self, rows=Chunk(kept, length=self.rows.rows), known=None if self.known is None else known)
+        return replace(self, rows=kept, known=None if self.known is None else known)
 
     def schema(self) -> Schema:
         return self.known
@@ -292,22 +282,29 @@ class _FewRowsRun:
         binding: the bound operators of the pipeline as written.
         plan: the plan to compare with it.
         rows: the first rows of each source, by the id of its node.
+        most: the number of these rows to run on.
         world: number of ranks of the run.
         shrinks: reduce batch sizes, windows and limits to at most half of the number of rows.
         patience: how long to wait for a call that hangs.
     """
 
     def __init__(
-        self, binding: Binding, plan: Plan, rows: dict[int, Chunk], world: int, shrinks: bool, patience: Patience | None
+        self,
+        binding: Binding,
+        plan: Plan,
+        rows: dict[int, Chunk],
+        most: int,
+        world: int,
+        shrinks: bool,
+        patience: Patience | None,
     ) -> None:
-        self.seconds = 0.0  # total seconds that operators took
-        self._binding, self._plan, self._rows, self._shrinks = binding, plan, rows, shrinks
+        self.seconds = 0.0  # seconds that operators took in the last run
+        self._binding, self._plan, self._rows, self._most, self._shrinks = binding, plan, rows, most, shrinks
         self._nodes = [*binding.nodes, *graph.walk(plan.root)]
         local = any(isinstance(each.operator, StreamOperator) and each.operator.local for each in self._nodes)
-        stores = any(each.storage is not None for each in self._nodes)
         # A rank in an epoch; both ranks, and an epoch that reads what the one before it stored, if they may differ.
         self._runs = [(0, 1, 0)] if world == 1 or local else [(0, 1, 0), (1, 2, 0)]
-        if stores:
+        if any(each.storage is not None for each in self._nodes):
             self._runs = [(rank, of, epoch) for rank, of, _ in self._runs for epoch in (0, 1)]
         self._replacements = tolerated(plan.root)
         self._runner = Runner("inline", 1, patience=patience)
@@ -332,14 +329,24 @@ class _FewRowsRun:
         nodes = tuple(graph.walk(twins[id(root)]))
         twin_works = works(nodes, twin_binding.root, binding.on_error)
         physical = replace(binding.lowered(root), works=twin_works, nodes=nodes)
-        store, metrics, runs = Store(), Metrics(), []
+        store, metrics, runs = Store(), Metrics(), list[list[Block]]()
         for rank, world, epoch in self._runs:
             tasks = Tasks(self._runner, replace(binding.check_env, epoch=epoch, sampling=False), metrics)
-            compiler = Compiler(physical, twin_binding, tasks, store)
             turns = over_ranks(twin_binding.nodes) is not None
             chunk = min_run_units(twin_binding) if world > 1 else EVERYTHING
             share = Share(rank, world, chunk, deal_mode(twin_binding.root), turns=turns)
-            runs.append(_units(compiler, share))
+            top, assigned = Compiler(physical, twin_binding, tasks, store).top(share)
+            units, rows = list[Block](), 0
+            with closing(top.open([assigned.start(), 0])) as flow:
+                while rows < 2 * SAMPLE_ROWS and len(units) < _MAX_UNITS:
+                    piece = flow.pull(True)
+                    if not isinstance(piece, Piece):
+                        break
+                    if piece.units:
+                        units.append(piece.rows.gather())
+                        rows += units[-1].slots
+            runs.append(units)
+        self.seconds = 0.0
         for (kind, ordinals), spent in metrics.time.parts.items():
             if kind == "operator" and not all(_is_cheap(binding.nodes[i].operator) for i in ordinals):
                 self.seconds += spent.wall
@@ -354,14 +361,13 @@ class _FewRowsRun:
             written: for a plan, the copies of the pipeline as written.
         """
         done = dict(written)
-        for node in graph.walk(root):
-            if id(node) not in done:
-                operator = self._replacements.get(id(node), node.operator)
-                if id(operator) not in copies:
-                    copies[id(operator)] = self._copy(node, operator, written)
-                inputs = tuple(done[id(child)] for child in node.inputs)
-                origin = None if node.origin is None else written.get(id(node.origin))
-                done[id(node)] = Node(copies[id(operator)], inputs, node.site, origin, node.place)
+        for node in graph.walk(root, written):
+            operator = self._replacements.get(id(node), node.operator)
+            if id(operator) not in copies:
+                copies[id(operator)] = self._copy(node, operator, written)
+            inputs = tuple([done[id(child)] for child in node.inputs])
+            origin = None if node.origin is None else written.get(id(node.origin))
+            done[id(node)] = Node(copies[id(operator)], inputs, node.site, origin, node.place)
         return done
 
     def _copy(self, node: Node, operator: Operator, written: dict[int, Node]) -> Operator:
@@ -373,28 +379,28 @@ class _FewRowsRun:
         if inserted and isinstance(operator, SeparateResults) and operator.projection is not None:
             unread = set[
                 str
-            ]()  # columns that were not read, because only operators inserted by the optimizer name them
+            ]()  # columns that were not read, because only operators that the optimizer inserted name them
             for source in self._binding.sources:
                 unread.update(self._binding.schemas[id(source)] or ())
             for rows in self._rows.values():
                 unread.difference_update(rows.columns)
-            return Select(tuple(item for item in operator.projection if item not in unread))
+            return Select(tuple([item for item in operator.projection if item not in unread]))
         if not self._shrinks or not isinstance(operator, Resizable):
             return operator
-        most = max(min(rows.rows for rows in self._rows.values()) // 2, 1)
-        return operator.resized(lambda size, *_: min(size, most))
+        half = max(min(self._most, *[rows.rows for rows in self._rows.values()]) // 2, 1)
+        return operator.resized(lambda size, *_: min(size, half))
 
     def _source(self, node: Node, operator: Read, written: dict[int, Node]) -> Operator:
         rows, known = self._rows[id(node.logical)], self._binding.schemas[id(node.logical)]
         splits = self._binding.splits(node.logical)
         copies = {name: own_column(column) for name, column in rows.columns.items()}  # functions may change them
-        declared = None if known is None else {name: kind for name, kind in known.items() if name in rows.columns}
-        few = FewRows(Chunk(copies, length=rows.rows), declared, splits.streams, splits.counted)
+        declared = None if known is None else {name: kind for name, kind in known.items() if name in copies}
+        few = FewRows(copies, min(self._most, rows.rows), declared, splits.streams, splits.counted)
         if not isinstance(operator, Scan):
             return Read(few)
         columns = operator.columns
         if columns is not None:
-            columns = tuple(c for c in columns if next(iter(chosen_fields([c], known or ()))) in rows.columns)
+            columns = tuple([c for c in columns if next(iter(chosen_fields([c], known or ()))) in copies])
         below, where = Node(Read(few)), []
         for each in operator.where:
             below = Node(each.operator, (below,), each.site, written[id(each.logical)])
@@ -416,21 +422,3 @@ class _TwinBinding(Binding):
     def bound(self, node: Node) -> BlockKernel:
         original = self._originals.get(id(node))
         return super().bound(node) if original is None else self._binding.bound(original)
-
-
-def _units(compiler: Compiler, share: Share) -> list[Block]:
-    top, assigned = compiler.top(share)
-    flow = top.open([assigned.start(), 0])
-    units: list[Block] = []
-    rows = 0
-    try:
-        while rows < 2 * SAMPLE_ROWS and len(units) < _MAX_UNITS:
-            piece = flow.pull(True)
-            if not isinstance(piece, Piece):
-                break
-            if piece.units:
-                units.append(piece.rows.gather())
-                rows += units[-1].slots
-        return units
-    finally:
-        flow.close()
