@@ -160,8 +160,7 @@ def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
     done: dict[int, Node] = {}
     for current in walk(node):
         inputs = tuple(done[id(child)] for child in current.inputs)
-        same = all(a is b for a, b in zip(inputs, current.inputs, strict=True))
-        rebuilt = current if same else dataclasses.replace(current, inputs=inputs)
+        rebuilt = current if inputs == current.inputs else dataclasses.replace(current, inputs=inputs)
         done[id(current)] = rewrite(rebuilt) or rebuilt
     return done[id(node)]
 

@@ -22,7 +22,7 @@ _COMMUTING: frozenset[frozenset[Algebra]] = frozenset(
 def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
     """Return why ``above`` may not run before ``below``, its input; None if it may.
 
-    A swap may change the order of columns, which ``restore_order`` restores later. It may also change on which rows a
+    A swap may change the order of columns, which ``KeepOrder`` restores later. It may also change on which rows a
     function is called, so the function may fail on rows that a filter dropped before the swap.
     """
     for check in _CHECKS:

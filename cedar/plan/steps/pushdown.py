@@ -322,57 +322,39 @@ class DropResults(Step):
 
 @dataclass(frozen=True)
 class KeepOrder(Step):
-    """Restore the column order of the pipeline as written wherever the order affects results. This is the last step.
-
-    It inserts selections where the order differs, and removes the optimizer's selections that have no effect.
-    """
+    """Restore the column order of the pipeline as written wherever the order affects results. This is the last step."""
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         return None
 
     def apply(self, graph: Node, facts: Facts) -> Node:
-        tidied = tidy(graph, facts)
-        return restore_order(tidied, facts.at(tidied))
+        """Return the graph with columns in the order of the pipeline as written, wherever the order affects results.
 
-
-def tidy(root: Node, facts: Facts) -> Node:
-    """Remove the optimizer's selections that select all columns or are followed by another such selection."""
-    done: dict[int, Node] = {}
-    for current in graphs.walk(root):
-        node = with_inputs(current, tuple(done[id(child)] for child in current.inputs), facts)
-        if is_inserted(node, facts):
-            below, schema = node.inputs[0], facts.schemas[id(current.inputs[0])]
-            if schema is not None and tuple(schema) == node.projection:
-                node = below
-            elif is_inserted(below, facts):
-                node = rebuilt(node, below.inputs, facts)
-        done[id(current)] = node
-    return done[id(root)]
-
-
-def restore_order(root: Node, facts: Facts) -> Node:
-    """Return the graph with columns in the order of the pipeline as written, wherever the order affects results.
-
-    The order affects the output, functions of whole rows, expressions that select by type, and caches. It is also
-    restored before a node after which the columns are unknown. ``facts`` must describe ``root``.
-    """
-    written = graphs.schemas(facts.logical)
-    done: dict[int, Node] = {}
-    for node in graphs.walk(root):
-        inputs = [done[id(child)] for child in node.inputs]
-        if facts.ordinal(node) is not None and len(node.logical.inputs) == len(inputs):
-            sees = node.effects.reads is None or node.storage is not None
-            for i, child in enumerate(node.inputs):
-                lost = facts.schemas[id(node)] is None and facts.schemas[id(child)] is not None
-                if sees or lost:
-                    names = _wanted(facts.schemas[id(child)], written[id(node.logical.inputs[i])])
-                    inputs[i] = only(inputs[i], names) if names else inputs[i]
-        done[id(node)] = with_inputs(node, tuple(inputs), facts)
-    names = _wanted(facts.schemas[id(root)], written[id(facts.logical)])
-    if not names:
-        return done[id(root)]
-    top = done[id(root)]
-    return only(top.inputs[0] if is_inserted(top, facts) else top, names)
+        The order affects the output, functions of whole rows, expressions that select by type, and caches. It is also
+        restored before a node after which the columns are unknown. Selections that the optimizer inserted are removed
+        if they select all columns or if another such selection follows.
+        """
+        schemas, written = facts.schemas, graphs.schemas(facts.logical)
+        done: dict[int, Node] = {}
+        for node in graphs.walk(graph):
+            inputs = [done[id(child)] for child in node.inputs]
+            if is_inserted(node, facts):
+                below, schema = inputs[0], schemas[id(node.inputs[0])]
+                if schema is not None and tuple(schema) == node.projection:
+                    done[id(node)] = below
+                    continue
+                if is_inserted(below, facts):
+                    inputs = list(below.inputs)
+            elif facts.ordinal(node) is not None and len(node.logical.inputs) == len(inputs):
+                sees = node.effects.reads is None or node.storage is not None
+                for i, child in enumerate(node.inputs):
+                    lost = schemas[id(node)] is None and schemas[id(child)] is not None
+                    if sees or lost:
+                        names = _wanted(schemas[id(child)], written[id(node.logical.inputs[i])])
+                        inputs[i] = only(inputs[i], names) if names else inputs[i]
+            done[id(node)] = with_inputs(node, tuple(inputs), facts)
+        top, names = done[id(graph)], _wanted(schemas[id(graph)], written[id(facts.logical)])
+        return only(top.inputs[0] if is_inserted(top, facts) else top, names) if names else top
 
 
 def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:

@@ -97,8 +97,7 @@ def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
 
 def with_inputs(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
     """Return ``node`` with these inputs; the node itself if they are unchanged."""
-    same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-    return node if same else rebuilt(node, inputs, facts)
+    return node if inputs == node.inputs else rebuilt(node, inputs, facts)
 
 
 # ---- tolerances ------------------------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
     for node in graph.walk(root):
         inputs = tuple(done[id(child)] for child in node.inputs)
         operator = instead.get(id(node), node.operator)
-        same = operator is node.operator and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        same = operator is node.operator and inputs == node.inputs
         done[id(node)] = node if same else dataclasses.replace(node, operator=operator, inputs=inputs, origin=node)
     return done[id(root)]
 
@@ -278,7 +277,6 @@ class Facts:
     schemas: dict[int, Schema] = field(default_factory=dict)
     consumers: dict[int, list[Node]] = field(default_factory=dict)
     live: dict[int, Names] = field(default_factory=dict)
-    _learned: dict[tuple[int, ...], Schema] = field(default_factory=dict, repr=False)
     _nodes: list[Node] = field(default_factory=list, repr=False)  # keeps nodes alive, so that ids stay unique
 
     @cached_property
@@ -309,13 +307,7 @@ class Facts:
             CedarError: an operator rejects the columns of its inputs.
         """
         for node in graph.walk(root, self.schemas):
-            operator = node.operator
-            below = [self.schemas[id(child)] for child in node.inputs]
-            key = id(operator), *map(id, below)
-            with graph.at_site(node):
-                if key not in self._learned:
-                    self._learned[key] = operator.schema(*below)
-            self.schemas[id(node)] = self._learned[key]
+            self.schemas[id(node)] = node.schema
             self._nodes.append(node)
             for child in node.inputs:
                 self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]
