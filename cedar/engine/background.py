@@ -117,7 +117,8 @@ class WorkerWarmup:
 
     def __init__(self) -> None:
         self._loading: dict[str, tuple[float, list[Future[Any]]]] = {}  # start time, and one future for each process
-        self._unfit: set[str] = set()  # plans whose code cannot be sent to workers, since the last call of ``settled``
+        self.ready: frozenset[str] = frozenset()  # plans that can run
+        self.unfit: frozenset[str] = frozenset()  # plans that cannot
 
     def begin(self, key: str, plan: Plan, workers: int) -> None:
         """Start up to ``workers`` worker processes and load what the plan's operators need."""
@@ -125,21 +126,20 @@ class WorkerWarmup:
         try:
             code = Code.of([(type(operator), operator.code()) for operator in operators])
         except WorkerError:  # some code cannot be sent to other processes, so the run cannot use this plan
-            self._unfit.add(key)
+            self.unfit |= {key}
             return
         pool = processes.warm(workers)
         self._loading[key] = time.perf_counter(), [pool.submit(load_shipped, code) for _ in range(workers)]
 
-    def settled(self) -> tuple[set[str], set[str]]:
-        """Return the plans that became ready since the last call, and the plans that cannot run in processes."""
-        ready: set[str] = set()
-        unfit, self._unfit, now = self._unfit, set(), time.perf_counter()
+    def settled(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the plans that are ready, and the plans that cannot run in processes."""
         for key, (since, loading) in list(self._loading.items()):
-            if all(each.done() for each in loading):
-                failed = any(each.cancelled() or each.exception() for each in loading)
-                (unfit if failed else ready).add(key)
-            elif now > since + _WARMUP_PATIENCE:
-                unfit.add(key)
-            if key in ready | unfit:
-                del self._loading[key]
-        return ready, unfit
+            done = all(each.done() for each in loading)
+            if not done and time.perf_counter() <= since + _WARMUP_PATIENCE:
+                continue
+            if done and not any(each.cancelled() or each.exception() for each in loading):
+                self.ready |= {key}
+            else:
+                self.unfit |= {key}
+            del self._loading[key]
+        return self.ready, self.unfit

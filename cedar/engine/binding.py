@@ -14,10 +14,10 @@ from cedar.core.errors import Skip
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read, row_bytes_of
-from cedar.engine.dedup import has_dedup, wide_sample
+from cedar.engine.dedup import wide_sample
 from cedar.executors.isolated import IsolatedCalls
 from cedar.operators.base import BlockKernel, Bound, Env, RowOperator, StreamOperator, block_kernel
-from cedar.operators.dedup import for_groups
+from cedar.operators.dedup import MakesGroups, for_groups
 from cedar.operators.surveys import Surveyed
 from cedar.plan import graph
 from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type
@@ -67,7 +67,7 @@ class Binding:
         self.check_env = replace(
             env, epoch=0, sampling=True, call_in_subprocess=call_in_subprocess, numeric=self.numeric
         )
-        self.marks = has_dedup(root)
+        self.marks = any(isinstance(node.operator, MakesGroups) for node in self.nodes)
         self._kernels: dict[int, BlockKernel] = {}
         self._bound: dict[int, BlockKernel] = {}
         self._moved_nodes: dict[int, bool] = {}

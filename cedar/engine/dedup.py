@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 _SLOW_ROWS = 1024  # rows to sample where an operator runs Python for every row
 
 
-def has_dedup(root: Node) -> bool:
-    """Whether some operator marks features for deduplication."""
-    return any(isinstance(node.operator, MakesGroups) for node in graph.walk(root))
-
-
 class Marked:
     """The feature groups in a pipeline's batches, computed on first use. Only the column names are pickled."""
 

@@ -272,9 +272,11 @@ class Metrics:
 
 def _read_observation(timing: Timing, source: int) -> Observation:
     """Return the time and bytes of a task's reading; bytes are scaled up to include rows that the scan filtered out."""
-    rows = timing.rows_read
+    rows, read, wall, cpu = timing.rows_read, ("read", (source,)), 0.0, 0.0
     scale = rows / max(timing.rows_passed, 1)
     columns = {name: int(size * scale) for name, size in timing.read_columns.items()}
     size = sum(columns.values())
-    read = [(wall, cpu) for part, wall, cpu in timing.parts if part == ("read", (source,))]
-    return Observation(rows, rows, size, size, sum(w for w, _ in read), sum(c for _, c in read), columns)
+    for part, part_wall, part_cpu in timing.parts:
+        if part == read:
+            wall, cpu = wall + part_wall, cpu + part_cpu
+    return Observation(rows, rows, size, size, wall, cpu, columns)

@@ -9,7 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from cedar.control.controller import (
     Action,
@@ -30,7 +31,6 @@ from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunMeasurements
-from cedar.engine.plan_results import PlanResults, ResultsStore
 from cedar.engine.runner import Runner
 from cedar.engine.task_context import CALLS, DETAILS, EVERY, Watcher, is_remote
 from cedar.executors.recovery.patience import Patience
@@ -40,6 +40,9 @@ from cedar.plan import graph
 from cedar.plan.data import Decision, Difference, Plan, Planner
 from cedar.plan.graph import source_of
 from cedar.profile import Profile
+
+if TYPE_CHECKING:
+    from cedar.engine.plan_results import PlanResults, ResultsStore
 
 _log = logging.getLogger("cedar")
 _STALLED = 0.1  # if the trainer waits less than this fraction of the time, throughput measures only the trainer
@@ -78,7 +81,6 @@ class Plans:
         self.metrics = metrics
         self.first_rows = FirstRows(binding, world, strict=planner is not None, patience=patience)
         self._admitted = False  # whether the first plan was compared with the pipeline as written
-        self._one_pass = any(source_of(node).one_pass for node in binding.sources)
         self._lock = threading.Lock()
         # State of the running plan and of the next one.
         self._watcher = Watcher()
@@ -89,8 +91,8 @@ class Plans:
         self._broken = False  # True once the optimizer has failed: it is not used again
         # State of the controller, and of the work that it requested.
         self._default = 0  # number of concurrent tasks if the plan does not set it
-        self._known: list[Plan] = []  # all plans; the key of a plan is its index here
-        self._key = ""  # key of the current plan, once it has been checked
+        self._known = [first]  # all plans; the key of a plan is its index here
+        self._key = "0"  # key of the current plan
         self._state = State(self._key)
         self._since = self._waited_before = self._rows_before = 0.0  # totals when the current plan began
         metrics.taken = self._note_task
@@ -102,10 +104,11 @@ class Plans:
         self._candidates: tuple[Candidate, ...] | None = None
         self._results: ResultsStore | None = None  # of earlier runs; None until they are loaded
         self._earlier: PlanResults | None = None  # these results, until the controller receives them
-        self._warming = WorkerWarmup()
-        self._ready: set[str] = set()
-        self._unfit: set[str] = set()
         self.audits = AuditBudget(binding)
+
+    @cached_property
+    def _warming(self) -> WorkerWarmup:
+        return WorkerWarmup()
 
     @property
     def rewrites(self) -> bool:
@@ -142,8 +145,7 @@ class Plans:
                 self.current = self._rejected(plan, found.what)
         except Exception as error:  # noqa: BLE001 - the pipeline as written can always run
             self.current = self._rejected(plan, f"the check failed: {type(error).__name__}: {error}")
-        self._key = self._key_of(self.current)
-        self._state = State(self._key)
+        self._known = [self.current]
         if self.current is not plan:
             _log.warning("the plan was changed: %s", self.current.decisions[-1].why)
 
@@ -241,12 +243,10 @@ class Plans:
     def _observation(self, now: float, waited: float) -> Observation:
         seen, progress, figures = self.figures.seen, self.figures.progress, self.figures
         ready, unfit = self._warming.settled()
-        self._ready, self._unfit = self._ready | ready, self._unfit | unfit
         return Observation(
             now, self._key, self._since, figures.finished - self._rows_before, waited - self._waited_before,
             progress.rows, seen.elapsed, seen.waited, progress.tasks, figures.workers, figures.rest(),
-            self._measured_enough(), self._planning_seconds, self._candidates, frozenset(self._ready),
-            frozenset(self._unfit), figures.opening,
+            self._measured_enough(), self._planning_seconds, self._candidates, ready, unfit, figures.opening,
         )  # fmt: skip
 
     def _measured_enough(self) -> bool:
@@ -316,6 +316,8 @@ class Plans:
 
     def _load_results(self, _: Calls) -> None:
         """Load what earlier runs of the same pipeline measured on this machine."""
+        from cedar.engine.plan_results import ResultsStore
+
         assert self.planner is not None
         results = ResultsStore(self.binding.root, self.binding.on_error)
         self._earlier = results.load((*self.planner.limits, self.first_rows.world))
@@ -368,14 +370,14 @@ class Plans:
             news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in reported)
             self.current = replace(self.current, decisions=(*reported, *news))
         if self._key_of(sound) == self._key or (sound is not plan and not self.first_rows.rewrites(sound)):
-            self._unfit |= {key}
+            self._warming.unfit |= {key}
             return
         # Nothing is measured yet if an earlier run proposed the plan.
         self._known[int(key)] = self.planner.with_prediction(sound, profile) if profile.operators else sound
         if sound.in_processes:
             self._warming.begin(key, sound, self.figures.processes)  # the number of processes, not of threads
         else:
-            self._ready |= {key}
+            self._warming.ready |= {key}
 
     def _schedule_switch(self, plan: Plan, why: str, last: bool = False) -> None:
         with self._lock:
@@ -384,7 +386,7 @@ class Plans:
             self._settled = last
             self._next = plan
             self.history.append(why)
-            self._watcher.fence = last or not self._one_pass
+            self._watcher.fence = last or not any(source_of(node).one_pass for node in self.binding.sources)
 
     # ---- audits ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from cedar.core.process import cores
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.filesource import FileSource
 from cedar.engine.binding import Binding
-from cedar.engine.dedup import factors_where_read, has_dedup
+from cedar.engine.dedup import factors_where_read
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.machine import machine
 from cedar.engine.plan_control import Plans
@@ -153,7 +153,7 @@ def planner_for(
         most_workers=_MAX_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
         keeping=CacheCosts(load_seconds_per_byte, cache_bytes, bool(budget.cache_bytes), budget.layout_place),
-        factors=_factors(node, on_error) if has_dedup(node) else None,
+        factors=_factors(node, on_error),
         cluster=None if cluster is None else Cluster(*extension("cluster.dask.costs").ship_costs(cluster)),
     )
 

@@ -23,10 +23,10 @@ def double(x): return 2 * x
 """
 
 
-def settled(plan: Plan) -> tuple[set[str], set[str]]:
+def settled(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
     warming = WorkerWarmup()
     warming.begin("1", plan, 1)
-    found: tuple[set[str], set[str]] = set(), set()
+    found = frozenset[str](), frozenset[str]()
 
     def something() -> bool:
         nonlocal found
@@ -34,7 +34,7 @@ def settled(plan: Plan) -> tuple[set[str], set[str]]:
         return found != (set(), set())
 
     assert eventually(something)
-    assert warming.settled() == (set(), set())
+    assert warming.settled() == found
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import cedar
 from cedar.engine.binding import Binding
-from cedar.engine.dedup import Marked, factors_where_read, found_groups, has_dedup, marked_groups
+from cedar.engine.dedup import Marked, factors_where_read, found_groups, marked_groups
 from cedar.operators.base import Env
 from tests.toy_sessions import sessions
 
@@ -23,10 +23,10 @@ def binding_of(pipeline: cedar.Pipeline) -> Binding:
 
 def test_groups_have_the_names_of_their_columns_at_the_end() -> None:
     binding = binding_of(rows().dedup([["a", "b"]]).rename({"a": "first"}).batch(8))
-    assert has_dedup(binding.root)
+    assert binding.marks
     assert marked_groups(binding) == (("first", "b"),)
     assert pickle.loads(pickle.dumps(Marked(binding))).groups == (("first", "b"),)
-    assert not has_dedup(rows().batch(8).node)
+    assert not binding_of(rows().batch(8)).marks
 
 
 def test_what_nobody_named_is_left_for_groups_that_are_found() -> None:

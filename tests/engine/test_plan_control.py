@@ -217,13 +217,13 @@ class Warm:
     """Processes that are ready at once."""
 
     def __init__(self) -> None:
-        self.keys: set[str] = set()
+        self.keys: frozenset[str] = frozenset()
 
     def begin(self, key: str, *_: Any) -> None:
-        self.keys.add(key)
+        self.keys |= {key}
 
-    def settled(self) -> tuple[set[str], set[str]]:
-        return self.keys, set()
+    def settled(self) -> tuple[frozenset[str], frozenset[str]]:
+        return self.keys, frozenset()
 
 
 class Starting:
