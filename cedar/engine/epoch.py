@@ -333,11 +333,11 @@ class DataEpoch:
     def _mark_finished(self, lanes: int) -> None:
         """Record that this rank has finished its first ``lanes`` lanes."""
         # If an input of a mixture has weight zero, rows of it may remain when a lane ends.
-        leaves_out = any(0 in weights for weights in self._job.weights.values())
+        drawn = {mix: [[0, weights]] for mix, weights in self._job.weights.items() if 0 in weights}
         for number in range(lanes):
             assert self._lanes is not None
             lane = LaneState(*self._lanes[number])
-            self._lanes[number] = lane.finished(self._ends.get(number, lane.position), leaves_out)
+            self._lanes[number] = lane.finished(self._ends.get(number, lane.position), drawn)
 
     def _all(self) -> Iterator[tuple[Origin, Piece]]:
         """Yield each piece together with its epoch and the index of its lane."""

@@ -418,7 +418,7 @@ class MixStream(Stream):
         )
 
     def open_at(self, at: At, lap: int) -> Flow:
-        if len(at[2]) < len(self.inputs):
+        if min(len(at[2]), len(self.draws[0][1].weights)) < len(self.inputs):
             raise PipelineError(
                 "update_mix(): a rank had ended its part of this epoch before an input was added",
                 fix="bring inputs back in the next epoch",

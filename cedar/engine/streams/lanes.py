@@ -13,7 +13,7 @@ every unit is delivered by exactly one rank.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -251,12 +251,17 @@ class LaneState(NamedTuple):
         """Return the lane, as saved in a state, after a delivered unit."""
         return list(self._replace(position=position, keeps=keeps))
 
-    def finished(self, position: Position | None, pauses: bool = False) -> list[Any]:
-        """Return the lane, as saved in a state, after its end; ``position`` is the one after its last unit."""
+    def finished(self, position: Position | None, drawn: Mapping[str, Any] = {}) -> list[Any]:
+        """Return the lane, as saved in a state, after its end.
+
+        Args:
+            position: the one after its last unit.
+            drawn: as in ``Lane``, for mixtures with removed inputs; if there are any, the lane is paused.
+        """
         if self.ended:
             return list(self)
-        if pauses and not self.cut:
-            return list(self._replace(position=position, keeps=END))
+        if drawn and not self.cut:
+            return list(self._replace(position=position, keeps=END, drawn={**drawn, **self.drawn}))
         return list(self._replace(position=END, keeps=_taken(position)))
 
 

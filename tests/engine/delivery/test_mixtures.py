@@ -259,6 +259,34 @@ def test_a_removed_input_comes_back_where_the_other_input_is_exhausted(worlds: t
     assert Counter(got) == Counter([*range(3000), *range(5000, 8000)])
 
 
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_an_input_removed_after_its_end_on_a_rank_is_not_read_again(world: int) -> None:
+    sizes = {0: 30, 100_000: 30, 200_000: 45}
+
+    def loader(rank: int, world: int) -> Any:
+        parts = [cedar.from_source(Source(first, [size] * 3, True)).select("id") for first, size in sizes.items()]
+        named = {name: (p.filter(lambda i: i >= 0, "id"), 1.0) for name, p in zip("abc", parts, strict=True)}
+        made = cedar.mix(named, seed=1, stop="all").batch(20, last="keep")
+        return made.loader(rank=rank, world=world, executor="inline")
+
+    got, states = [], []
+    for rank, steps in enumerate([None, 1, 1]):
+        one = loader(rank, 3)
+        one.update_mix(remove=["b"])
+        got += ids(run(one, steps)[0])
+        one.update_mix(remove=["c"])  # rank 0 has no more of its rows
+        states.append(saved(one))
+    assert [state["epoch"] for state in states] == [1, 0, 0]
+    for rank in range(world):
+        one = loader(rank, world)
+        one.load_state_dict(states)
+        one.set_epoch(0)
+        one.update_mix({"b": 1.0, "c": 1.0})
+        got += ids(run(one)[0])
+    rows = [first + 1000 * part + i for first, size in sizes.items() for part in range(3) for i in range(size)]
+    assert Counter(got) == dict.fromkeys(rows, 1)
+
+
 def ids_of(batches: list[Any]) -> list[int]:
     return [x for batch in batches for x in batch["x"]]
 
