@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError, PlanError, Skip, nearest, user_site
@@ -129,7 +130,7 @@ def _fit_to_policy(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
     if on_error is None or not plan.sweeps:
         return plan
     try:
-        replay(facts_of(plan.logical, plan.logical, _skips(on_error), exact=exact), plan.sweeps)
+        replay(facts_of(plan.logical, plan.logical, partial(_skips, on_error), exact=exact), plan.sweeps)
     except PlanError as error:
         _log.warning("the pipeline runs as written, because the plan does not fit on_error=: %s", error.what)
         decision = Decision("plan", "all of it", applied=False, why=error.what)
@@ -145,7 +146,7 @@ def planner_for(
     cache_bytes = MEMORY_BYTES if budget.cache_bytes is None else min(budget.cache_bytes, MEMORY_BYTES)
     return AutoPlanner(
         node,
-        skips=_skips(on_error),
+        skips=partial(_skips, on_error),
         splits=TolerantSplits(node, on_error=on_error),
         budget=budget,
         executors=_PLACES if executor == "auto" else (executor,) if isinstance(executor, str) else ("threads",),
@@ -221,14 +222,12 @@ def explain_run(root: Node, plans: Plans) -> str:
     )
 
 
-def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
-    def skips(node: Node) -> bool:
-        operator = node.logical.operator
-        if isinstance(operator, RowOperator):
-            return on_error is not None or operator.on_error is not None
-        return on_error is not None and isinstance(operator, Read) and rows_may_fail(operator.source)
-
-    return skips
+def _skips(on_error: Skip | None, node: Node) -> bool:
+    """Return whether a node has a policy for rows that fail."""
+    operator = node.logical.operator
+    if isinstance(operator, RowOperator):
+        return on_error is not None or operator.on_error is not None
+    return on_error is not None and isinstance(operator, Read) and rows_may_fail(operator.source)
 
 
 def skipping_damaged(pipeline: Pipeline, on_error: Skip | None) -> Node:

@@ -64,12 +64,22 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
 
     Raises:
         PipelineError: an operator is invalid at its position; the error refers to the user's line.
+        PlanError: a plan runs a filter with known row counts in another stage than the one that reads rows.
     """
     nodes = tuple(graph.walk(root))
     _check_steps(logical or root, choice.on_error)
     lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error, settled=choice.settled), choice)
     deal = lowering.deal()
-    lowering.check_counted()
+    elsewhere = set(lowering.counted)  # filters with known row counts must run in the tasks that read rows
+    for stage in lowering.stages:
+        for segment in stage.segments:
+            elsewhere.difference_update(segment.links)
+    for i in sorted(elsewhere):
+        raise PlanError(
+            f"node {i} of the plan, {lowering.works[i].label}, is not where rows are read, which are counted there",
+            site=nodes[i].site,
+            fix="optimize this pipeline and save that plan",
+        )
     return Physical(lowering.works, tuple(lowering.stages), nodes, deal)
 
 
@@ -79,11 +89,12 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
     Raises:
         PipelineError: an operator in between processes whole batches or changes which batches ranks get.
     """
-    nodes = graph.walk(root)
-    balances = [n for n in nodes if n.row_use.rows == "balanced"]
-    if not balances:
+    for node in graph.walk(root):
+        if node.row_use.rows == "balanced":
+            break
+    else:
         return
-    node, at = balances[0], root
+    at = root
     label = node.operator.label()
     while isinstance(at.operator, RowOperator) and keeps_rows(at, refills(at, on_error)):
         at = at.inputs[0]
@@ -281,25 +292,21 @@ class _Lowering:
         """Add stages for the operators after a stage. Without operators, ``gathers`` adds a stage that gathers rows."""
         if not chain and not gathers:
             return stage
-        pads = self.pads(base)
-        runs = self.by_place([i for i in chain if self.nodes[i].storage is None])  # caches are part of read stages
-        for run in runs or ([[]] if gathers else []):
-            stage = self.add("task", run[-1] if run else chain[-1] if chain else base, [stage], run, pads=pads)
-            pads = -1
-        return stage
-
-    def by_place(self, chain: Sequence[int]) -> list[list[int]]:
-        """Group operators by executor. An operator without an executor joins the group of its input."""
-        runs: list[list[int]] = []
+        last, chain = chain[-1] if chain else base, [i for i in chain if self.nodes[i].storage is None]
+        runs: list[list[int]] = []  # caches are part of read stages
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
-        keeps = [self.works[i].preserves_slots for i in chain]
-        for k, i in enumerate(chain):
-            early = self.choice.any_order and k > 0 and not keeps[k - 1] and all(keeps[k:]) and self.per_row(chain[k:])
-            if not runs or _changes_place(here, self.nodes[i].place) or early:  # early: rows leave as they finish
+        for k, i in enumerate(chain):  # an operator without an executor joins the stage of its input
+            early = self.choice.any_order and k > 0 and not self.works[chain[k - 1]].preserves_slots
+            early = early and self.preserves_slots(chain[k:]) and self.per_row(chain[k:])  # rows leave as they finish
+            if not runs or _changes_place(here, self.nodes[i].place) or early:
                 here = self.nodes[i].place or here
                 runs.append([])
             runs[-1].append(i)
-        return runs
+        pads = self.pads(base)
+        for run in runs or ([[]] if gathers else []):
+            stage = self.add("task", run[-1] if run else last, [stage], run, pads=pads)
+            pads = -1
+        return stage
 
     def base(self, i: int) -> int:
         """Add the stage of a stream operator, or of a ``map_batches`` that needs groups of exactly n rows."""
@@ -405,23 +412,6 @@ class _Lowering:
         return kept
 
     # ---- properties of operators -------------------------------------------------------------------------------------
-
-    def check_counted(self) -> None:
-        """Check that filters with known row counts run in the tasks that read rows.
-
-        Raises:
-            PlanError: a plan runs such a filter in another stage.
-        """
-        elsewhere = set(self.counted)
-        for stage in self.stages:
-            for each in stage.segments:
-                elsewhere.difference_update(each.links)
-        for i in sorted(elsewhere):
-            raise PlanError(
-                f"node {i} of the plan, {self.works[i].label}, is not where rows are read, which are counted there",
-                site=self.nodes[i].site,
-                fix="optimize this pipeline and save that plan",
-            )
 
     def requested_place(self, operators: Sequence[int]) -> str:
         """Return the executor that one of the operators requires; "" if all can run on the run's own executor."""

@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from operator import and_
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -98,8 +97,11 @@ class Splits:
 
     @cached_property
     def _settled(self) -> set[int]:
-        of = [self._of(source) for source in graph.sources(self._root)]
-        return {id(each) for listed in of for each in (*listed.settled, *listed.counted)}
+        settled: set[int] = set()
+        for source in graph.sources(self._root):
+            listed = self._of(source)
+            settled.update(map(id, (*listed.settled, *listed.counted)))
+        return settled
 
     @cached_property
     def _only_above(self) -> dict[int, Node | None]:
@@ -142,10 +144,12 @@ class Splits:
         """Return how many rows of each split pass all filters; None if metadata are not sufficient."""
         if _by_keys(filters[0]):
             return _left_by_keys(graph.source_of(source), splits, filters, self._on_error)
-        conditions = [each.condition for each in filters]
-        if any(each is None for each in conditions):
+        every = filters[0].condition
+        for each in filters[1:]:
+            every = None if every is None or each.condition is None else every & each.condition
+        if every is None:
             return None
-        return graph.source_of(source).count_matching_rows(splits, functools.reduce(and_, conditions))
+        return graph.source_of(source).count_matching_rows(splits, every)
 
 
 def _by_keys(node: Node) -> bool:

@@ -196,25 +196,16 @@ def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
     if live is None or known is None:
         return None
     names = tuple(name for name in known if name in live) or _least(known)
-    fields = _fields(node, names, facts)
-    return tuple(path for name in names for path in fields.get(name, [name]))
-
-
-def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[str]]:
-    """Return the field paths to read of those struct columns that are only partly read, by column."""
     assert isinstance(node.operator, Read)
     source = node.operator.source
-    if source.selects != "fields":
-        return {}
-    known = Read(source).schema()
-    by_column = {}
+    whole = Read(source).schema() if source.selects == "fields" else None
+    columns: list[str] = []
     for name in names:
-        kind = (known or {}).get(name)
+        kind, paths = (whole or {}).get(name), None
         if isinstance(kind, pa.DataType) and pa.types.is_struct(kind):
-            paths = dotted(name, _read(node, name, facts) or (), known)
-            if paths is not None:
-                by_column[name] = paths
-    return by_column
+            paths = dotted(name, _read(node, name, facts) or (), whole)
+        columns += [name] if paths is None else paths
+    return tuple(columns)
 
 
 def _read(node: Node, name: str, facts: Facts) -> Fields:

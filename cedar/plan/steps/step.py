@@ -296,10 +296,6 @@ class Facts:
                 consumers.setdefault(id(child), []).append(node)
         return replace(self, root=root, consumers=consumers, live=live_columns(root, self.schemas))
 
-    def moving(self) -> Facts:
-        """Return facts for a graph that changes in a pass; update them with ``learn`` and ``replace_node``."""
-        return replace(self, consumers=dict(self.consumers), live=dict(self.live))
-
     def learn(self, root: Node) -> None:
         """Derive schemas and consumers of new nodes from their inputs.
 

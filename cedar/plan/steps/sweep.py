@@ -6,7 +6,7 @@ A pass asks a rule for a step at every node and rebuilds the graph once, so its 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cedar.core.errors import CedarError, PlanError
@@ -54,7 +54,7 @@ def run_pass(facts: Facts, ask: Ask, downward: bool = False) -> tuple[Node, Swee
     Raises:
         CedarError: the steps lead to an invalid graph.
     """
-    facts = facts.moving()
+    facts = replace(facts, consumers=dict(facts.consumers), live=dict(facts.live))  # of a graph that changes
     taken: list[Taken] = []
 
     def asked(number: int, node: Node) -> Node:
@@ -89,7 +89,7 @@ def _visit_outputs_first(nodes: list[Node], facts: Facts, asked: Callable[[int, 
     live, schemas, root = facts.live, facts.schemas, nodes[-1]
     live.clear()
     live[id(root)] = all_of(schemas[id(root)])
-    old = {id(node) for node in nodes}
+    old = set(map(id, nodes))
     tops: dict[int, Node] = {}
     unchanged = True
     for number in reversed(range(len(nodes))):
@@ -151,10 +151,8 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
 
 def one_step(facts: Facts, step: Step) -> tuple[Node, Sweep]:
     """Return the graph after a step at its last node, and the sweep that records the step."""
-    number, facts = len(graph.walk(facts.root)) - 1, facts.moving()
-    root = step.apply(facts.root, facts)
-    facts.learn(root)
-    return root, Sweep((Taken(number, step),))
+    number = len(graph.walk(facts.root)) - 1
+    return step.apply(facts.root, facts), Sweep((Taken(number, step),))
 
 
 def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:

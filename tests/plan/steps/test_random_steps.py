@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from functools import partial
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_random_steps_change_no_row(seed: int, skips: bool) -> None:
     if written.error is not None and written.error[0] == "PipelineError":
         pytest.skip("no such pipeline can run")
     for _ in range(4):
-        plan, steps = some_steps(facts_of(pipeline.node, pipeline.node, _skips(policy)), draw)
+        plan, steps = some_steps(facts_of(pipeline.node, pipeline.node, partial(_skips, policy)), draw)
         verify(lower(plan.root, Choice(), pipeline.node))
         with contextlib.suppress(Unclear):
             why = check_effects(Binding(pipeline.node, policy, Env()), plan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import cedar
@@ -46,7 +48,7 @@ def test_a_node_is_known_by_its_place_in_the_pipeline_as_written() -> None:
 def test_what_follows_for_new_nodes_is_learned_and_old_ones_are_let_go() -> None:
     top = table("a", "b", "c").map(f, "a", dtype=int).filter(col("b") > 1).select("a").node
     written = facts_at(top)
-    facts, old = written.moving(), top.inputs[0]
+    facts, old = replace(written, consumers=dict(written.consumers), live=dict(written.live)), top.inputs[0]
     read = old.inputs[0].inputs[0]
     below = rebuilt(old, (read,), facts)
     new = rebuilt(old.inputs[0], (below,), facts)
