@@ -104,7 +104,7 @@ class ChainCost:
         ]
         order = sorted(range(self.size), key=lambda i: (written(chain.nodes[i]) or 0, i))
         sizes, needs = flow.sizes[id(chain.base)], flow.needs[id(chain.top)]
-        self._columns = ColumnSizes(self.loads, self.effects, order, sizes, needs)
+        self.columns = ColumnSizes(self.loads, self.effects, order, sizes, needs)
         self._sources = self._source_uses(loads, flow) if chain.sources else None
         self._source_rows = loads[id(chain.base)].rows
 
@@ -119,11 +119,11 @@ class ChainCost:
 
     def weight(self, done: int, i: int) -> float:
         """Return how many rows reach operator ``i`` after ``done``, scaled by the relative size of what it reads."""
-        return self.rate(done) * self._columns.scale(done, i)
+        return self.rate(done) * self.columns.scale(done, i)
 
     def bytes(self, done: int) -> float:
         """Return the bytes of columns that are still needed after ``done``, per row read from the sources."""
-        return self.rate(done) * self._columns.live(done)
+        return self.rate(done) * self.columns.live(done)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -193,18 +193,10 @@ class ChainCost:
             most = max(most, self.bytes(done))
         return rows * most / entering
 
-    def sizes_of(self, i: int) -> tuple[float, float]:
-        """Return bytes per row of the columns that operator ``i`` reads and writes, before and after it as written."""
-        return self._columns.change(i)
-
     def min_use(self, i: int) -> Use:
         """Return a lower bound of operator ``i``'s use on any executor, per row that reaches it."""
         units = self.units[i]
         return tuple(min(unit[k] for unit in units) for k in range(5))  # type: ignore[return-value]
-
-    def min_input_scale(self, i: int) -> float:
-        """Return a lower bound of the size factor of operator ``i``'s input, whichever operators run before it."""
-        return self._columns.min_scale(i)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 

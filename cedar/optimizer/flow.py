@@ -10,7 +10,7 @@ from cedar.operators.base import Effects, RowOperator, StreamOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node, Scan, chosen_fields
 from cedar.plan.steps.step import Facts, Names, live_columns
-from cedar.profile import OperatorProfile, Profile
+from cedar.profile import Profile
 
 _ROWS_IF_NONE_KEPT = 0.5  # if a filter kept none of n measured rows, assume that it keeps one row in 2n
 
@@ -63,29 +63,21 @@ def _load(node: Node, facts: Facts, crowd: float, typical: float) -> Load:
     figures = facts.figures(node)
     if facts.ordinal(node) is None:
         return Load()
+    unmeasured = float(node.effects.per_row)  # operators that run Python per row are assumed to hold the GIL
     if figures is None or not figures.rows:
         if isinstance(node.operator, StreamOperator | Read):
             return Load()
-        return Load(cpu=typical, gil=_gil_share(node, None), measured=False)
+        return Load(cpu=typical, gil=unmeasured, measured=False)
+    contended = figures.wall <= crowd * figures.cpu  # contention for cores or the GIL explains the difference
     return Load(
         cpu=figures.cpu,
-        wait=_wait(figures, crowd) if node.effects.waits else 0.0,
+        wait=max(0.0, figures.wall - figures.cpu) if node.effects.waits and not contended else 0.0,
         keep=max(figures.keep, _ROWS_IF_NONE_KEPT / figures.rows),
-        gil=_gil_share(node, figures.gil),
+        gil=unmeasured if figures.gil is None else figures.gil,
         rows=max(1.0, figures.rows / max(1, figures.calls)),
         columns=figures.columns,
         serial=isinstance(node.operator, Read) and facts.streams(node),
     )
-
-
-def _gil_share(node: Node, gil: float | None) -> float:
-    """Return the measured GIL share; if unmeasured, 1 for operators that run Python per row, else 0."""
-    return gil if gil is not None else float(node.effects.per_row)
-
-
-def _wait(figures: OperatorProfile, crowd: float) -> float:
-    """Return wall time minus CPU time, or 0 if contention for cores or the GIL explains the difference."""
-    return max(0.0, figures.wall - figures.cpu) if figures.wall > crowd * figures.cpu else 0.0
 
 
 def _contention(profile: Profile) -> float:

@@ -69,24 +69,17 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, M
     whole, effort = True, SearchBudget(MAX_STATES)
     for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):
         others = add(model.base, total(floor for j, floor in enumerate(floors) if j != k))
-        front = _front(model.costs[k], precedences[k], others, bound, effort)
-        if front is None:
+        front, precedence = None, precedences[k]
+        if effort.left > 0 and count_sets(precedence, MAX_SETS) <= MAX_SETS:
+            front = exact_paths(model.costs[k], precedence, others, bound, effort)
+        if front is None:  # the chain is too large
             whole = False
-            fronts[k] = keep_best([first.paths[k], *beam_paths(model.costs[k], precedences[k], first.others(k))])
+            fronts[k] = keep_best([first.paths[k], *beam_paths(model.costs[k], precedence, first.others(k))])
             continue
         fronts[k] = front or [first.paths[k]]
         floors[k] = _least([path.use for path in fronts[k]])
     mixed, all_mixed = _combine(model, fronts, floors, bound)
     return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "beam"
-
-
-def _front(
-    cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
-) -> list[Path] | None:
-    """Search one chain exactly and return its paths; None if the chain is too large."""
-    if effort.left <= 0 or count_sets(precedence, MAX_SETS) > MAX_SETS:
-        return None
-    return exact_paths(cost, precedence, others, bound, effort)
 
 
 def _rank(candidate: PathChoice) -> tuple[float, float, int]:
@@ -121,7 +114,7 @@ def _lower_bound(cost: ChainCost, precedence: Precedence) -> Use:
                 must = precedence.before[i] >> j & 1
                 rate *= load.keep if must else min(1.0, load.keep)
         least = cost.min_use(i)
-        lightest = cost.min_input_scale(i)
+        lightest = cost.columns.min_scale(i)
         result = add(result, (*(each * rate * lightest for each in least),))  # type: ignore[arg-type]
     return result
 
@@ -191,11 +184,7 @@ def _simpler(path: Path, cost: ChainCost) -> Iterator[Choice]:
             yield swapped, moved, start
             if moved != places:
                 yield swapped, places, start
-    yield from _fewer_places(order, places, start, cost)
-
-
-def _fewer_places(order: tuple[int, ...], places: tuple[int, ...], start: int, cost: ChainCost) -> Iterator[Choice]:
-    """Yield paths in which consecutive operators on the same executor move to the default executor."""
+    # Consecutive operators on the same executor move to the default executor.
     if start >= 0 and start != 0 and not cost.remote[0]:
         yield order, places, 0
     k = 0

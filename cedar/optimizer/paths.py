@@ -50,7 +50,9 @@ def exact_paths(
     Args:
         others: a lower bound on the use of the rest of the plan.
     """
-    layers = _layers(precedence)
+    layers: list[list[int]] = [[0]]  # the sets of operators that may have run, grouped by size
+    for _ in precedence.before:
+        layers.append(sorted({done | 1 << i for done in layers[-1] for i in precedence.ready(done)}))
     room = _upper_bounds(cost, precedence, layers, others, bound * (1.0 + ROUNDING))
     states: dict[tuple[int, int], list[_OrderState]] = {
         (0, cost.location_after_reading(at)): [_OrderState(use, None, -1, at)]
@@ -101,14 +103,6 @@ def _extend(
 
 def _fits(use: Use, room: Use) -> bool:
     return use[0] <= room[0] and use[1] <= room[1] and use[2] <= room[2] and use[3] <= room[3] and use[4] <= room[4]
-
-
-def _layers(precedence: Precedence) -> list[list[int]]:
-    """Return the sets of operators that may have run, grouped by size."""
-    layers: list[list[int]] = [[0]]
-    for _ in precedence.before:
-        layers.append(sorted({done | 1 << i for done in layers[-1] for i in precedence.ready(done)}))
-    return layers
 
 
 def _upper_bounds(

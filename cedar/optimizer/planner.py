@@ -206,7 +206,8 @@ class AutoPlanner:
 
     def _culprit(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check, end: float) -> str | None:
         """Return the rule that makes the plan deliver different rows; None if no single rule does, or time ran out."""
-        for name in _applied(plan):
+        for name in dict.fromkeys(d.rule for d in reversed(plan.decisions) if d.applied and d.rule != PLACE):
+            # the last rule first, because later rules may depend on earlier ones
             without = replace(self, refused=self.refused | {name}, _refusals=[])
             if time.perf_counter() > end:
                 return None
@@ -224,7 +225,7 @@ class AutoPlanner:
             self.workers,
             most_workers=self.most_workers,
             turns=turns,
-            swap=_never if ORDER in self.refused else may_swap,
+            swap=(lambda *_: _ORDER_REFUSED) if ORDER in self.refused else may_swap,
             cluster=None if PLACE in self.refused else self.cluster,
             lowering=self._lowering,
         )
@@ -238,12 +239,3 @@ class AutoPlanner:
             self.root, root, self.skips, profile, exact=self.exact, refused=self.refused,
             streams=lambda node: self.splits(node).streams, keeping=self.keeping, factors=self.factors,
         )  # fmt: skip
-
-
-def _applied(plan: Plan) -> list[str]:
-    """Return a plan's rules, the last one first, because later rules may depend on earlier ones."""
-    return list(dict.fromkeys(d.rule for d in reversed(plan.decisions) if d.applied and d.rule != "place"))
-
-
-def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:
-    return _ORDER_REFUSED

@@ -324,7 +324,7 @@ def _order_decisions(cost: ChainCost, path: Path, facts: Facts) -> Iterator[Deci
 
 def _sizes(cost: ChainCost, i: int) -> list[str]:
     """Describe the factor by which an operator changes the size of the columns that it reads and writes."""
-    before, after = cost.sizes_of(i)
+    before, after = cost.columns.change(i)
     return [f"{after / before:.2g}x the bytes"] if before and after and abs(after / before - 1) > 0.01 else []
 
 
