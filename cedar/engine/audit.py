@@ -137,8 +137,7 @@ def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
 
     The order of columns and the boundaries between blocks may differ.
     """
-    runs = [[block for block in blocks if block.slots] for blocks in (done, written)]
-    ours, theirs = (concat_blocks(run) if run else None for run in runs)
+    ours, theirs = _joined(done), _joined(written)
     if ours is None or theirs is None:
         some = ours or theirs
         return None if some is None else f"{some.slots} row(s) on one side, none on the other"
@@ -155,6 +154,11 @@ def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
         if why is not None:
             return f"column {name!r}: {why}"
     return None
+
+
+def _joined(blocks: Sequence[Block]) -> Block | None:
+    blocks = [block for block in blocks if block.slots]
+    return concat_blocks(blocks) if blocks else None
 
 
 def _same_keys(ours: Keys, theirs: Keys) -> bool:

@@ -115,8 +115,11 @@ class Binding:
     @cached_property
     def mixtures(self) -> dict[str, Node]:
         """The nodes that mix inputs, numbered in order; other operators do not affect the numbers."""
-        mixing = [n for n in self.nodes if n.row_use.rows == "mixed"]
-        return {str(number): node for number, node in enumerate(mixing)}
+        mixtures: dict[str, Node] = {}
+        for node in self.nodes:
+            if node.row_use.rows == "mixed":
+                mixtures[str(len(mixtures))] = node
+        return mixtures
 
     def mixture(self, node: Node) -> str:
         """Return the key of a mixing node in ``mixtures``."""

@@ -9,7 +9,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -83,12 +83,12 @@ def _least_recent(entries: Iterable[EntryInfo], excess: int) -> list[EntryInfo] 
     return evicted if excess <= 0 else None
 
 
+@dataclass
 class PassTimes:
     """The start times of each group's passes over its splits. A new pass starts when a split is visited again."""
 
-    def __init__(self) -> None:
-        self._seen: dict[str, set[str]] = {}
-        self._starts: dict[str, tuple[float, float]] = {}  # start times of the previous and the current pass
+    _seen: dict[str, set[str]] = field(default_factory=dict)
+    _starts: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the previous and the current pass
 
     def visit(self, group: str, name: str, now: float) -> None:
         """Record that an entry is looked up."""
