@@ -17,7 +17,7 @@ import pyarrow as pa
 from cedar.core.boundary import NoColumn, canonical_type
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.core.errors import invalid_call
-from cedar.core.values import ValueMismatch, describe, nanoseconds, plain
+from cedar.core.values import ValueMismatch, describe, is_masked, nanoseconds, plain
 
 _PLAIN: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -167,7 +167,6 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("decimal", (decimal.Decimal,)),
     ("dict", (dict,)),
     ("list", (list, tuple)),
-    ("object", (np.ma.MaskedArray,)),
     ("array", (np.ndarray,)),
 )
 
@@ -209,6 +208,8 @@ def infer_type(values: Sequence[Any]) -> ColumnType:
 
 
 def _family(kind: type) -> str:
+    if is_masked(kind):
+        return "object"
     return next((name for name, bases in _FAMILIES if issubclass(kind, bases)), "object")
 
 

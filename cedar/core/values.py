@@ -10,6 +10,7 @@ import datetime as dt
 import decimal
 import re
 import reprlib
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -111,6 +112,12 @@ def type_name(kind: ColumnType) -> str:
     return text
 
 
+def is_masked(kind: type) -> bool:
+    """Whether a type is that of masked arrays, without importing their module, which is slow and rarely needed."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and issubclass(kind, masked.MaskedArray)
+
+
 def is_tensor(kind: type) -> bool:
     """Whether ``kind`` is torch.Tensor or a subclass, without importing torch."""
     return hasattr(kind, "detach") and hasattr(kind, "cpu")
@@ -169,7 +176,7 @@ def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | No
 
 def _as_array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Convert one value to an array; Python numbers get ``dtype`` if that keeps their meaning, as in Arrow columns."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(type(value)):
         raise _SomeMismatch("masked arrays are not supported: fill them first")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)

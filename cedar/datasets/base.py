@@ -8,7 +8,7 @@ that handles a split reads it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import (
@@ -278,6 +278,26 @@ def numbered_rows(split: Split) -> tuple[Index, Index]:
     """
     count = split.rows or 0
     return np.full(count, split.file, dtype=np.int64), np.arange(split.start, split.start + count, dtype=np.int64)
+
+
+class Versioned:
+    """A source that reads one version of a table; a loaded state may change the version unless the user chose it.
+
+    Attributes:
+        snapshot: number of the version.
+        reopen: returns the source of another version; None if the user chose this one.
+    """
+
+    snapshot: int
+    reopen: Callable[[int], Any] | None
+
+    def at(self, snapshot: int) -> Self:
+        """Return this source with the files of another version, such as the one in a saved state.
+
+        Raises:
+            SourceError: the table no longer has this version.
+        """
+        raise NotImplementedError
 
 
 def offsets_of(chunk: Chunk, start: int) -> Index:

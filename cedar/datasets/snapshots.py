@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core.errors import CedarError, SourceError, invalid_call, user_site
 from cedar.core.packages import library
 from cedar.core.printable import redact_url
-from cedar.datasets.base import once
+from cedar.datasets.base import Versioned, once
 from cedar.datasets.filesource import as_names, as_types
 from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.parquet import ParquetSource
@@ -25,7 +25,7 @@ _OBJECT_STORE = {  # fsspec's name of an S3 option -> the name in object_store, 
 
 
 @dataclass(frozen=True, repr=False)
-class SnapshotSource(ParquetSource):
+class SnapshotSource(ParquetSource, Versioned):
     """The Parquet files of one snapshot of a table.
 
     Args:
@@ -53,11 +53,6 @@ class SnapshotSource(ParquetSource):
         return self.shown
 
     def at(self, snapshot: int) -> SnapshotSource:
-        """Return this source with the files of another snapshot, such as the one in a saved state.
-
-        Raises:
-            SourceError: the table no longer has this snapshot.
-        """
         assert self.reopen is not None
         other = self.reopen(snapshot)
         return replace(

@@ -21,7 +21,7 @@ from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, blank, objects, type_of
 from cedar.core.dtypes import infer_type, return_annotation, type_from_annotation, type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, invalid_call, require_columns
-from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
+from cedar.core.values import ValueMismatch, build_column, describe, is_masked, misfits, type_name
 from cedar.operators.failures import BadResult, ErrorContext, Failure
 
 Form: TypeAlias = Literal["value", "tuple", "dict"]
@@ -334,7 +334,7 @@ def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
 
 
 def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(type(value)):
         raise BadResult(f"returned a masked array for column {name!r}", "fill it: array.filled(value)")
     if isinstance(value, np.ndarray) and value.ndim and value.dtype != object:
         return as_column(value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("=")))

@@ -6,14 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import invalid_call
-from cedar.operators.balance import Balance
 from cedar.operators.batch import Batch
-from cedar.operators.bucket import BucketByLength
 from cedar.operators.dedup import dedup
 from cedar.operators.map import Collate
 from cedar.operators.pack import Pack
-from cedar.operators.sample import RUN, Sample
-from cedar.operators.shuffle import Shuffle
 from cedar.operators.take import Repeat, SkipRows, Take
 
 if TYPE_CHECKING:
@@ -48,6 +44,8 @@ class OrderMethods:
             >>> sorted(row["x"] for row in p)
             [0, 1, 2, 3, 4]
         """
+        from cedar.operators.shuffle import Shuffle
+
         return self.apply(Shuffle(seed, window, by, interleave))
 
     def sample(
@@ -79,6 +77,8 @@ class OrderMethods:
             >>> cedar.from_items([{"w": 0.0}, {"w": 1.0}]).sample("w", n=3).count()
             3
         """
+        from cedar.operators.sample import RUN, Sample
+
         repeats = weights is not None if replace is None else bool(replace)
         drawn = Sample(weights, n, seed, local, fraction, repeats)
         # Sample draws in the order of its input. The shuffle after it only mixes rows within a window. The shuffle
@@ -142,6 +142,8 @@ class OrderMethods:
             >>> [[b["n"].tolist() for b in p.loader(rank=rank, world=2)] for rank in range(2)]
             [[[9, 1]], [[8, 2]]]
         """
+        from cedar.operators.balance import Balance
+
         return self.apply(Balance(by, over))
 
     def bucket_by_length(
@@ -155,6 +157,8 @@ class OrderMethods:
             >>> [len(b["x"]) for b in p.bucket_by_length("x", [5], [2, 2])]
             [2, 2]
         """
+        from cedar.operators.bucket import BucketByLength
+
         return self.apply(BucketByLength(column, tuple(boundaries), tuple(batch_sizes), local))
 
     def pack(

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from cedar.core.errors import Skip
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Drop, filter_expression, flattened, rename, select, with_columns
-from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import FilterFunction, Map
 from cedar.operators.map_batches import MapBatches
-from cedar.operators.pad import Pad
 
 if TYPE_CHECKING:
     from cedar.operators.base import Operator
@@ -83,6 +81,8 @@ class RowMethods:
             >>> list(cedar.from_items([{"n": 2}]).flat_map(range, "n", into="i"))
             [{'n': 2, 'i': 0}, {'n': 2, 'i': 1}]
         """
+        from cedar.operators.flat_map import FlatMap
+
         return self.apply(FlatMap(fn, columns, into, random, name, dtype, on_error, timeout))
 
     def filter(self, predicate: Any, *columns: Any, on_error: Skip | None = None) -> Pipeline:
@@ -173,6 +173,8 @@ class RowMethods:
             >>> [r["x"].tolist() for r in cedar.from_items([{"x": [1, 2]}]).pad("x", to=3)]
             [[1, 2, 0]]
         """
+        from cedar.operators.pad import Pad
+
         return self.apply(Pad(columns, to, value))
 
     def cache(self, where: str = "auto", *, version: str | None = None) -> Pipeline:

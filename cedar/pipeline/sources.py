@@ -15,7 +15,6 @@ from cedar.operators.base import Operator
 from cedar.operators.concat import Concat
 from cedar.operators.expressions import flattened
 from cedar.operators.mix import Mix
-from cedar.operators.zip import Zip
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.foreign import with_suggestions
 from cedar.plan.graph import Node
@@ -416,6 +415,8 @@ def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipel
         >>> list(cedar.zip(cedar.from_items([{"x": 1}]), cedar.from_items([{"y": 2}])))
         [{'x': 1, 'y': 2}]
     """
+    from cedar.operators.zip import Zip
+
     return _join(lambda: Zip(local), list(flattened(pipelines)), "zip")
 
 

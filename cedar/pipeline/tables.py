@@ -11,13 +11,8 @@ import pyarrow as pa
 from cedar.core.errors import Skip, invalid_call
 from cedar.core.packages import library
 from cedar.operators.base import RowOperator
-from cedar.operators.explode import Explode
-from cedar.operators.join import How
 from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, hash_bounds
 from cedar.operators.surveys import Survey
-from cedar.operators.unique import Keep, Unique
-from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
-from cedar.pipeline.repeats import find_near_repeats, find_repeats
 from cedar.pipeline.surveying import (
     in_order,
     require_rows,
@@ -33,7 +28,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from cedar.operators.join import How
+    from cedar.operators.unique import Keep
     from cedar.pipeline.core import Pipeline
+    from cedar.pipeline.joining import Names
 
 
 class TableMethods:
@@ -113,6 +111,9 @@ class TableMethods:
             >>> list(rows.unique("id"))
             [{'id': 1, 'v': 'a'}, {'id': 2, 'v': 'b'}]
         """
+        from cedar.operators.unique import Keep, Unique
+        from cedar.pipeline.repeats import find_repeats
+
         if keep not in get_args(Keep):
             fix = f"one of {', '.join(map(repr, get_args(Keep)))}"
             raise invalid_call(f"unique(keep={keep!r})", fix=fix)
@@ -146,6 +147,9 @@ class TableMethods:
             ...
             cedar.PipelineError: drop_near_duplicates(threshold=2, words=3) ...
         """
+        from cedar.operators.unique import Unique
+        from cedar.pipeline.repeats import find_near_repeats
+
         number = isinstance(threshold, int | float) and 0 < threshold <= 1
         if not number or not isinstance(words, int) or words < 1:
             what = f"drop_near_duplicates(threshold={threshold!r}, words={words!r})"
@@ -194,6 +198,8 @@ class TableMethods:
             >>> list(cedar.from_items([{"item": 2}, {"item": 3}]).join(items, on="item"))
             [{'item': 2, 'price': 2.0}, {'item': 3, 'price': None}]
         """
+        from cedar.pipeline.joining import join
+
         return self._pipeline.apply(join(self._pipeline, other, (on, left_on, right_on), how, validate, suffix))
 
     def join_asof(
@@ -219,6 +225,8 @@ class TableMethods:
             >>> list(cedar.from_items([{"t": 4}, {"t": 5}, {"t": 0}]).join_asof(prices, on="t"))
             [{'t': 4, 'price': 10}, {'t': 5, 'price': 50}, {'t': 0, 'price': None}]
         """
+        from cedar.pipeline.joining import join_asof
+
         return self._pipeline.apply(join_asof(self._pipeline, other, on, by, tolerance, suffix))
 
     def balance_classes(self, column: str, *, seed: int = 0) -> Pipeline:
@@ -240,6 +248,8 @@ class TableMethods:
             >>> 400 < sum(row["y"] for row in rows.balance_classes("y")) < 600
             True
         """
+        from cedar.pipeline.joining import WEIGHT, class_weights
+
         weighed = self._pipeline.apply(class_weights(self._pipeline, column))
         return weighed.sample(WEIGHT, seed=seed).drop(WEIGHT)
 
@@ -258,6 +268,8 @@ class TableMethods:
             >>> list(cedar.from_items([{"user": 1, "items": [7, 8]}]).explode("items"))
             [{'user': 1, 'items': 7}, {'user': 1, 'items': 8}]
         """
+        from cedar.operators.explode import Explode
+
         return self._pipeline.apply(Explode(*columns))
 
     def limit(self, n: int) -> Pipeline:

@@ -17,10 +17,9 @@ from typing import Any, TypeAlias
 from cedar.core.errors import ResumeError, Site
 from cedar.core.stream import is_count
 from cedar.datasets.as_saved import listing_text
-from cedar.datasets.base import Read
+from cedar.datasets.base import Read, Versioned
 from cedar.datasets.files_io import BUCKETS, changed_runs, marks_of, run_of
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.snapshots import SnapshotSource
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state_fields import PACKED, fault_of, packed, unpacked
@@ -41,9 +40,9 @@ _MAX_LISTING_CHARS = 2048  # maximum characters of all listings in a state
 def snapshots_of(root: Node) -> list[int | None]:
     """Return each source's table snapshot number, or None if it has no snapshots; [] if no source has snapshots."""
     sources = [node.operator.source for node in _reads(root)]
-    if len(sources) > BUCKETS or not any(isinstance(source, SnapshotSource) for source in sources):
+    if len(sources) > BUCKETS or not any(isinstance(source, Versioned) for source in sources):
         return []
-    return [source.snapshot if isinstance(source, SnapshotSource) else None for source in sources]
+    return [source.snapshot if isinstance(source, Versioned) else None for source in sources]
 
 
 def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
@@ -57,7 +56,7 @@ def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
     def moved(node: Node) -> Node | None:
         number = numbers.get(id(node))
         source = node.operator.source if number is not None and isinstance(node.operator, Read) else None
-        if number is None or not isinstance(source, SnapshotSource) or source.snapshot == number or not source.reopen:
+        if number is None or not isinstance(source, Versioned) or source.snapshot == number or not source.reopen:
             return None
         return replace(node, operator=Read(source.at(number)))
 
