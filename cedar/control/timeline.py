@@ -263,19 +263,15 @@ class Timeline:
         """Return rows per second for ``rows`` delivered rows."""
         return rows / self.elapsed if self.elapsed else 0.0
 
-    @property
-    def work(self) -> float:
-        """CPU seconds of operators and of reading."""
-        return self._cpu("read", "operator")
-
-    @property
-    def around(self) -> float:
-        """CPU seconds that tasks spent outside operators: gathering rows and converting batches."""
-        return self._cpu("gather", "convert")
-
-    def _cpu(self, *kinds: Kind) -> float:
-        parts = list(self.parts.items())  # a copy, since tasks may be added concurrently
-        return sum(spent.cpu for (kind, _), spent in parts if kind in kinds)
+    def task_cpu(self) -> tuple[float, float]:
+        """Return the CPU seconds of operators and reading, and those of gathering rows and converting batches."""
+        work = around = 0.0
+        for (kind, _), spent in list(self.parts.items()):  # a copy, since tasks may be added concurrently
+            if kind in ("read", "operator"):
+                work += spent.cpu
+            elif kind in ("gather", "convert"):
+                around += spent.cpu
+        return work, around
 
     @property
     def trainer(self) -> float:

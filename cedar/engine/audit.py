@@ -38,12 +38,12 @@ class AuditBudget:
     def __init__(self, binding: Binding) -> None:
         self.share = _SHARE  # fraction of the time for audits; 1 or more audits every piece
         self._binding = binding
-        self._opened = time.perf_counter()
-        self._spent = self._next = 0.0  # seconds of audits, and estimated seconds of the next one
+        self.restart()
 
     def restart(self) -> None:
         """Begin again, as the streams of a plan are opened."""
-        self._opened, self._spent, self._next = time.perf_counter(), 0.0, 0.0
+        self._opened = time.perf_counter()
+        self._spent = self._next = 0.0  # seconds of audits, and estimated seconds of the next one
 
     def due(self, opening: float) -> bool:
         """Whether to audit the next piece.

@@ -174,7 +174,7 @@ class RunMeasurements:
         m, clock, runner, pool = self._metrics, self._metrics.time, self._runner, (0.0, 0.0)
         if of_threads and runner is not None and (runner.owned or not runner.local):
             pool = clocks.spent_by(runner._here.threads())
-        return Counters(m.rows_entered, *clock.so_far(time.perf_counter()), clock.own, clock.work, clock.around, *pool)
+        return Counters(m.rows_entered, *clock.so_far(time.perf_counter()), clock.own, *clock.task_cpu(), *pool)
 
     @property
     def crowded(self) -> float:

@@ -20,10 +20,14 @@ def push_filter(node: Node, facts: Facts) -> Outcome:
         passed, refused = _below(node, facts)
         while passed and passed[-1].condition is not None:
             passed.pop()  # the search orders filters by cost
-        return _moved(node, passed, facts) if passed else _through(node, refused, facts)
-    if node.filters:
-        return _by_cost(node, facts)
-    return None
+        if passed:
+            return _moved(node, passed, facts)
+        below = node.inputs[0]
+        if refused is not None or isinstance(below.operator, Read) or below.condition is not None:
+            return refused  # below another filter, that one moves first
+        how = f"into every input of {facts.label(below)}" if len(below.inputs) > 1 else f"below {facts.label(below)}"
+        return Change(Cross("down"), facts.label(node), how)
+    return _by_cost(node, facts) if node.filters else None
 
 
 def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
@@ -44,21 +48,6 @@ def _moved(node: Node, passed: list[Node], facts: Facts) -> Change:
     seen = [facts.label(below) for below in passed if facts.ordinal(below) is not None]
     count = sum(not falls_away(below, facts) for below in passed)
     return Change(Reorder((count, *range(count))), facts.label(node), f"below {', '.join(seen)}" if seen else "")
-
-
-# ---- through stream operators ----------------------------------------------------------------------------------------
-
-
-def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
-    below = node.inputs[0]
-    while below.condition is not None and refused is None:
-        below = below.inputs[0]
-    if refused is not None or isinstance(below.operator, Read):
-        return refused
-    if below is not node.inputs[0]:
-        return None  # the filter below moves first
-    how = f"into every input of {facts.label(below)}" if len(below.inputs) > 1 else f"below {facts.label(below)}"
-    return Change(Cross("down"), facts.label(node), how)
 
 
 # ---- by cost ---------------------------------------------------------------------------------------------------------

@@ -78,7 +78,9 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCo
         return Change(Cache(best), label, how) if gains[best] > _MIN_SAVING * places[-1].saved else None
     now = min(chain.index(hint) - 1, fixed)
     if gains[best] <= 0:
-        why = "no memory to store rows" if not room else _format_loss(places[now], keeping)
+        place, loading = places[now], places[now].bytes * keeping.seconds_per_byte(_AUTO)
+        why = f"reading a row back takes {loading * 1e6:.3g} us, computing it {place.saved * 1e6:.3g} us"
+        why = why if room else "no memory to store rows"
         return Change(Cache(None), facts.label(hint), f"dropped: {why}")
     if gains[best] < _MIN_RATIO * gains[now] or best == now:
         why = f"best where it is: {_format_saving(places[now], rows)}"
@@ -127,11 +129,6 @@ def _as_written(hint: Node, facts: Facts) -> bool:
 
 def _format_saving(place: _CachePoint, rows: int) -> str:
     return f"saves {place.saved * 1e6:.3g} us a row after the first epoch, keeps {rows * place.bytes / 2**20:,.1f} MiB"
-
-
-def _format_loss(place: _CachePoint, keeping: CacheCosts) -> str:
-    loading = place.bytes * keeping.seconds_per_byte(_AUTO)
-    return f"reading a row back takes {loading * 1e6:.3g} us, computing it {place.saved * 1e6:.3g} us"
 
 
 def layout_place(node: Node, facts: Facts) -> Outcome:
