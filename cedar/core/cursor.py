@@ -188,10 +188,13 @@ class Keys:
 
     def expand(self, counts: Ints) -> Keys:
         """Repeat row i ``counts[i]`` times; ``sub`` numbers the repetitions."""
-        index = np.repeat(np.arange(len(counts)), counts)
-        starts = np.cumsum(counts) - counts
-        inner = np.arange(len(index), dtype=np.int64) - np.repeat(starts, counts)
-        return self.take(index).items(inner)
+        return self.take(np.repeat(np.arange(len(counts)), counts)).items(_numbered(counts))
+
+    def copies(self, counts: Ints) -> Keys:
+        """Repeat row i ``counts[i]`` times. The first copy keeps the key; others are in branches of their own."""
+        keys, numbers = self.take(np.repeat(np.arange(len(counts)), counts)), _numbered(counts)
+        branches = (hash_array(hash_array(1, keys.branch), numbers) >> np.uint64(1)).astype(np.int64)
+        return replace(keys, branch=np.where(numbers > 0, branches, keys.branch))
 
     def items(self, numbers: Ints) -> Keys:
         """Return the keys of item ``numbers[i]`` of row i. ``sub`` is this number; a hash if row i is an item too."""
@@ -200,6 +203,11 @@ class Keys:
         hashed = np.asarray(hash_array(hash_array(1, self.sub), numbers), dtype=np.uint64)
         nested = (hashed >> np.uint64(1)).astype(np.int64)
         return replace(self, sub=nested if isinstance(self.sub, int) else np.where(self.sub == -1, numbers, nested))
+
+
+def _numbered(counts: Ints) -> Ints:
+    """Return 0, 1, ..., counts[i] - 1 for each i."""
+    return np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def concat_keys(parts: Sequence[Keys]) -> Keys:

@@ -425,4 +425,4 @@ def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any, replace_ro
         counts = np.zeros(block.slots, dtype=np.int64)
         counts[np.argsort(arrival_times(each, seed), kind="stable")[:n]] = 1
     copies = block.take(np.repeat(np.arange(block.slots), counts))
-    return replace(copies, keys=block.keys.expand(counts))
+    return replace(copies, keys=block.keys.copies(counts))

@@ -88,7 +88,8 @@ class SplitRule:
 
     Args:
         bounds: 64-bit unsigned integers, one for each part except the last.
-        by: the column whose value is hashed; None hashes the row key, which is then equal in all passes of ``repeat``.
+        by: the column whose value is hashed; None hashes the row key, which is then equal in all passes of ``repeat``,
+            all copies that ``sample`` draws, and all inputs of ``mix`` and ``concat`` that read the row.
     """
 
     bounds: tuple[int, ...]
@@ -103,7 +104,7 @@ class SplitRule:
 
     def key_hashes(self, keys: Keys) -> Hashes:
         """Return the hash of each row key, uint64."""
-        return replace(keys, repeat=0).hash(self.seed)
+        return replace(keys, repeat=0, branch=0).hash(self.seed)
 
     def parts(self, hashes: Hashes) -> Index:
         """Return the index of the part of each hash, int64."""

@@ -196,3 +196,20 @@ def test_parts_are_written_and_cached(tmp_path: Path) -> None:
     for name, part in files.map(lambda x: x, "x").cache(str(tmp_path / "cache")).split(THREE).items():
         written = part.write(str(tmp_path / name), executor="processes", workers=2)
         assert sorted(xs(cedar.read_parquet(written.files))) == sorted(xs(part))
+
+
+@pytest.mark.parametrize("copies", ["sample", "balance_classes", "concat", "mix", "repeat"])
+def test_copies_of_a_row_are_in_one_part(copies: str) -> None:
+    rows = cedar.from_items([{"x": i, "y": int(i < 20)} for i in range(200)])
+    copied = {
+        "sample": lambda: rows.sample(col("y") + 1),
+        "balance_classes": lambda: rows.balance_classes("y"),
+        "concat": lambda: cedar.concat(rows, rows.with_columns(y=col("y") + 1)),
+        "mix": lambda: cedar.mix([(rows, 1), (rows.with_columns(y=col("y") + 1), 1)], stop="all"),
+        "repeat": lambda: rows.repeat(2),
+    }[copies]()
+    parts = copied.split({"train": 0.6, "val": 0.4})
+    train, val = ({x for epoch in (0, 1) for x in xs(part, epoch=epoch)} for part in parts.values())
+    assert train
+    assert val
+    assert not train & val
