@@ -98,6 +98,9 @@ class JsonlSource(FileSource):
             raise _array_error(file, ordinal)
         if not isinstance(row, dict):
             raise _line_error(file, ordinal, offset, text, f"a JSON object is expected, not {type(row).__name__}")
+        odd = next((name for name in row if any("\ud800" <= letter <= "\udfff" for letter in name)), None)
+        if odd is not None:
+            raise _line_error(file, ordinal, offset, text, f"the key {odd!a} has half of a surrogate pair")
         if text.count(b"{") + text.count(b"[") > file.limits.json_depth and _exceeds_depth(row, file.limits.json_depth):
             raise _too_deep_error(file, ordinal, offset)
         return row
@@ -165,7 +168,7 @@ class JsonlSource(FileSource):
             table = _table(plain.encode(), asked, "error")
         if table.num_rows != rows:
             raise ValueError("not one object per line")
-        columns = {name: checked_column(table.column(name)) for name in wanted}
+        columns = {name: checked_column(_with_dates(table.column(name), kind)) for name, kind in wanted.items()}
         suspect = rounded_rows(columns)
         if len(suspect):
             lines = [line for line in data.tobytes().split(b"\n") if line.strip()]
@@ -288,12 +291,17 @@ def _has_struct(kind: ColumnType) -> bool:
 
 
 def _parser_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type to request from Arrow's JSON parser, which does not support large lists."""
+    """Return the type to request from Arrow's JSON parser, which supports neither large lists nor dates as strings."""
     if pa.types.is_large_list(kind):
         return pa.list_(_parser_type(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([(f.name, _parser_type(f.type)) for f in kind])
-    return kind
+    return pa.string() if pa.types.is_date(kind) else kind
+
+
+def _with_dates(column: pa.ChunkedArray, kind: ColumnType) -> pa.ChunkedArray:
+    """Convert the strings that were parsed in place of dates, such as "2024-01-31", at any depth."""
+    return column.cast(kind) if isinstance(kind, pa.DataType) and "date32" in str(kind) else column
 
 
 def _array_error(file: File, ordinal: int) -> RowError:

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -258,3 +259,25 @@ def test_columns_are_names(tmp_path: Path):
         read_jsonl(path, columns=["z"]).schema()
     with pytest.raises(PipelineError, match="not a list of different names"):
         read_jsonl(path, columns=["x", "x"])
+
+
+def test_dates_are_read_from_strings(tmp_path: Path):
+    path, day = tmp_path / "days.jsonl", pa.date32()
+    rows = ['{"day": "2024-01-31", "days": ["0001-01-01", null], "at": {"day": "9999-12-31"}}', '{"day": null}']
+    path.write_text("\n".join(rows))
+    dtypes = {"day": date, "days": pa.list_(day), "at": pa.struct({"day": day})}
+    assert list(cedar.read_jsonl(path, dtypes=dtypes)) == [
+        {"day": date(2024, 1, 31), "days": [date(1, 1, 1), None], "at": {"day": date(9999, 12, 31)}},
+        {"day": None, "days": None, "at": None},
+    ]
+    path.write_text('{"day": "2024-01-31"}\n{"day": "2024-02-30"}\n')
+    with pytest.raises(RowError, match="line 2: .*2024-02-30"):
+        list(cedar.read_jsonl(path, dtypes={"day": date}))
+
+
+def test_a_key_with_half_of_a_surrogate_pair_is_refused(tmp_path: Path):
+    path = tmp_path / "keys.jsonl"
+    path.write_text('{"a": 1}\n{"\\ud800": 1}\n')
+    with pytest.raises(RowError, match="line 2: the key .* surrogate pair") as caught:
+        list(cedar.read_jsonl(path))
+    str(caught.value).encode()
