@@ -19,7 +19,7 @@ from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import SourceError, invalid_call
 from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Split, once, selected
-from cedar.datasets.files_io import File, check_unchanged, open_file, reading
+from cedar.datasets.files_io import File, actual_format, check_unchanged, open_file, reading
 from cedar.datasets.filesource import FileSource, Paths, as_paths
 from cedar.datasets.split_table import SplitTable
 from cedar.datasets.text import whole_files
@@ -142,10 +142,14 @@ class TarSource(FileSource):
             return
         known = "the first sample has" if required else f"the first {_ROWS} samples have"
         mismatch = f"has no {', '.join(missing)}" if missing else f"also has {', '.join(extra)}"
+        fix = (
+            f"put a sample with {', '.join(extra)} among the first {_ROWS} of the first shard, or leave it out"
+            if self.missing == "null"
+            else "every sample needs the same extensions, and its members one after the other; "
+            'read_tar(missing="null") gives nulls for those that a sample lacks'
+        )
         raise SourceError(
-            f"{file.url}: sample {sample.key!r} {mismatch}; {known} {', '.join(self._extensions)}",
-            fix="every sample needs the same extensions, and its members one after the other; "
-            'read_tar(missing="null") gives nulls for those that a sample lacks',
+            f"{file.url}: sample {sample.key!r} {mismatch}; {known} {', '.join(self._extensions)}", fix=fix
         )
 
     def schema(self) -> dict[str, ColumnType]:
@@ -187,7 +191,13 @@ def _members(
         with reading(file.url):
             stream = stack.enter_context(open_file(file))
             options: Any = {"tarinfo": _StrictHeader, "reservation": reservation}
-            archive = stack.enter_context(_Archive.open(fileobj=stream, mode="r|", bufsize=1 << 20, **options))
+            try:
+                archive = stack.enter_context(_Archive.open(fileobj=stream, mode="r|", bufsize=1 << 20, **options))
+            except tarfile.ReadError:
+                problem = actual_format(file)
+                if problem is None:
+                    raise
+                raise SourceError(f"{file.url}: {problem[0]}", fix=problem[1]) from None
         name = ""
         while True:
             with reading(file.url, f"after member {name!r}" if name else ""):

@@ -228,3 +228,12 @@ def test_dots_in_keys(tmp_path: Path):
 def test_options_that_are_none(option):
     with pytest.raises(PipelineError, match=next(iter(option))):
         read_tar("x.tar", **option)
+
+
+@pytest.mark.parametrize(("mode", "suffix"), [("w:gz", ".gz"), ("w:bz2", ".bz2"), ("w:xz", ".xz")])
+def test_a_compressed_shard_without_its_suffix_states_the_cause(tmp_path: Path, mode, suffix: str):
+    with tarfile.open(tmp_path / "a.tar", mode) as archive:
+        archive.addfile(tarfile.TarInfo("0.jpg"))
+    with pytest.raises(SourceError, match="compressed with .*which its name does not say") as caught:
+        read_rows(read_tar(str(tmp_path / "a.tar")))
+    assert suffix in str(caught.value.fix)
