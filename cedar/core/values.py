@@ -124,14 +124,18 @@ def is_tensor(kind: type) -> bool:
 
 
 def plain(values: Sequence[Any]) -> Sequence[Any]:
-    """Convert tensors to ndarrays, 0-d arrays to NumPy scalars, and Arrow scalars to Python values."""
-    foreign = {t for t in set(map(type, values)) if issubclass(t, (np.ndarray, pa.Scalar)) or is_tensor(t)}
+    """Convert tensors to ndarrays, 0-d arrays to NumPy scalars, and Arrow scalars and NumPy days to Python values."""
+    types = (np.ndarray, np.datetime64, pa.Scalar)
+    foreign = {t for t in set(map(type, values)) if issubclass(t, types) or is_tensor(t)}
     return [_plain(v) if type(v) in foreign else v for v in values] if foreign else values
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, pa.Scalar):
         return value.as_py()
+    if isinstance(value, np.datetime64):  # Arrow infers date32 from days, but cannot convert them
+        day = value.item() if value.dtype == "datetime64[D]" else value
+        return value if isinstance(day, int) else day
     if not isinstance(value, np.ndarray):
         value = value.detach().cpu().numpy()
     return value[()] if value.ndim == 0 else value

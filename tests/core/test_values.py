@@ -25,6 +25,11 @@ f32 = np.arange(2, dtype=np.float32)
         ([1, 2.5, np.float32(3), np.int8(2), None], pa.float64(), [1.0, 2.5, 3.0, 2.0, None]),
         ([np.array(5), torch.tensor(4), pa.scalar(3)], pa.int64(), [5, 4, 3]),
         ([float("inf")], pa.float32(), [float("inf")]),
+        (
+            [np.datetime64("2024-01-31"), None, np.datetime64("NaT", "D")],
+            pa.date32(),
+            [dt.date(2024, 1, 31), None, None],
+        ),
         ([[1], None, [], (2, 3)], INTS, [[1], None, [], [2, 3]]),
         ([np.array([1, 2]), None], INTS, [[1, 2], None]),
         ([np.array([1], np.int32), np.array([2]), [3]], INTS, [[1], [2], [3]]),
