@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from cedar.core.packages import loaded
 from cedar.core.printable import one_line, printable, redact
@@ -411,6 +411,21 @@ def missing_column(
         site=site,
         fix=f"did you mean {ordered[0]!r}?" if ordered else "check the source's columns with p.schema",
     )
+
+
+def check_names(label: str, *names: object) -> None:
+    """Raise PipelineError at a name that is not a string, such as an expression."""
+    for name in names:
+        if not isinstance(name, str):
+            raise invalid_call(f"{label}: {name!r} is not a column name", fix="give column names as strings")
+
+
+def names_of(label: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return one or several column names as a tuple, after ``check_names``."""
+    single = isinstance(names, str) or not isinstance(names, Iterable)
+    several = () if names is None else cast("tuple[str]", (names,)) if single else tuple(names)
+    check_names(label, *several)
+    return several
 
 
 def require_columns(names: Iterable[str], known: Iterable[str] | None, label: str, site: Site | None = None) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index, TensorType
-from cedar.core.errors import PipelineError, RowError, Site, invalid_call, require_columns
+from cedar.core.errors import PipelineError, RowError, Site, check_names, invalid_call, require_columns
 from cedar.core.groups import plain
 from cedar.core.stream import (
     PENDING,
@@ -76,6 +76,7 @@ class BucketByLength(StreamOperator, MakesBatches):
         return replace(self, local=True)
 
     def __post_init__(self) -> None:
+        check_names("bucket_by_length", self.column)
         object.__setattr__(self, "boundaries", _as_integers(self.boundaries, "boundaries"))
         object.__setattr__(self, "batch_sizes", _as_integers(self.batch_sizes, "batch_sizes"))
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import UNKNOWN
-from cedar.core.errors import PipelineError, Skip, invalid_call
+from cedar.core.errors import PipelineError, Skip, check_names, invalid_call
 from cedar.core.stream import Abstract
 from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise
@@ -389,9 +389,7 @@ class Drop(_StepOperator, ColumnEdit):
     name: ClassVar[str] = "drop"
 
     def __post_init__(self) -> None:
-        for name in self.names:
-            if not isinstance(name, str):
-                raise invalid_call(f"drop: {name!r} is not a column name", fix="give column names as strings")
+        check_names("drop", *self.names)
 
     def label(self) -> str:
         return f"drop({', '.join(self.names)})"

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType
 from cedar.core.convert import to_numpy
-from cedar.core.errors import PipelineError, Skip, invalid_call, require_columns
+from cedar.core.errors import PipelineError, Skip, check_names, invalid_call, require_columns
 from cedar.core.jagged import JaggedTensor, pad_values
 from cedar.core.limits import as_int
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, Mergeable, RowOperator, Schema
@@ -44,9 +44,7 @@ class Pad(RowOperator, Mergeable):
     name: ClassVar[str] = "pad"
 
     def __post_init__(self) -> None:
-        strange = next((c for c in self.columns if not isinstance(c, str)), None)
-        if strange is not None:
-            raise invalid_call(f"pad: {strange!r} is not a column name", fix="give column names as strings")
+        check_names("pad", *self.columns)
         object.__setattr__(self, "to", as_int(self.to))
         if self.to is not None and (isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 0):
             raise invalid_call(f"pad(to={self.to!r}): a length is an integer, not negative")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from cedar.core.block import Block, concat_blocks, python_values
 from cedar.core.columns import Index, concat, nbytes_each
 from cedar.core.cursor import concat_keys, hash_ints, no_keys
-from cedar.core.errors import invalid_call, require_columns
+from cedar.core.errors import check_names, invalid_call, require_columns
 from cedar.core.groups import GroupColumn, concat_each
 from cedar.core.limits import as_int, parse_bytes
 from cedar.core.stream import (
@@ -56,6 +56,7 @@ class Shuffle(StreamOperator, Resizable):
     group_use = "kept"
 
     def __post_init__(self) -> None:
+        check_names("shuffle(by)", *([] if self.by is None else [self.by]))
         object.__setattr__(self, "seed", as_int(self.seed))
         object.__setattr__(self, "window", as_int(self.window))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from cedar.core.block import frame_of
 from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
-from cedar.core.errors import PipelineError, Skip, invalid_call, missing_column, user_site
+from cedar.core.errors import PipelineError, Skip, check_names, invalid_call, missing_column, names_of, user_site
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
 from cedar.operators.surveys import StoredTable, Survey, kept_table
@@ -87,10 +87,10 @@ def as_table(other: Any, method: str) -> pa.Table:
     kind = type(other)
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
         return pa.Table.from_pandas(other, preserve_index=False)
-    fix = "collect it first: frame.collect()" if kind.__name__ == "LazyFrame" else "wrap it: cedar.from_items(rows)"
-    raise invalid_call(
-        f"{method} takes a table of Arrow, polars or pandas, or a pipeline, not {kind.__name__}", fix=fix
-    )
+    calls = {"LazyFrame": "frame.collect()", "Pipeline": "pipeline.to_arrow()"}
+    fix = f"collect it first: {calls[kind.__name__]}" if kind.__name__ in calls else "wrap it: cedar.from_items(rows)"
+    tables = "a table of Arrow, polars or pandas" + (", or a pipeline" if method.startswith("join") else "")
+    raise invalid_call(f"{method} takes {tables}, not {kind.__name__}", fix=fix)
 
 
 def join(
@@ -129,13 +129,9 @@ _FULL_JOIN_FIX = 'how="left", and cedar.concat with what other.join(p, how="anti
 
 
 def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:
-    listed: Callable[[Names], tuple[str, ...]] = lambda names: (  # noqa: E731
-        () if names is None else (names,) if isinstance(names, str) else tuple(names)
-    )
-    left, right = (listed(on) or listed(each) for each in (left_on, right_on))
+    left, right = (names_of("join", on) or names_of("join", each) for each in (left_on, right_on))
     both = on is not None and (left_on is not None or right_on is not None)
-    plain = all(isinstance(name, str) for name in (*left, *right))
-    if both or not left or len(left) != len(right) or not plain:
+    if both or not left or len(left) != len(right):
         raise invalid_call(
             f"join(on={on!r}, left_on={left_on!r}, right_on={right_on!r})",
             fix='name columns: on="id", or as many in left_on= as in right_on=',
@@ -154,7 +150,8 @@ def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any
     require_rows(pipeline, "join_asof")
     site = user_site()
     side = Side(other, "join_asof")
-    groups = () if by is None else (by,) if isinstance(by, str) else tuple(by)
+    check_names("join_asof", on)
+    groups = names_of("join_asof", by)
     for name in (on, *groups):
         if name not in side.types:
             raise missing_column(name, list(side.types), "join_asof: the other table", site)
@@ -170,6 +167,7 @@ WEIGHT = "__class_weight"
 
 def class_weights(pipeline: Pipeline, column: str) -> Join:
     """Return an operator that adds ``WEIGHT``: 1 / (the number of rows with the same value of ``column``)."""
+    check_names("balance_classes", column)
     require_steady(pipeline, (column,), "balance_classes")
     if column not in pipeline.columns:
         raise missing_column(column, pipeline.columns, "balance_classes", user_site())

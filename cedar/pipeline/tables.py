@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 import pyarrow as pa
 
-from cedar.core.errors import Skip, invalid_call
+from cedar.core.errors import Skip, check_names, invalid_call, names_of
 from cedar.core.packages import library
 from cedar.operators.base import RowOperator
 from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, hash_bounds
@@ -71,6 +71,7 @@ class TableMethods:
             To split by time, filter by expressions: ``p.filter(col("day") < cut)`` and ``p.filter(col("day") >= cut)``.
         """
         bounds, pipeline = hash_bounds(parts), self._pipeline
+        check_names("split(by)", *([] if by is None else [by]))
         require_rows(pipeline, "split")
         rule = SplitRule(bounds, by, seed)
 
@@ -117,7 +118,7 @@ class TableMethods:
         if keep not in get_args(Keep):
             fix = f"one of {', '.join(map(repr, get_args(Keep)))}"
             raise invalid_call(f"unique(keep={keep!r})", fix=fix)
-        names = None if subset is None else (subset,) if isinstance(subset, str) else tuple(subset)
+        names = None if subset is None else names_of("unique", subset)
         pipeline = self._pipeline
         known = None if "?" in pipeline.schema else frozenset(pipeline.schema)
         require_steady(pipeline, known if names is None else names, "unique")

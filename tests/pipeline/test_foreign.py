@@ -133,3 +133,25 @@ def test_conventions_of_polars_and_torch_work() -> None:
     assert list(P.rename({"x": "a"}, y="b").schema) == ["a", "b"]
     assert [row["x"] for row in P + P] == [row["x"] for row in cedar.concat([P, P])] == [0, 1, 2, 3] * 2
     assert list(cedar.zip([P.select("x"), P.select("y")])) == list(P)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda p, k: p.join(p, on=k),
+        lambda p, k: p.join_asof(p, on=k),
+        lambda p, k: p.join_asof(p, on="k", by=k),
+        lambda p, k: p.unique(k),
+        lambda p, k: p.split({"a": 1.0}, by=k),
+        lambda p, k: p.shuffle(by=k),
+        lambda p, k: p.balance_classes(k),
+        lambda p, k: p.bucket_by_length(k, [1], [1, 1]),
+        lambda p, k: p.drop(k),
+        lambda p, k: p.pad(k),
+    ],
+)
+def test_an_expression_in_place_of_a_name_is_refused_at_the_users_line(call: Any) -> None:
+    with pytest.raises(cedar.PipelineError, match="name") as caught:
+        call(cedar.from_items([{"k": 1}]), col("k"))
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
