@@ -121,7 +121,11 @@ def _is_user_frame(frame: FrameType) -> bool:
 
 
 def shortened(error: CedarError) -> CedarError:
-    """Remove cedar's frames from the error's traceback and return it. ``CEDAR_TRACEBACK=full`` keeps the frames."""
+    """Name the caller's line in an error without one, remove cedar's frames from its traceback, and return it.
+
+    ``CEDAR_TRACEBACK=full`` keeps the frames.
+    """
+    error.site = error.site or user_site()
     _shorten(error.__cause__, error.__context__)
     return error if os.environ.get("CEDAR_TRACEBACK") == "full" else error.with_traceback(None)
 

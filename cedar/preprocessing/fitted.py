@@ -13,6 +13,7 @@ from cedar.core.block import equal_frames, frame_of
 from cedar.core.errors import PipelineError, SourceError, invalid_call, missing_column, user_site
 from cedar.operators.base import Operator
 from cedar.pipeline.core import Pipeline
+from cedar.pipeline.foreign import with_suggestions
 from cedar.pipeline.surveying import in_order, require_steady, survey
 from cedar.plan.graph import Node
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
@@ -95,6 +96,7 @@ class Fitted:
             ) from error
 
 
+@with_suggestions
 def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
     """Fit preprocessors in one pass over the columns that they name.
 

@@ -1,5 +1,8 @@
 """Prepares recommendation data: reads published logs, clusters them by session, builds histories, and splits them."""
 
+import inspect as _inspect
+
+from cedar.pipeline.foreign import with_suggestions as _with_suggestions
 from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from cedar.recommendation.clustering import Clustered, cluster
 from cedar.recommendation.histories import History, add_sessions, history
@@ -13,3 +16,7 @@ __all__ = [
     "cluster", "criteo", "history", "inspect", "kuairand", "load_vocabularies", "mind", "otto", "read_clustered",
     "save_vocabularies", "split_by_session", "split_by_time", "yambda",
 ]  # fmt: skip
+
+for _name in __all__:
+    if _inspect.isfunction(globals()[_name]):
+        globals()[_name] = _with_suggestions(globals()[_name])

@@ -18,6 +18,7 @@ import pyarrow.types as pt
 
 from cedar.core.columns import numbers
 from cedar.core.errors import PipelineError, invalid_call
+from cedar.pipeline.joining import as_table
 from cedar.recommendation.rows import (
     Flags,
     Ints,
@@ -118,16 +119,21 @@ def add_sessions(
     A session ends when its user does nothing for more than ``gap`` minutes. Rows with equal times keep their order.
 
     Args:
-        table: an Arrow table of events. For logs that do not fit in memory, see ``cluster(gap=..., histories=...)``.
+        table: an Arrow, polars or pandas table of events. For logs that do not fit in memory, see
+            ``cluster(gap=..., histories=...)``.
         user, time: names of columns without nulls; times are timestamps, or numbers in ``unit``.
         gap: minutes of inactivity after which a session ends; None makes all rows of a user one session.
         unit: unit of times that are plain numbers: "s", "ms", "us" or "ns".
         histories: definitions from ``history``.
         into: the column for session numbers, int64, counted from 0 in the order of the result.
 
+    Returns:
+        The events as an Arrow table, with the new columns.
+
     Raises:
         PipelineError: a column does not exist or has nulls, or the gap is not positive.
     """
+    table = as_table(table, "add_sessions")
     users = column_of(table, user, "add_sessions")
     times = column_of(table, time, "add_sessions")
     for name, column in ((user, users), (time, times)):

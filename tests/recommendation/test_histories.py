@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -99,5 +100,17 @@ def test_a_frozen_history_has_the_factor_of_its_session():
 )
 def test_what_cannot_be_made_is_refused(call, said):
     table = pa.table({"u": [1, 1], "item": [5, 6], "name": ["a", "b"], "gaps": [1, None]})
-    with pytest.raises(PipelineError, match=said):
+    with pytest.raises(PipelineError, match=said) as caught:
         call(table)
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+def test_frames_are_accepted():
+    table = pa.table({"u": [2, 1, 2], "ts": [0, 60, 9000]})
+    want = add_sessions(table, "u", "ts", gap=30).to_pylist()
+    frame = pl.DataFrame(table)
+    for events in (frame, frame.to_pandas()):
+        assert add_sessions(events, "u", "ts", gap=30).to_pylist() == want
+    with pytest.raises(PipelineError, match="not LazyFrame"):
+        add_sessions(frame.lazy(), "u", "ts")
