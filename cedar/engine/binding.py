@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import UNKNOWN, ColumnType, blank
@@ -27,6 +28,9 @@ from cedar.plan.splits import Counts, Splits
 from cedar.profile import Subject
 from cedar.tasks.chain import plain_copy
 from cedar.tasks.reading import Reader
+
+if TYPE_CHECKING:
+    from cedar.operators.mix import Mix
 
 SAMPLE_ROWS = 64
 _FURTHER = (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024)  # sizes of larger samples, used if the first has no usable rows
@@ -120,6 +124,11 @@ class Binding:
             if node.row_use.rows == "mixed":
                 mixtures[str(len(mixtures))] = node
         return mixtures
+
+    @cached_property
+    def scheduled(self) -> bool:
+        """Whether weights of a mixture are functions of the loader's step, counted over all epochs."""
+        return any(callable(w) for node in self.mixtures.values() for w in cast("Mix", node.operator).weights)
 
     def mixture(self, node: Node) -> str:
         """Return the key of a mixing node in ``mixtures``."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 from cedar.core.cursor import hash_ints
@@ -244,8 +246,19 @@ class Compiler:
         """Return a function that maps a mixture's unit to the loader's step; assumes that no unit above is dropped."""
         root = self.physical.nodes[-1].logical
         rows = rows_per_unit(root) if root.batched and not batched else 1
-        units, first = rows * (1 if self._alone else self._share.world), self._mixing.step
-        return lambda unit: first + unit // units
+        if self._alone:
+            return lambda unit: self._mixing.step + unit // rows
+        places, start, first = list[tuple[int, int, int]](), 0, self._mixing.step
+        for world, _, taken in self._share.history:
+            places.append((start, first, world))
+            start, first = start + rows * sum(taken), first + max(taken)
+        places.append((start, first, self._share.world))
+
+        def step(unit: int) -> int:
+            start, first, world = places[bisect_right(places, unit, key=itemgetter(0)) - 1]
+            return first + (unit - start) // (rows * world)
+
+        return step
 
     def _context(self, i: int) -> StreamContext:
         node, env = self._nodes[i], self.tasks.env
@@ -481,6 +494,6 @@ def min_run_rows(binding: Binding) -> int:
 
 def min_run_units(binding: Binding) -> int:
     """Return ``min_run_rows`` in units of the pipeline; 1 if ranks receive single units in turn."""
-    if over_ranks(binding.nodes) is not None:
+    if binding.scheduled or over_ranks(binding.nodes) is not None:
         return 1
     return -(-min_run_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))

@@ -154,7 +154,7 @@ class Job:
             last="keep" if alone and last_mode(self.binding.root) is None else last,
             history=tuple(history if lane is None else lane.history),
             may_end_apart=alone or (last is None and self.rank.world > 1 and self._local),
-            turns=(self.balanced and not alone) or lane is not None,
+            turns=((self.balanced or self.binding.scheduled) and not alone) or lane is not None,
         )
         plain = dry or written is not None
         watcher = Watcher() if plain else self.plans.watcher(runner)

@@ -160,6 +160,8 @@ def _format_count(count: Count) -> str:
 def _describe_ranks(compiler: Compiler) -> str:
     if over_ranks(compiler.binding.nodes) is not None:
         return "in turns; a step has the same rows at the same number of ranks, and who gets which follows their costs"
+    if compiler.counted and compiler.binding.scheduled:
+        return "in turns, and every rank reads all rows, because weights of a mixture depend on the step"
     if compiler.counted:
         least = min_run_units(compiler.binding)
         end = " up to the last step" if deal_mode(compiler.binding.root) is None else ""

@@ -340,7 +340,7 @@ def saved_weights(epochs: Epochs) -> dict[str, Any]:
     weights = {number: [mix.written(), job.weights.get(number)] for number, mix in mixtures(job.binding).items()}
     earlier = epochs.position.earlier_steps
     fields: dict[str, Any] = {"mix": weights} if weights else {}
-    fields |= {"earlier": earlier} if epochs.parts.scheduled or (weights and earlier) else {}
+    fields |= {"earlier": earlier} if epochs.job.binding.scheduled or (weights and earlier) else {}
     later = [[each.step, each.weights, list(each.inputs)] for each in epochs.changes]
     return fields | ({"changes": later} if later else {})
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from cedar.core.block import Block
 from cedar.core.columns import writeable
@@ -33,7 +33,6 @@ from cedar.executors.isolated import isolated_calls_for
 from cedar.executors.recovery.patience import Patience
 from cedar.operators.base import Env
 from cedar.operators.instances import Instances
-from cedar.operators.mix import Mix
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, calls_functions
 from cedar.store.cache import Store
@@ -70,8 +69,6 @@ class Parts:
         self.counting = Counting(options) if options.counts == "exact" else None
         binding = Binding(root, options.on_error, env, call_in_subprocess, self.counting)
         binding.any_order = options.order == "any"
-        # Scheduled weights of a mixture depend on the number of steps in all epochs.
-        self.scheduled = any(callable(w) for n in binding.mixtures.values() for w in cast("Mix", n.operator).weights)
         batched = root.batched
         check_fits(binding, options, rank.world, site)
         counters.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}

@@ -44,7 +44,7 @@ class Share:
         last: how the epoch ends; see ``deal_mode``.
         history: how many units the ranks of earlier worlds had received when the epoch was redistributed.
         turns: assign single units to ranks in turn even if counts are known, because an operator below moves rows
-            between the units of a step.
+            between the units of a step, or depends on the step.
         may_end_apart: one rank may receive one unit more than another, because other code makes ranks end together.
     """
 

@@ -163,6 +163,37 @@ def test_a_schedule_is_asked_for_steps_of_all_epochs() -> None:
             assert share(epochs[3]) == pytest.approx(2 / 3, abs=0.02)
 
 
+def by_step(rank: int, world: int, states: Any = None, steps: int | None = None) -> tuple[list[Any], Any]:
+    """What a rank receives of a mixture of 6,000 rows, of which the second input replaces the first in 60 steps."""
+    first = (source(-3, 3000), lambda step: max(0.05, 1 - step / 60))
+    second = (source(1, 3000), lambda step: max(0.05, step / 60))
+    p = cedar.mix([first, second], seed=3, stop="all").batch(32, last="keep")
+    loader = p.loader(rank=rank, world=world, executor="inline")
+    if states is not None:
+        loader.load_state_dict(states)
+    return run(loader, steps)
+
+
+def test_a_schedule_holds_at_each_step_of_each_rank() -> None:
+    for rank in range(3):
+        batches, _ = by_step(rank, 3)
+        for step in (0, 10, 20):
+            assert share(batches[step : step + 10]) == pytest.approx(step / 60, abs=0.15)
+    p = cedar.mix([(source(0), 1.0), (source(1), lambda _: 1.0)])
+    assert "RANKS  in turns, and every rank reads all rows" in p.loader(rank=0, world=3).explain()
+
+
+@pytest.mark.parametrize("worlds", [(2, 3, 1), (3, 1), (1, 2)])
+def test_each_row_comes_once_by_a_schedule_if_the_number_of_ranks_changes(worlds: tuple[int, ...]) -> None:
+    got, states = [], None
+    for number, world in enumerate(worlds):
+        steps = None if number == len(worlds) - 1 else 12
+        parts = [by_step(rank, world, states, steps) for rank in range(world)]
+        got += [x for batches, _ in parts for batch in batches for x in batch["x"]]
+        states = [state for _, state in parts]
+    assert Counter(got) == Counter([row["x"] for row in cedar.concat(source(-3, 3000), source(1, 3000))])
+
+
 def test_what_cannot_change_is_refused_by_name() -> None:
     a, b = source(0, 50), source(1, 50)
     above = cedar.mix([(a, 0.5), (b, 0.5)]).shuffle(seed=2).batch(4)
