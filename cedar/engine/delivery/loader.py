@@ -378,7 +378,8 @@ class Loader(Generic[T]):
         job, parts = self._epochs.job, self._epochs.parts
         units = job.steps or (None if parts.may_skip_units else self.units())
         if units is None or units == math.inf:
-            why = "has no end" if units == math.inf else "is known only after a run: an operator drops or adds rows"
+            unknown = "is known only after a run: the source does not count its rows, or an operator drops or adds some"
+            why = "has no end" if units == math.inf else unknown
             raise TypeError(f"the length of this loader {why}; give steps= to fix it")
         return int(units)
 

@@ -143,3 +143,9 @@ def test_a_loader_has_no_items_and_says_what_to_use() -> None:
     assert str(caught.value.site).startswith(__file__)
     with pytest.raises(PipelineError, match="not Loader"):
         cedar.from_items(loader)
+
+
+def test_the_error_for_an_unknown_length_names_sources_too(tmp_path):
+    (tmp_path / "a.txt").write_text("a\n")
+    with pytest.raises(TypeError, match="the source does not count its rows"):
+        len(cedar.read_text(tmp_path / "a.txt").batch(1).loader())
