@@ -64,7 +64,7 @@ class IsolatedCalls:
             WorkerError: the function crashes its worker on too many rows, or for reasons that no single row explains.
         """
         block, self._next_block = self._next_block, None
-        if block is not None and len(block) != n:  # the arguments are batches, not the rows of the block
+        if block is not None and len(block.live_keys()) != n:  # the arguments are batches, not the rows of the block
             block = None
         last = self._last_outcome
         if block is not None and last is not None and last[0] is call and last[1] is block:

@@ -128,3 +128,19 @@ def test_a_constructor_that_ends_its_process_is_no_rows_fault() -> None:
 
     with pytest.raises(cedar.WorkerError, match=r"map\(Ends\) crashes every worker on the first rows"):
         run(numbers(Ends, on_error=cedar.Skip()), plan="off")
+
+
+@pytest.mark.parametrize(
+    "maps",
+    [
+        [lambda batch: (batch["x"],), lambda one: one[0].sum(), lambda total: total + 1],
+        [lambda batch: {"x": batch["x"][:1]}, lambda batch: {"x": batch["x"] + 1}],
+    ],
+)
+def test_a_function_after_one_that_made_one_value_or_row_of_a_batch_gets_that(maps: list[Any]) -> None:
+    p = cedar.from_items([{"x": i} for i in range(100)]).batch(50)
+    for fn in maps:
+        p = p.map(fn)
+    inline, there = (list(p.loader(executor=e, workers=1)) for e in ("inline", "processes"))
+    assert len(there) == 2
+    assert str(there) == str(inline)
