@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +38,7 @@ from cedar.core.stream import (
     Stream,
     converted,
 )
-from cedar.operators.base import Effects, Mixing, Ordering, RowUse, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, Mixing, Ordering, Resizable, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, chunked, keep_columns, task_per_piece
 from cedar.operators.take import whole
 from cedar.operators.weights import live_weights, require_weights, weight_columns
@@ -53,7 +54,7 @@ _MAX_CACHED_LAPS = 4  # the number of laps whose first pass is cached
 
 
 @dataclass(frozen=True, eq=False)
-class Sample(StreamOperator):
+class Sample(StreamOperator, Resizable):
     """Draws ``n`` rows at random. They keep the input's order, with copies of a row next to each other.
 
     A row that an earlier operator skipped can be drawn with the average weight of its run, so that skips stay visible.
@@ -106,6 +107,9 @@ class Sample(StreamOperator):
     @property
     def ordering(self) -> Ordering:
         return Ordering(Mixing(seed=self.seed))
+
+    def resized(self, few: Callable[[int, int, int], int]) -> Sample:
+        return self if self.n is None else replace(self, n=None, fraction=0.5)  # filters may leave fewer rows than few
 
     def label(self) -> str:
         shown = [] if self.n is None else [f"n={self.n}"]

@@ -236,3 +236,13 @@ def test_a_stored_pass_that_is_none_is_made_again(tmp_path: Path, monkeypatch: p
 
     assert keep.save(keep.user_place(), names[0], write)
     assert drawn_rows(p) == whole
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_plan_of_a_sample_is_checked_on_few_rows(again):
+    rows = cedar.from_items([{"x": i, "y": i} for i in range(1000)]).map(abs, "y", dtype=int)
+    p = rows.filter(col("x") % 9 > 0).sample(n=200, replace=again).select("x").batch(50)
+    with p.loader(executor="inline") as loader:
+        planned = [batch["x"].tolist() for batch in loader]
+        assert "cannot be computed as written" not in loader.explain()
+    assert planned == [batch["x"].tolist() for batch in p.loader(executor="inline", plan="off")]
