@@ -8,11 +8,12 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import io
 import platform
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,10 +53,8 @@ class Code:
         Raises:
             WorkerError: something in ``value`` cannot be pickled.
         """
-        import cloudpickle
-
         try:
-            pickled = cloudpickle.dumps(value)
+            pickled = _pickled(value)
         except Exception as error:
             raise unsendable_code(value, error) from error
         return Code(hashlib.blake2b(pickled, digest_size=16).hexdigest(), pickled, tuple(sys.path))
@@ -94,6 +93,31 @@ class Code:
     def env(self, env: Env) -> Env:
         """Return ``env`` with the instances that this process made for the code. All epochs share these instances."""
         return replace(env, instances=_instances.setdefault(self.key, env.instances))
+
+
+def _pickled(value: Any) -> bytes:
+    """Pickle a value; a function with ``functools.cache`` is pickled by value if it is not in an importable module."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, functools._lru_cache_wrapper):
+                here = getattr(obj, "__module__", None) in (
+                    None,
+                    "__main__",
+                    *cloudpickle.list_registry_pickle_by_value(),
+                )
+                if here or "<locals>" in getattr(obj, "__qualname__", "<locals>"):
+                    return _cached, (obj.__wrapped__, obj.cache_parameters())
+            return super().reducer_override(obj)
+
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
 
 
 def _unloadable(error: Exception) -> WorkerError:
@@ -279,10 +303,8 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _pickles(value: Any) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value)
+        _pickled(value)
     except Exception:  # noqa: BLE001 - pickling an object may raise anything
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import socket
 import sqlite3
 import sys
@@ -163,6 +164,27 @@ def test_rows_that_hold_what_cannot_travel():
     found = culprit(cedar.from_items(rows))
     assert found is not None
     assert found.path == "items[1]['x']"
+
+
+def test_a_function_with_a_cache_travels_by_value(monkeypatch: pytest.MonkeyPatch):
+    @functools.cache
+    def nested(x: int) -> int:
+        return x + 1
+
+    @functools.lru_cache(maxsize=7)
+    def of_script(x: int) -> int:
+        return x + 1
+
+    of_script.__module__, of_script.__qualname__ = "__main__", "of_script"
+    monkeypatch.setattr(sys.modules["__main__"], "of_script", of_script, raising=False)
+    nothing_named = functools.cache(functools.partial(max, 3))
+    pipeline = cedar.from_items([{"x": i} for i in range(50)])
+    for fn in (nested, of_script, lambda x: of_script(x)):
+        pipeline = pipeline.map(fn, "x", dtype=int)
+    with pipeline.map(nothing_named, "x", dtype=int).batch(10).loader(executor="processes", workers=WORKERS) as loader:
+        assert [x for batch in loader for x in batch["x"].tolist()] == list(range(3, 53))
+    assert Code.of(of_script).load().cache_parameters() == {"maxsize": 7, "typed": False}
+    assert Code.of(re._compile_repl).load() is re._compile_repl  # type: ignore[attr-defined]
 
 
 def test_a_class_makes_in_each_worker_what_cannot_travel():
