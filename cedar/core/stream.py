@@ -282,7 +282,8 @@ class GeneratorFlow(Flow):
         self._inputs = inputs
         self._limit = limit
         self._error: BaseException | None = None
-        next(pieces, None)
+        if next(pieces, PENDING) is not PENDING:
+            raise TypeError("the generator of a GeneratorFlow must yield PENDING before its first piece")
 
     def pull(self, wait: bool) -> Pulled:
         try:

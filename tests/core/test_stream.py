@@ -101,6 +101,14 @@ def test_an_error_of_a_generator_never_becomes_an_end() -> None:
         flow.pull(True)
 
 
+def test_a_first_piece_in_place_of_pending_is_refused_and_not_lost() -> None:
+    def pieces() -> Pieces:
+        yield Piece(Rows.of(block_of({"x": [1]}, 0)), 0)
+
+    with pytest.raises(TypeError, match="must yield PENDING before its first piece"):
+        GeneratorFlow(pieces())
+
+
 def test_a_cause_is_kept_when_an_error_is_raised_again() -> None:
     def pieces() -> Pieces:
         yield PENDING
