@@ -131,7 +131,9 @@ def _from_name(name: Any) -> ColumnType | None:
     except (TypeError, ValueError):
         pass
     else:
-        return None if name is None else _from_numpy(numpy)
+        if name is None or (numpy.kind == "O" and isinstance(name, type) and name is not np.object_):
+            return None  # NumPy takes every class for object, such as those of polars' types
+        return _from_numpy(numpy)
     try:
         return canonical_type(pa.type_for_alias(name))
     except (TypeError, ValueError, AttributeError):
@@ -171,6 +173,13 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
 )
 
 
+def _plain_value(index: int, value: Any) -> Any:
+    try:
+        return plain([value])[0]
+    except (TypeError, RuntimeError) as error:  # tensors that NumPy does not have, such as of bfloat16
+        raise ValueMismatch(index, f"{describe(value)} cannot be converted: {error}") from error
+
+
 def infer_type(values: Sequence[Any]) -> ColumnType:
     """Return the column type for up to 64 Python values.
 
@@ -185,7 +194,7 @@ def infer_type(values: Sequence[Any]) -> ColumnType:
         >>> print(infer_type([1, None, 2.5]), infer_type([[1], []]))
         double large_list<item: int64>
     """
-    values = plain(values)
+    values = [_plain_value(index, value) for index, value in enumerate(values)]
     present = [v for v in values if v is not None]
     families = {_family(t) for t in set(map(type, present))}
     if not families:

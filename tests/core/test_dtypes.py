@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Optional
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 import torch
@@ -95,7 +96,7 @@ def test_dtypes(dtype, kind):
     assert type_from_dtype(dtype) == kind
 
 
-@pytest.mark.parametrize("dtype", ["foo", 5, None, [1]])
+@pytest.mark.parametrize("dtype", ["foo", 5, None, [1], pl.Float32, dict])
 def test_what_is_no_dtype(dtype):
     with pytest.raises(PipelineError, match="is not a type of column") as caught:
         type_from_dtype(dtype)
@@ -200,3 +201,9 @@ def test_values_come_back_as_they_were(values):
     if any(isinstance(v, dict) for v in values):
         found = [{k: v for k, v in row.items() if v is not None} for row in found]
     assert found == values
+
+
+def test_a_tensor_that_numpy_does_not_have_is_named() -> None:
+    with pytest.raises(ValueMismatch, match=r"a Tensor bfloat16\[2\] cannot be converted") as caught:
+        infer_type([torch.zeros(2), None, torch.zeros(2, dtype=torch.bfloat16)])
+    assert caught.value.index == 2
