@@ -91,8 +91,12 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
             fix=f"def {fn_name(fn)}(..., rng): draw from rng, a numpy.random.Generator keyed by the row",
         )
     if not random and not _binds(target, values, {}) and _binds(target, values, {"rng": None}):
-        how = f"write {label}" if label in ("map", "flat_map") else "draw in map"
-        fix = f"{how}(fn, ..., random=True), which passes rng=, a numpy.random.Generator"
+        calls = {
+            "map": "write map(fn, ...",
+            "flat_map": "write flat_map(fn, ...",
+            "batch: collate": "write batch(n, collate=fn",
+        }
+        fix = f"{calls.get(label, 'draw in map(fn, ...')}, random=True), which passes rng=, a numpy.random.Generator"
         raise invalid_call(f"{named}: the function has a parameter rng", fix=fix)
     if not _binds(target, values, {"rng": None} if random else {}):
         given = "one argument" if arguments == 1 else f"{arguments} arguments"

@@ -149,7 +149,8 @@ def suggest_in_methods(kind: C) -> C:
 def _wrong_arguments(function: Any, options: dict[str, Any], error: TypeError) -> CedarError:
     """Return the error for a call whose arguments Python rejected."""
     name = function.__name__
-    known = [key for key in inspect.signature(function).parameters if key != "self"]
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters if p.name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     usage = CALLS.get(name) or f"write {_usage(function)}"
     strange = next((key for key in options if key not in known), None)
     if strange is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cedar.core.errors import CedarError, PlanError, Skip, nearest, user_site
 from cedar.core.packages import extension
@@ -61,13 +61,14 @@ class PlanOptions:
     @staticmethod
     def of(rules: Iterable[Rule], without: Iterable[str], budget: Budget | None) -> PlanOptions:
         _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
-        rules, without = tuple(rules), (without,) if isinstance(without, str) else tuple(without)
+        rules = (cast("Rule", rules),) if callable(rules) else tuple(rules)
+        without = (without,) if isinstance(without, str) else tuple(without)
         names = [getattr(rule, "__name__", "") for rule in rules if callable(rule)]
         if len(set(names) - {"", *NAMES}) < len(rules):
             raise PlanError(
                 f"rules={rules!r:.80}: functions of a node and the facts, with names that no other rule has",
                 site=user_site(),
-                fix="a rule returns the node instead, a Refusal, or None: help(cedar.Pipeline.loader)",
+                fix="a rule returns a step, a Refusal, or None: help(cedar.Pipeline.loader)",
             )
         for name in without:
             if name not in (*NAMES, *names):

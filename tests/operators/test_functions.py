@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import cedar
 from cedar.core.errors import PipelineError
 from cedar.operators.map import Map
 
@@ -35,3 +36,9 @@ def test_what_is_refused_at_the_users_line(build, says):
     assert says in caught.value.what
     assert caught.value.site.file == __file__
     assert caught.value.fix
+
+
+def test_a_collate_function_with_a_generator_is_answered_by_the_option_of_batch():
+    with pytest.raises(PipelineError, match="the function has a parameter rng") as caught:
+        cedar.from_items([{"x": 1}]).batch(2, collate=lambda rows, rng: rows)
+    assert "batch(n, collate=fn, random=True)" in caught.value.fix

@@ -85,6 +85,8 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "loader(32)": (lambda: P.loader(32), "given by name"),
     "read_csv(sep)": (lambda: cast("Any", cedar.read_csv)("x.csv", sep=";"), "delimiter="),
     "filter(x=1)": (lambda: P.filter(x=1), "filter(col('x') == 1"),
+    "map(columns=)": (lambda: P.map(abs, columns="x"), "write map(fn, *columns, into=None"),
+    "map(input_columns=)": (lambda: P.map(abs, "x", input_columns="x"), "write map(fn, *columns, into=None"),
     "rename('x', 'y')": (lambda: P.rename("x", "y"), "rename({'old': 'new'})"),
     "write(mode=)": (lambda: P.write("out", mode="overwrite"), "by name"),
     "p['x']": (lambda: P["x"], "p.select('x', 'y')"),

@@ -60,6 +60,10 @@ def test_a_rule_of_the_callers_is_applied_and_told():
     assert next(n for n in graph.walk(of(loader).root) if n.operator.name == "map").operator.fn is g
 
 
+def test_a_single_rule_needs_no_tuple():
+    assert "other: map(f): by map(g)" in pipeline().loader(executor="inline", rules=other).explain()
+
+
 def test_a_rule_of_the_callers_comes_to_an_end():
     loader = pipeline().loader(executor="inline", rules=(grows,))
     assert sum(d.rule == "grows" and d.applied for d in of(loader).decisions) == 1
