@@ -179,7 +179,9 @@ class Binding:
             operator = node.operator
             assert isinstance(operator, RowOperator)
             with graph.prepared(node):
-                self._bound[id(node)] = kernel = block_kernel(operator.bind(self.place(node)))
+                effects, declared = operator.effects(), self.schemas.get(id(node.logical)) or {}
+                types = {n: t for n, t in declared.items() if effects.writes is None or n in effects.writes}
+                self._bound[id(node)] = kernel = block_kernel(operator.bind(self.place(node)), effects.rows, types)
             self._kernels[id(node)] = for_groups(kernel, operator) if self.marks else kernel
             self._kept_alive.append(node)
         return self._kernels[id(node)]

@@ -9,16 +9,21 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from abc import abstractmethod
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
+import pyarrow as pa
+
 from cedar.core.block import Block
+from cedar.core.boundary import as_column
 from cedar.core.buffers import BatchPlace
-from cedar.core.columns import ColumnType
+from cedar.core.columns import UNKNOWN, Column, ColumnType, type_of
 from cedar.core.cursor import hash_ints, no_keys
+from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import PipelineError, Site, Skip
+from cedar.core.groups import GroupColumn
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import Abstract, Stream
@@ -123,21 +128,55 @@ class BlockKernel(Abstract):
 
 @dataclass(frozen=True)
 class FunctionKernel(BlockKernel):
-    """A kernel that is only a function, such as that of a user's operator; it may have a method ``describe``."""
+    """A kernel that is only a function, such as that of a user's operator; it may have a method ``describe``.
+
+    Args:
+        function: the kernel.
+        rows: the declared ratio of rows; with "1:1", the function must return as many rows as it receives.
+        types: the declared types of the columns that the function writes; UNKNOWN fits every type.
+    """
 
     function: Kernel
+    rows: RowCounts = "1:n"
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     def __call__(self, block: Block, env: Env, /) -> Block:
-        return self.function(block, env)
+        result: Any = self.function(block, env)
+        if not isinstance(result, Block):
+            raise TypeError(f"the kernel returned {type(result).__name__}, not a Block")
+        if self.rows == "1:1" and result.slots != block.slots:
+            raise ValueError(f"the kernel returned {result.slots} rows for {block.slots}, but effects() declares 1:1")
+        new = {
+            name: checked_result(name, column, len(result), self.types.get(name, UNKNOWN))
+            for name, column in result.columns.items()
+            if column is not block.columns.get(name)
+        }
+        return result.with_columns(new) if new else result
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         describe = getattr(self.function, "describe", None)
         return [] if describe is None else describe(block, env)
 
 
-def block_kernel(kernel: Kernel) -> BlockKernel:
-    """Return a kernel that has everything that cedar asks of one."""
-    return kernel if isinstance(kernel, BlockKernel) else FunctionKernel(kernel)
+def block_kernel(kernel: Kernel, rows: RowCounts = "1:n", types: Mapping[str, ColumnType] | None = None) -> BlockKernel:
+    """Return a kernel that has everything that cedar asks of one, and whose results are checked if it is a user's."""
+    return kernel if isinstance(kernel, BlockKernel) else FunctionKernel(kernel, rows, types or {})
+
+
+def checked_result(name: str, values: Any, rows: int, declared: ColumnType) -> Column:
+    """Return the column that code outside cedar made from a block with this number of rows.
+
+    Raises:
+        TypeError: ``values`` is not a column, or not of the declared type.
+        ValueError: there is not one value per row.
+    """
+    column = values if isinstance(values, GroupColumn) else as_column(values)
+    if len(column) != rows:
+        raise ValueError(f"column {name!r} has {len(column)} value(s) for {rows} row(s)")
+    kind = type_of(column)
+    if declared is not UNKNOWN and rows and kind not in (type_from_dtype(declared), pa.null()):
+        raise TypeError(f"column {name!r} is {kind}, but {declared} is declared")
+    return column
 
 
 Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the column names are unknown

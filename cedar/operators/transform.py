@@ -19,7 +19,7 @@ from cedar.core.boundary import as_column
 from cedar.core.columns import UNKNOWN, Column, ColumnType, blank, objects, type_of
 from cedar.core.errors import PipelineError, invalid_call
 from cedar.core.groups import plain
-from cedar.operators.base import BlockKernel, Env
+from cedar.operators.base import BlockKernel, Env, checked_result
 from cedar.operators.calls import key_hashes, pick
 from cedar.operators.draws import Draws
 from cedar.operators.failures import ErrorContext, Failure, settle_each
@@ -255,14 +255,15 @@ class TransformRows(BlockKernel):
         arrays = [plain(pick(block, name, self.blame)) for name in self.link.reads]
         draws = self.draws(block, env)
         try:
-            transform.result(*(type_of(array) for array in arrays))
-            made = transform.columns(*arrays) if draws is None else transform.columns(*arrays, draws=draws)
+            types = as_tuple(transform.result(*(type_of(array) for array in arrays)))
+            made = as_tuple(transform.columns(*arrays) if draws is None else transform.columns(*arrays, draws=draws))
         except BadValues as bad:
             faults = {row: ChainFault(0, why, bad.fix) for row, why in bad.rows.items()}
             return self(_drop_failed(block, env, [self], faults), env)
         except PipelineError as error:
             return _result_without_rows(block, [self], error)
-        return block.with_columns(dict(zip(self.link.writes, as_tuple(made), strict=True)))
+        results = zip(self.link.writes, made, types, strict=True)
+        return block.with_columns({name: checked_result(name, values, len(block), t) for name, values, t in results})
 
     def draws(self, block: Block, env: Env) -> Draws | None:
         """Return the draws of a block's live rows; None if the transform is not random."""

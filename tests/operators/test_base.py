@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+import polars as pl
 import pytest
 
 import cedar
@@ -140,6 +141,48 @@ def negate(block: Block, env: Env) -> Block:
 def test_a_users_operator_needs_no_more_than_the_manual_asks_for(executor: Any) -> None:
     p = cedar.from_items([{"x": 1}, {"x": 2}]).apply(Negate())
     assert [row["x"] for row in p.loader(executor=executor, workers=1)] == [-1, -2]
+
+
+@dataclass(frozen=True)
+class Own(RowOperator):
+    """An operator of a user that declares an int64 column x and keeps all rows, whatever its kernel does."""
+
+    kernel: Any
+    name = "own"
+
+    def effects(self) -> Effects:
+        return Effects(frozenset({"x"}), frozenset({"x"}))
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return inputs[0]
+
+    def bind(self, bound: Bound) -> Kernel:
+        return self.kernel  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        (lambda b, env: None, "the kernel returned NoneType, not a Block"),
+        (lambda b, env: b.with_columns({"x": [1, 2, 3]}), "a column must be an Arrow array"),
+        (lambda b, env: b.with_columns({"x": b.columns["x"][:1]}), r"column 'x' has 1 value\(s\) for 3 row\(s\)"),
+        (lambda b, env: b.slice(0, 2), r"the kernel returned 2 rows for 3, but effects\(\) declares 1:1"),
+        (lambda b, env: b.with_columns({"x": b.columns["x"].cast("string")}), "is large_string, but int64 is declared"),
+    ],
+)
+@pytest.mark.parametrize("plan", ["off", "auto"])
+def test_what_a_users_kernel_may_not_return_is_refused_at_the_users_line(plan: Any, kernel: Any, says: str) -> None:
+    p = cedar.from_items([{"x": 1}, {"x": 2}, {"x": 3}]).apply(Own(kernel)).batch(2)
+    with pytest.raises(cedar.RowError, match=f"own failed on a block: .*{says}") as caught:
+        list(p.loader(plan=plan, executor="inline"))
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+def test_arrays_of_a_users_kernel_become_columns_of_the_declared_type() -> None:
+    polars_column = Own(lambda b, env: b.with_columns({"x": pl.from_arrow(b.columns["x"]) + 1}))
+    p = cedar.from_items([{"x": 1}, {"x": 2}]).apply(polars_column)
+    assert p.to_arrow()["x"].to_pylist() == [2, 3]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import cedar
 from cedar.operators.draws import Draws
+from cedar.operators.transform import Transform
 from tests.operators.toy_transforms import ROWS, AddNoise, Refuse, Swap, ran
 
 
@@ -86,3 +91,30 @@ def test_only_the_transform_with_a_policy_may_lose_rows():
     p = cedar.from_items(ROWS).map(Refuse(9), "x", on_error=cedar.Skip()).map(Refuse(30), "x")
     with pytest.raises(cedar.RowError, match="30 is refused"):
         list(p)
+
+
+@dataclass(frozen=True)
+class Wrong(Transform):
+    """Declares int64, whatever it returns."""
+
+    made: Callable[[Any], Any]
+
+    def result(self, *types: Any) -> pa.DataType:
+        return pa.int64()
+
+    def columns(self, *columns: Any, **draws: Any) -> Any:
+        return self.made(columns[0])
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda x: x[:1], r"column 'x' has 1 value\(s\) for"),
+        (lambda x: x.to_pylist(), "a column must be an Arrow array, an ndarray"),
+        (lambda x: x.cast("string"), "column 'x' is large_string, but int64 is declared"),
+    ],
+)
+def test_a_result_of_a_users_transform_that_does_not_fit_is_refused(made, says):
+    with pytest.raises(cedar.RowError, match=says) as caught:
+        list(cedar.from_items(ROWS).map(Wrong(made), "x").batch(2))
+    assert caught.value.site.file == __file__
