@@ -42,7 +42,23 @@ class AdaptedSource(BaseSource):
         except CedarError:
             raise
         except raised() as error:  # user code
-            raise SourceError(f"{self.describe()}: splits() raised {type(error).__name__}: {error}") from error
+            raise self._failure("splits", error) from error
+
+    def _failure(self, method: str, error: BaseException) -> SourceError:
+        return SourceError(f"{self.describe()}: {method}() raised {type(error).__name__}: {error}")
+
+    def _asked(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the user's source.
+
+        Raises:
+            SourceError: the method failed.
+        """
+        try:
+            return getattr(self.inner, method)(*arguments)
+        except CedarError:
+            raise
+        except raised() as error:  # user code
+            raise self._failure(method, error) from error
 
     @once
     def _splits(self) -> SplitTable:
@@ -80,12 +96,12 @@ class AdaptedSource(BaseSource):
 
     def select(self, columns: Sequence[str]) -> BaseSource:
         """Return a source with the same rows that reads only ``columns``."""
-        return adapt(self.inner.select(list(columns)))
+        return adapt(self._asked("select", list(columns)))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if the source reports that no row of the split satisfies the predicate."""
-        prune = getattr(self.inner, "prune", None) if self.selects else None
-        return prune is not None and bool(prune(self._originals[self._places.of(split)], predicate))
+        prunes = bool(self.selects) and getattr(self.inner, "prune", None) is not None
+        return prunes and bool(self._asked("prune", self._originals[self._places.of(split)], predicate))
 
     def read(self, split: Split) -> Iterator[Chunk]:
         place = self._places.of(split)
@@ -209,12 +225,12 @@ class AdaptedSource(BaseSource):
         return dict(self._declared) or None
 
     def url(self, file: int) -> str:
-        url = getattr(self.inner, "url", None)
-        return redact_url(str(url(file))) if callable(url) else self.describe()
+        known = callable(getattr(self.inner, "url", None))
+        return redact_url(str(self._asked("url", file))) if known else self.describe()
 
     def digest(self) -> str:
-        digest = getattr(self.inner, "digest", None)
-        return str(digest()) if callable(digest) else f"{len(self._splits)} splits"
+        known = callable(getattr(self.inner, "digest", None))
+        return str(self._asked("digest")) if known else f"{len(self._splits)} splits"
 
     def identity(self) -> str | None:
         kind = type(self.inner)

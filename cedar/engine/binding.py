@@ -94,7 +94,7 @@ class Binding:
         """Begin a run; return the numeric environment for its functions, or None if the pipeline has no functions."""
         for node in self.nodes:
             if isinstance(node.operator, Surveyed):
-                with graph.prepared(node):
+                with graph.at_site(node):
                     _ = node.operator.survey.under(self.policy(node)).value
         if self.numeric is not None:
             self.numeric = environment()
@@ -178,7 +178,7 @@ class Binding:
         if id(node) not in self._kernels:
             operator = node.operator
             assert isinstance(operator, RowOperator)
-            with graph.prepared(node):
+            with graph.at_site(node):
                 effects, declared = operator.effects(), self.schemas.get(id(node.logical)) or {}
                 types = {n: t for n, t in declared.items() if effects.writes is None or n in effects.writes}
                 self._bound[id(node)] = kernel = block_kernel(operator.bind(self.place(node)), effects.rows, types)
@@ -277,7 +277,7 @@ class Binding:
         below = [self._sample(child, rows) for child in node.inputs]
         if len(below) == 1 and below[0].is_nothing:
             return below[0]
-        with graph.prepared(node):
+        with graph.at_site(node):
             if isinstance(operator, RowOperator):
                 kernel = self.kernel(node)
                 return kernel(self._for_calls(node, below[0]), self.check_env)

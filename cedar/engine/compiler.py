@@ -37,7 +37,7 @@ from cedar.operators.batch import BatchStream, MakesBatches, PadBatch
 from cedar.operators.cache import StoresRows
 from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
-from cedar.plan.graph import Node
+from cedar.plan.graph import Node, at_site
 from cedar.plan.physical import Branch, Physical, Stage
 from cedar.plan.steps.order import batch_rows
 from cedar.store.cache import Store
@@ -235,7 +235,8 @@ class Compiler:
         below = inputs[0] if inputs else None
         if isinstance(below, StageStream) and below.any_order and (size := batch_rows(node)) is not None:
             below.batch = size
-        stream = operator.stream(inputs, context)
+        with at_site(node):
+            stream = operator.stream(inputs, context)
         cuts = self._slices and work.batched and not self._below(stage).batched
         if self._slices and cuts:
             stream = SliceStream(stream, *self._slices, isinstance(operator, MakesBatches) and operator.last is None)

@@ -167,23 +167,13 @@ def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
 
 @contextmanager
 def at_site(node: Node) -> Iterator[None]:
-    """Add the line of user code that created the operator to errors that have no line yet."""
+    """Add the line of user code to any error that an operator or source raises while cedar prepares it for a run."""
     try:
         yield
     except CedarError as error:
         error.site = error.site or node.site
         if isinstance(error, RowError) and isinstance(node.operator, Read) and node.operator.source.reads_files:
             skippable(error)
-        raise
-
-
-@contextmanager
-def prepared(node: Node) -> Iterator[None]:
-    """Add the line of user code to any error that an operator raises while cedar prepares it for a run."""
-    try:
-        yield
-    except CedarError as error:
-        error.site = error.site or node.site
         raise
     except Exception as error:
         raise PipelineError(

@@ -118,7 +118,7 @@ class Splits:
         return self._known[id(source)]
 
     def _listed(self, source: Node) -> SplitListing:
-        with graph.prepared(source):
+        with graph.at_site(source):
             splits = graph.splits_of(source)
         settled: list[Node] = []
         counted: list[Node] = []

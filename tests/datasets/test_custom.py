@@ -235,3 +235,20 @@ def test_splits_that_raises():
 
     with pytest.raises(SourceError, match="splits.. raised OSError: no disk"):
         adapt(Unlisted(None)).splits()
+
+
+@pytest.mark.parametrize("method", ["url", "digest", "select"])
+def test_a_method_that_raises_is_named(method):
+    source = adapt(type("Broken", (Made,), {method: fail})(lambda split: [{"x": [1]}]))
+    ask = {"url": lambda: source.url(0), "digest": source.digest, "select": lambda: source.select(["x"])}[method]
+    with pytest.raises(SourceError, match=rf"from_source\(Broken\): {method}.. raised OSError: no disk"):
+        ask()
+
+
+def test_an_error_of_schema_names_the_users_line():
+    class Untyped(Made):
+        schema = fail
+
+    with pytest.raises(PipelineError, match=r"from_source\(Untyped\) cannot be prepared: OSError: no disk") as caught:
+        from_source(Untyped(None)).batch(2).loader()
+    assert caught.value.site.file == __file__

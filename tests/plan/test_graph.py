@@ -67,7 +67,7 @@ def test_code_is_known_by_functions_and_expressions_without_their_data() -> None
 def test_errors_name_the_line_that_built_the_operator() -> None:
     node = rows().take(3).node
     unprepared = pytest.raises(cedar.PipelineError, match=r"take\(3\) cannot be prepared: KeyError: 'x'")
-    with unprepared as caught, graph.prepared(node):
+    with unprepared as caught, graph.at_site(node):
         raise KeyError("x")
     assert caught.value.site is node.site
     assert node.site is not None
