@@ -99,7 +99,7 @@ def _pickled(value: Any) -> bytes:
     """Pickle a value; a function with ``functools.cache`` is pickled by value if it is not in an importable module."""
     import cloudpickle
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class CachePickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, functools._lru_cache_wrapper):
                 here = getattr(obj, "__module__", None) in (
@@ -112,7 +112,7 @@ def _pickled(value: Any) -> bytes:
             return super().reducer_override(obj)
 
     file = io.BytesIO()
-    Pickler(file).dump(value)
+    CachePickler(file).dump(value)
     return file.getvalue()
 
 
