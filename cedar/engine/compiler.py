@@ -269,7 +269,7 @@ class Compiler:
             submit=partial(self.tasks.submit, self.binding.ordinal(node)),
             row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
             types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # first known input
-            refills=self.physical.works[i].refills, parts=self.binding.parts,
+            refills=self.physical.works[i].refills, parts=self.binding.parts, ranks=self._lane.of if self._lane else 1,
             stored_as=lambda: key_of(node.logical, self.binding.on_error, *run),
         )  # fmt: skip
 

@@ -335,6 +335,7 @@ class StreamContext:
     ``row_bytes`` estimates the bytes of one input unit from source metadata. ``types`` returns the input column types,
     from the sample if needed. ``refills`` is True if the next row replaces a skipped row of a batch. ``balance`` uses
     ``ranks``, the number of ranks, which get one unit each per step, and ``assigned``, the unit at which steps begin.
+    In a lane, ``ranks`` is the number of lanes, which ``repeat`` reads one after another.
     With ``parts``, output keys of ``pack`` list the keys of the packed rows. For ``mix``, ``weights`` replaces its own
     weights, ``drawn`` lists (first unit, weights) if they changed, and ``step`` maps a unit to the loader's step.
     ``stored_as()`` returns a key of the operator and its input rows in this epoch, for results that are stored; None if

@@ -298,6 +298,7 @@ class RepeatStream(Stream):
     def _passes(self, at: At, lap: int) -> Pieces:
         number, position = at
         whole = False  # whether this flow reads the current pass from its beginning
+        empty = 0  # number of passes without a row, one after another; in each, a rank reads another rank's rows
         unmarked: Rows | None = None
         wait: bool | None = None
         while number < self.n:
@@ -313,7 +314,8 @@ class RepeatStream(Stream):
                         piece = replace(piece, at=[number, piece.position()], skip=0, end=None)
                     wait = yield piece
                     del piece
-            if whole and not units and self.n == math.inf:
+            empty = 0 if units else empty + whole
+            if empty == self.context.ranks and self.n == math.inf:
                 raise PipelineError(
                     "repeat() would continue forever: its input has nothing to give",
                     site=self.context.site,

@@ -151,11 +151,12 @@ class RowsByKey(BlockKernel):
     levels: tuple[tuple[int, int, tuple[int, ...]], ...]
 
     def __call__(self, block: Block, env: Env) -> Block:
-        keys = Keys(block.keys.row, block.keys.file, repeat=block.keys.repeat)
+        keys = Keys(block.keys.row, block.keys.file)
+        lap = np.asarray(block.keys.repeat, dtype=np.uint64)  # so that a lane receives every row in some pass
         mine = np.ones(block.slots, dtype=bool)
         for place, of, lanes in self.levels:
             hashes = keys.hash(hash_ints(env.seed, env.epoch, place, _SEED))
-            mine &= np.isin(hashes % np.uint64(of), lanes)
+            mine &= np.isin((hashes % np.uint64(of) + lap) % np.uint64(of), lanes)
         return block.take(np.flatnonzero(mine))
 
 

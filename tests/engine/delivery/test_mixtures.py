@@ -194,6 +194,17 @@ def test_each_row_comes_once_by_a_schedule_if_the_number_of_ranks_changes(worlds
     assert Counter(got) == Counter([row["x"] for row in cedar.concat(source(-3, 3000), source(1, 3000))])
 
 
+@pytest.mark.parametrize("rows", [1, 5, 20])
+def test_an_endless_input_may_have_fewer_rows_than_there_are_ranks(rows: int) -> None:
+    small = source(1, rows).filter(lambda x: x >= 0, "x").repeat()
+    large = source(-9, 9000).filter(lambda x: x < 0, "x").repeat()
+    p = cedar.mix([(large, 0.75), (small, 0.25)], seed=1).batch(128)
+    for rank in (0, 7):
+        batches, _ = run(p.loader(rank=rank, world=8, steps=1, executor="inline"))
+        assert share(batches) == pytest.approx(0.25, abs=0.1)
+        assert {x for batch in batches for x in batch["x"] if x >= 0} == {*range(1000, 1000 + rows)}
+
+
 def test_what_cannot_change_is_refused_by_name() -> None:
     a, b = source(0, 50), source(1, 50)
     above = cedar.mix([(a, 0.5), (b, 0.5)]).shuffle(seed=2).batch(4)
