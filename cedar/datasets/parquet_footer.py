@@ -50,7 +50,7 @@ class BadFooter(ValueError):
     """Raised if passing a footer to pyarrow is not safe; the message has the reason."""
 
 
-class _Damaged(BadFooter):
+class _DamagedFooter(BadFooter):
     def __init__(self, problem: str) -> None:
         super().__init__(f"the footer is damaged: {problem}")
 
@@ -74,11 +74,11 @@ def read_tail(stream: Any, size: int) -> bytes:
 def metadata_of(tail: bytes) -> Any:
     """Check the last bytes of a file, as ``read_tail`` returns them, and parse their ``FileMetaData``."""
     if _length(tail) + 8 != len(tail):
-        raise _Damaged("its length does not match its length field")
+        raise _DamagedFooter("its length does not match its length field")
     leaves = check_metadata(tail[:-8])
     metadata = pq.read_metadata(pa.BufferReader(tail))
     if len(metadata.schema) != leaves:
-        raise _Damaged("its schema can be read in two ways")
+        raise _DamagedFooter("its schema can be read in two ways")
     groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
         raise BadFooter(f"the footer counts {metadata.num_rows} rows, its row groups {groups}")
@@ -111,7 +111,7 @@ class _Thrift:
             self.pos += 1
             number = number + (first >> 4) if first >> 4 else self.number()
             if not 0 < number < 1 << 15:  # libraries with 16-bit field ids would read another field
-                raise _Damaged(f"a field of number {number}")
+                raise _DamagedFooter(f"a field of number {number}")
             value = self.pos
             yield number, first & 15
             if self.pos == value:
@@ -133,7 +133,7 @@ class _Thrift:
                 return value
             shift += 7
             if shift > 63:
-                raise _Damaged("a number of more than 64 bits")
+                raise _DamagedFooter("a number of more than 64 bits")
 
     def list_header(self) -> tuple[int, int]:
         """Read the header of a list; return its length and the type of its items."""
@@ -141,7 +141,7 @@ class _Thrift:
         self.pos += 1
         count = head >> 4 if head < 0xF0 else self.unsigned()
         if count > len(self.data) - self.pos:
-            raise _Damaged(f"a list of {count:,} items in {len(self.data):,} bytes")
+            raise _DamagedFooter(f"a list of {count:,} items in {len(self.data):,} bytes")
         return count, head & 15
 
     def skip(self, kind: int, depth: int = 0) -> None:
@@ -151,13 +151,13 @@ class _Thrift:
         elif kind == _BINARY:
             size = self.unsigned()
             if size > len(self.data) - self.pos:
-                raise _Damaged(f"a string of {size:,} bytes")
+                raise _DamagedFooter(f"a string of {size:,} bytes")
             self.pos += size
         elif kind in (3, 7):
             self.pos += 1 if kind == 3 else 8
         elif kind in (_STRUCT, _LIST, _SET):
             if depth > _DEPTH:
-                raise _Damaged("it nests too deeply")
+                raise _DamagedFooter("it nests too deeply")
             if kind == _STRUCT:
                 for _ in self.fields(depth + 1):
                     pass
@@ -169,7 +169,7 @@ class _Thrift:
             for _ in range(count):
                 self.skip(item, depth + 1)
         elif kind not in (1, 2):
-            raise _Damaged(f"a field of type {kind}")
+            raise _DamagedFooter(f"a field of type {kind}")
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
@@ -183,18 +183,18 @@ def check_metadata(data: bytes) -> int:
         for number, kind in thrift.fields():
             if number == 2 and kind == _LIST:
                 if schema is not None:
-                    raise _Damaged("it has two schemas")
+                    raise _DamagedFooter("it has two schemas")
                 schema = _read_schema(thrift)
             elif number == 4 and kind == _LIST:
                 if schema is None:
-                    raise _Damaged("row groups come before the schema")
+                    raise _DamagedFooter("row groups come before the schema")
                 _check_row_groups(thrift, schema)
             elif number == 8:
                 raise BadFooter("columns of it are encrypted, which is not supported")
     except (IndexError, AttributeError, RecursionError):
-        raise _Damaged("a field reaches beyond its end") from None
+        raise _DamagedFooter("a field reaches beyond its end") from None
     if schema is None:
-        raise _Damaged("it has no schema")
+        raise _DamagedFooter("it has no schema")
     return len(schema)
 
 
@@ -202,7 +202,7 @@ def _read_schema(thrift: _Thrift) -> list[Leaf]:
     """Return the leaves of the schema; its elements are in depth-first order, each with its number of children."""
     count, kind = thrift.list_header()
     if kind != _STRUCT:
-        raise _Damaged("its schema is not a list of structs")
+        raise _DamagedFooter("its schema is not a list of structs")
     leaves: list[Leaf] = []
     open_: list[list[int]] = []  # per ancestor: remaining children, definition and repetition levels
     for i in range(count):
@@ -210,7 +210,7 @@ def _read_schema(thrift: _Thrift) -> list[Leaf]:
         while open_ and open_[-1][0] == 0:
             open_.pop()
         if not open_ and i:
-            raise _Damaged("its schema has elements without a parent")
+            raise _DamagedFooter("its schema has elements without a parent")
         if len(open_) > 200:
             raise BadFooter("its schema nests more than 200 levels deep")
         definition, repetition = open_[-1][1:] if open_ else (0, 0)
@@ -219,15 +219,15 @@ def _read_schema(thrift: _Thrift) -> list[Leaf]:
             definition += repeats != 0
             repetition += repeats == 2
         if repeats not in (0, 1, 2) or (i and (physical < 0) != (children > 0)):
-            raise _Damaged("an element of its schema is neither a column nor a group of them")
+            raise _DamagedFooter("an element of its schema is neither a column nor a group of them")
         if i and not children:
             leaves.append((physical, definition, repetition, _WIDTHS.get(physical, length if physical == 7 else 0)))
         elif children < 0 or children > count:
-            raise _Damaged(f"an element of its schema has {children} children")
+            raise _DamagedFooter(f"an element of its schema has {children} children")
         else:
             open_.append([children, definition, repetition])
     if any(left for left, *_ in open_):
-        raise _Damaged("its schema has fewer elements than it says")
+        raise _DamagedFooter("its schema has fewer elements than it says")
     return leaves
 
 
@@ -243,7 +243,7 @@ def _read_element(thrift: _Thrift) -> Iterable[int]:
 def _check_row_groups(thrift: _Thrift, schema: list[Leaf]) -> None:
     count, kind = thrift.list_header()
     if count and kind != _STRUCT:
-        raise _Damaged("its row groups are not structs")
+        raise _DamagedFooter("its row groups are not structs")
     known: dict[Leaf, list[re.Pattern[bytes]]] = {}
     for _ in range(count):
         columns = None
@@ -251,11 +251,11 @@ def _check_row_groups(thrift: _Thrift, schema: list[Leaf]) -> None:
             if number == 1 and kind == _LIST:
                 columns, kind = thrift.list_header()
                 if columns != len(schema) or (columns and kind != _STRUCT):
-                    raise _Damaged(f"{columns} columns in a row group, {len(schema)} in all")
+                    raise _DamagedFooter(f"{columns} columns in a row group, {len(schema)} in all")
                 for leaf in schema:
                     _check_column(thrift, leaf, known.setdefault(leaf, []))
         if columns is None and schema:
-            raise _Damaged("a row group without columns")
+            raise _DamagedFooter("a row group without columns")
 
 
 def _check_column(thrift: _Thrift, leaf: Leaf, shapes: list[re.Pattern[bytes]]) -> None:
@@ -274,11 +274,11 @@ def _check_column(thrift: _Thrift, leaf: Leaf, shapes: list[re.Pattern[bytes]]) 
                 elif inner in (12, 16) and inner_kind == _STRUCT:
                     (_check_bounds if inner == 12 else _check_sizes)(thrift, leaf)
             if physical != leaf[0]:
-                raise _Damaged(f"a column of physical type {physical}, in its schema {leaf[0]}")
+                raise _DamagedFooter(f"a column of physical type {physical}, in its schema {leaf[0]}")
         elif number in (8, 9):
             raise BadFooter("columns of it are encrypted, which is not supported")
     if not seen:
-        raise _Damaged("a column without metadata")
+        raise _DamagedFooter("a column without metadata")
     if len(shapes) < _MAX_SHAPES:
         shapes.append(re.compile(b"".join(_shape(_Thrift(thrift.data, begin), 0, leaf[3] > 0)), re.DOTALL))
 
@@ -290,7 +290,7 @@ def _check_bounds(thrift: _Thrift, leaf: Leaf) -> None:
             value = thrift.pos
             size = thrift.unsigned()
             if kind != _BINARY or size != leaf[3]:
-                raise _Damaged(f"a bound of {size} bytes for values of {leaf[3]}")
+                raise _DamagedFooter(f"a bound of {size} bytes for values of {leaf[3]}")
             thrift.pos = value
 
 
@@ -298,15 +298,15 @@ def _check_sizes(thrift: _Thrift, leaf: Leaf) -> None:
     """Check size statistics: a histogram has one count per level, and only byte arrays have a total size."""
     for number, kind in thrift.fields(5):
         if number == 1 and leaf[0] != _BYTE_ARRAY:
-            raise _Damaged("size statistics that do not fit a column's type")
+            raise _DamagedFooter("size statistics that do not fit a column's type")
         if number in (2, 3):
             if kind != _LIST:
-                raise _Damaged("a histogram that is not a list")
+                raise _DamagedFooter("a histogram that is not a list")
             value = thrift.pos
             count = thrift.list_header()[0]
             levels = leaf[4 - number] + 1  # field 2: repetition levels, field 3: definition levels
             if count not in (0, levels):
-                raise _Damaged(f"a histogram of {count} levels if there are {levels}")
+                raise _DamagedFooter(f"a histogram of {count} levels if there are {levels}")
             thrift.pos = value
 
 

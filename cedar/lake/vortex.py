@@ -151,7 +151,7 @@ class VortexSource(FileSource):
 
         Vortex looks for one matching row: first in zone maps, then in the columns that the predicate reads.
         """
-        asked = _translate(_Predicate(predicate, tuple(self._footers[0].types.items())))
+        asked = _translate(_TypedPredicate(predicate, tuple(self._footers[0].types.items())))
         if asked is None:
             return False
         file, rows = self.listing[split.file], (split.start, split.stop)
@@ -304,7 +304,7 @@ def _read_sums(file: File) -> Sums | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Predicate:
+class _TypedPredicate:
     """A predicate with column types, used as a cache key. Keys are equal only for the same expression object."""
 
     predicate: pl.Expr
@@ -314,11 +314,11 @@ class _Predicate:
         return hash((id(self.predicate), self.types))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Predicate) and self.predicate is other.predicate and self.types == other.types
+        return isinstance(other, _TypedPredicate) and self.predicate is other.predicate and self.types == other.types
 
 
 @lru_cache(maxsize=256)
-def _translate(asked: _Predicate) -> Any:
+def _translate(asked: _TypedPredicate) -> Any:
     """Return a Vortex expression that the predicate implies; None if there is none, or if it may fail.
 
     It only uses columns for which comparisons in Vortex and polars agree. They differ for NaN.

@@ -36,7 +36,7 @@ def mixtures(binding: Binding) -> dict[str, Mix]:
 
 
 @dataclass(frozen=True)
-class Change:
+class MixChange:
     """A change of one mixture.
 
     Args:
@@ -73,7 +73,7 @@ def update_mix(
     number, mix = _mixture(epochs, {*named, *gone} - planned, site)
     if weights is not None and not isinstance(weights, Mapping):
         named = dict(zip(mix.inputs_named, mix.changed(weights, mix.weights), strict=True))
-    change = Change(step, named | changed | gone, inputs, site)
+    change = MixChange(step, named | changed | gone, inputs, site)
     if step < epochs.total_steps:
         raise PipelineError(f"update_mix(at_step={step}): the loader is at step {epochs.total_steps}", site=site)
     if taken := {*inputs} & {*mix.inputs_named, *planned}:
@@ -117,7 +117,7 @@ def _mixture(epochs: Epochs, names: Collection[str], site: Site | None) -> tuple
     return fit[0], mixes[fit[0]]
 
 
-def _apply(epochs: Epochs, change: Change) -> None:
+def _apply(epochs: Epochs, change: MixChange) -> None:
     number, mix = _mixture(epochs, {*change.weights} - {*change.inputs}, change.site)
     before = tuple(epochs.job.weights.get(number) or mix.weights)
     try:
@@ -200,7 +200,7 @@ def _redrawn_entry(
     """Return the state entry of a data epoch, changed so that the rest of it is drawn with these weights."""
     job, position = epochs.job, epochs.position
     before = list(job.weights.get(number) or mixtures(job.binding)[number].weights)
-    change = _Change(job, data, number, before, weights)
+    change = _Redraw(job, data, number, before, weights)
     if (left := entry.get("before")) is not None:
         earlier = [*weights[: len(before)], *[0.0] * (len(weights) - len(before))]
         left = left | {"entry": _redrawn_entry(epochs, number, earlier, left["epoch"], left["entry"])}
@@ -225,7 +225,7 @@ def _redrawn_entry(
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Redraw:
     """Changes the weights of mixture ``number`` in data epoch ``data``."""
 
     job: Job
@@ -373,7 +373,7 @@ def load_changes(epochs: Epochs, state: dict[str, Any], site: Site | None) -> No
             fix=f"call update_mix(add={{{lacking[0]!r}: (pipeline, weight)}}, at_step={step}) before load_state_dict()",
         )
     epochs.changes = [
-        Change(step, weights, {name: inputs[name] for name in names}, site) for step, weights, names in saved
+        MixChange(step, weights, {name: inputs[name] for name in names}, site) for step, weights, names in saved
     ]
 
 
