@@ -209,10 +209,10 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
 
 
 def notes(compiler: Compiler) -> list[str]:
-    """Return notes for the user about caches that reading stages fill, and about sources that cannot be split."""
+    """Return notes for the user: caches that reading stages fill, sources that cannot be split, and narrow shuffles."""
     physical = compiler.physical
     reported = []
-    for stage in physical.stages:
+    for number, stage in enumerate(physical.stages):
         for segment in stage.segments:
             if segment.kept:
                 links = [i for i in segment.links[: segment.kept] if isinstance(i, int)]
@@ -227,7 +227,23 @@ def notes(compiler: Compiler) -> list[str]:
                 "a source cannot be split (compressed, quoted CSV, tar or an iterator): it is read from its beginning "
                 "by one task at a time, and a resume reads it again up to its place"
             )
+        elif stage.kind == "read":
+            splits = _splits(compiler, number)
+            windows = len(splits.layout(0).starts)
+            if splits.permuted and 1 < windows < splits.splits:
+                reported.append(
+                    f"the shuffle mixes rows of about {round(splits.splits / windows)} of {splits.splits} splits at a "
+                    "time; if rows of one kind are stored together, give a larger window= in rows"
+                )
     return reported
+
+
+def _splits(compiler: Compiler, number: int) -> SplitStream:
+    """Return the stream that reads splits for a stage."""
+    stream = compiler.streams[number]
+    splits = stream.source if isinstance(stream, SharedStream) else stream
+    assert isinstance(splits, SplitStream)
+    return splits
 
 
 def _detail(compiler: Compiler, number: int) -> str:
@@ -241,9 +257,7 @@ def _detail(compiler: Compiler, number: int) -> str:
     if stage.kind == "group":
         return f"groups of exactly {node.exact_rows} rows"
     if stage.kind == "read":
-        stream = compiler.streams[number]
-        splits = stream.source if isinstance(stream, SharedStream) else stream
-        assert isinstance(splits, SplitStream)
+        splits = _splits(compiler, number)
         permuted = ", permuted" if splits.permuted else ""
         total = sum(len(segment.source.splits()) for segment in splits.segments)  # before filters exclude splits
         chosen = f"{splits.splits} of {total}" if splits.splits < total else str(total)

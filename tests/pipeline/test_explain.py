@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,15 @@ def test_a_plan_says_what_unknown_counts_cost():
     assert "keeps its turns: take(9) counts rows" in plan(both.take(9).batch(8)).replace("\n       ", " ")
     assert "global: it counts rows" in plan(both.take(9).batch(8))
     assert "local to each rank" in plan(both.take(9, local=True).batch(8))
+
+
+@pytest.mark.parametrize(
+    ("window", "noted"), [(10, ["NOTE   the shuffle mixes rows of about 2 of 20 splits"]), (100, [])]
+)
+def test_a_narrow_shuffle_is_noted(tmp_path, window, noted):
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "x.parquet", row_group_size=5)
+    text = cedar.read_parquet(str(tmp_path)).shuffle(window=window).batch(8).explain()
+    assert re.findall(r"NOTE   the shuffle mixes rows of about \d+ of \d+ splits", text) == noted
 
 
 def test_notebooks_get_escaped_text():
