@@ -260,7 +260,7 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
 
 
 def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Mapping[str, float]) -> State:
-    """Return the state with results of earlier runs, unless this run has searched already.
+    """Return the state with results of earlier runs, unless this run has measured or searched already.
 
     A plan that was better then is tried as soon as it is ready. A plan that failed once, perhaps by noise, is tried
     again if a search proposes it. If it failed twice, it counts as if it had failed in this run half as early; if it
@@ -272,7 +272,7 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
         start: by key of a plan, seconds until it can take over.
     """
     current = results.get(state.stays)
-    if state.looks or current is None:
+    if state.pace is not None or state.looks or current is None:
         return state
     known = {key: Candidate(key, each.seconds, start.get(key, 0.0)) for key, each in results.items()}
     pace = replace(pace, row=current.seconds)
@@ -280,10 +280,7 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
         key: replace(each, at=each.at * (each.failed - 1) / each.failed) if each.failed else each
         for key, each in results.items()
     }
-    recalled = replace(state, known=known, tried=tried, pace=pace, judged=pace.row)
-    if state.pace is None:
-        return recalled
-    return replace(_scale_results(recalled, state.pace), pace=state.pace, judged=state.judged)
+    return replace(state, known=known, tried=tried, pace=pace, judged=pace.row)
 
 
 # ---- the current plan ------------------------------------------------------------------------------------------------

@@ -191,6 +191,8 @@ class Plans:
         self._runner, self._default = runner, runner.workers
         self.figures.start(runner)
         self.metrics.taken = self._note_task
+        if self.planner is not None and self._results is None and self._load_results not in self._jobs:
+            self._jobs.append(self._load_results)
 
     def poll(self) -> None:
         """Let the controller take a step if one is due. A run with a planner calls this between batches."""
@@ -221,6 +223,9 @@ class Plans:
             self._give_up()
 
     def _step(self, now: float, waited: float) -> None:
+        if self._results is None:
+            self._start_next_job()
+            return
         seen = self._observation(now, waited)
         if self._earlier is not None:  # pass the results of earlier runs to the controller
             earlier, self._earlier = self._earlier, None
@@ -229,13 +234,7 @@ class Plans:
                 key = self._key_of(plan)
                 results[key], start[key] = result, wait if plan.in_processes else 0.0
             self._state = recall(self._state, results, earlier.pace, start)
-        state, actions = step(self._state, seen, self.settings)
-        if self._results is None and any(isinstance(action, Look) for action in actions):
-            if self._thread is None or not self._thread.is_alive():  # earlier results may make the search needless
-                self._jobs.append(self._load_results)
-                self._start_next_job()
-            return
-        self._state = state
+        self._state, actions = step(self._state, seen, self.settings)
         self._candidates = None if seen.candidates is not None else self._candidates
         for action in actions:
             self._carry_out(action)

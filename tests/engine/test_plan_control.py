@@ -206,16 +206,6 @@ def test_a_plan_that_was_better_is_tried_by_the_next_run_without_a_search(monkey
     assert searched == [True, False, True], "the second run knows the plan"
 
 
-def test_results_of_earlier_runs_are_loaded_only_where_a_search_may_gain_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Driven(monkeypatch)
-    for _ in range(20):
-        run.goes_on(0.1, 1000)
-        run.metrics.time.waited = 0.0  # the trainer takes all the time
-    assert run.plans._results is None
-    run.goes_on(2, 1000)
-    assert run.plans._results is not None
-
-
 def test_the_measured_speed_counts_rows_of_a_split_that_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Driven(monkeypatch)
     run.goes_on(2, 1000)
