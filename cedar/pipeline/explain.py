@@ -228,11 +228,11 @@ def notes(compiler: Compiler) -> list[str]:
                 "by one task at a time, and a resume reads it again up to its place"
             )
         elif stage.kind == "read":
-            splits = _splits(compiler, number)
-            windows = len(splits.layout(0).starts)
-            if splits.permuted and 1 < windows < splits.splits:
+            read = _splits(compiler, number)
+            windows = len(read.layout(0).starts)
+            if read.permuted and 1 < windows < read.splits:
                 reported.append(
-                    f"the shuffle mixes rows of about {round(splits.splits / windows)} of {splits.splits} splits at a "
+                    f"the shuffle mixes rows of about {round(read.splits / windows)} of {read.splits} splits at a "
                     "time; if rows of one kind are stored together, give a larger window= in rows"
                 )
     return reported
