@@ -92,9 +92,9 @@ def fix_types(
             declared = None if dtypes is None else dtypes.get(name)
             kinds[name] = infer_type([r.get(name) for r in rows]) if declared is None else type_from_dtype(declared)
         except ValueMismatch as misfit:
-            raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
-        except TypeError as error:  # a tensor's dtype does not exist in NumPy
-            raise origin.error(f"column {name!r}: {error}", first, _FIX_TENSORS) from error
+            # A tensor's dtype may not exist in NumPy.
+            fix = _FIX_TENSORS if type(misfit.__cause__) in (TypeError, RuntimeError) else _FIX
+            raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, fix) from misfit
     for name, declared in (dtypes or {}).items():
         kinds.setdefault(name, type_from_dtype(declared))
     return RowTypes(form, kinds)
