@@ -280,7 +280,7 @@ def numbered_rows(split: Split) -> tuple[Index, Index]:
     return np.full(count, split.file, dtype=np.int64), np.arange(split.start, split.start + count, dtype=np.int64)
 
 
-class Versioned:
+class Versioned(ABC):
     """A source that reads one version of a table; a loaded state may change the version unless the user chose it.
 
     Attributes:
@@ -291,13 +291,13 @@ class Versioned:
     snapshot: int
     reopen: Callable[[int], Any] | None
 
+    @abstractmethod
     def at(self, snapshot: int) -> Self:
         """Return this source with the files of another version, such as the one in a saved state.
 
         Raises:
             SourceError: the table no longer has this version.
         """
-        raise NotImplementedError
 
 
 def offsets_of(chunk: Chunk, start: int) -> Index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -36,29 +36,24 @@ class AdaptedSource(BaseSource):
 
     @once
     def _originals(self) -> Sequence[Any]:
-        try:
+        def listed() -> Sequence[Any]:
             splits = self.inner.splits()
             return splits if isinstance(splits, (SplitTable, range)) else list(splits)
-        except CedarError:
-            raise
-        except raised() as error:  # user code
-            raise self._failure("splits", error) from error
 
-    def _failure(self, method: str, error: BaseException) -> SourceError:
-        return SourceError(f"{self.describe()}: {method}() raised {type(error).__name__}: {error}")
+        return self._asked("splits", listed)  # type: ignore[no-any-return]
 
-    def _asked(self, method: str, *arguments: Any) -> Any:
+    def _asked(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the user's source.
 
         Raises:
             SourceError: the method failed.
         """
         try:
-            return getattr(self.inner, method)(*arguments)
+            return method(*arguments)
         except CedarError:
             raise
         except raised() as error:  # user code
-            raise self._failure(method, error) from error
+            raise SourceError(f"{self.describe()}: {name}() raised {type(error).__name__}: {error}") from error
 
     @once
     def _splits(self) -> SplitTable:
@@ -96,12 +91,14 @@ class AdaptedSource(BaseSource):
 
     def select(self, columns: Sequence[str]) -> BaseSource:
         """Return a source with the same rows that reads only ``columns``."""
-        return adapt(self._asked("select", list(columns)))
+        return adapt(self._asked("select", self.inner.select, list(columns)))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if the source reports that no row of the split satisfies the predicate."""
-        prunes = bool(self.selects) and getattr(self.inner, "prune", None) is not None
-        return prunes and bool(self._asked("prune", self._originals[self._places.of(split)], predicate))
+        prune = getattr(self.inner, "prune", None) if self.selects else None
+        return prune is not None and bool(
+            self._asked("prune", prune, self._originals[self._places.of(split)], predicate)
+        )
 
     def read(self, split: Split) -> Iterator[Chunk]:
         place = self._places.of(split)
@@ -225,12 +222,12 @@ class AdaptedSource(BaseSource):
         return dict(self._declared) or None
 
     def url(self, file: int) -> str:
-        known = callable(getattr(self.inner, "url", None))
-        return redact_url(str(self._asked("url", file))) if known else self.describe()
+        url = getattr(self.inner, "url", None)
+        return redact_url(str(self._asked("url", url, file))) if callable(url) else self.describe()
 
     def digest(self) -> str:
-        known = callable(getattr(self.inner, "digest", None))
-        return str(self._asked("digest")) if known else f"{len(self._splits)} splits"
+        digest = getattr(self.inner, "digest", None)
+        return str(self._asked("digest", digest)) if callable(digest) else f"{len(self._splits)} splits"
 
     def identity(self) -> str | None:
         kind = type(self.inner)

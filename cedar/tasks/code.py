@@ -101,19 +101,21 @@ def _pickled(value: Any) -> bytes:
 
     class CachePickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, functools._lru_cache_wrapper):
-                here = getattr(obj, "__module__", None) in (
-                    None,
-                    "__main__",
-                    *cloudpickle.list_registry_pickle_by_value(),
-                )
-                if here or "<locals>" in getattr(obj, "__qualname__", "<locals>"):
-                    return _cached, (obj.__wrapped__, obj.cache_parameters())
+            if isinstance(obj, functools._lru_cache_wrapper) and not _importable(obj):
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
             return super().reducer_override(obj)
 
     file = io.BytesIO()
     CachePickler(file).dump(value)
     return file.getvalue()
+
+
+def _importable(cached: Any) -> bool:
+    import cloudpickle
+
+    module, name = getattr(cached, "__module__", None), getattr(cached, "__qualname__", "<locals>")
+    by_value = (None, "__main__", *cloudpickle.list_registry_pickle_by_value())
+    return module not in by_value and "<locals>" not in name
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
