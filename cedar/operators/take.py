@@ -22,7 +22,6 @@ from cedar.core.stream import (
     Position,
     Rows,
     Stream,
-    converted,
     is_count,
     is_list,
 )
@@ -94,51 +93,65 @@ class Take(_UnitCut, Resizable):
         return False
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
-        return TakeStream(inputs[0], self.n)
+        return PartStream(inputs[0], 0, self.n)
 
 
-class TakeStream(Stream):
-    """A position ``at`` is [input position, number of units delivered before it]."""
+class PartStream(Stream):
+    """Units ``first`` to ``stop`` of a stream; infinity stands for its end.
 
-    def __init__(self, source: Stream, n: int) -> None:
+    A position ``at`` is [input position, number of units delivered before it]. At the beginning, the input position is
+    None, and ``open_at`` seeks the first unit.
+    """
+
+    def __init__(self, source: Stream, first: int, stop: float) -> None:
         self._source = source
-        self._n = n
+        self._first = first
+        self._most = stop - first
 
     @property
     def count(self) -> Count:  # type: ignore[override]
         count = self._source.count
-        return None if count is None else min(self._n, count)
+        return None if count is None else max(0, min(count - self._first, self._most))
 
     def start(self) -> At:
-        return [[self._source.start(), 0], 0]
+        return [None, 0]
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        unit = min(unit, self._n)
-        return [[self._source.seek(unit, lap), unit], 0]
+        unit = int(min(unit, self._most))
+        return [[self._seek(unit, lap), unit], 0]
 
     def fits(self, at: At) -> bool:
-        return is_list(at, 2) and self._source.fits_position(at[0]) and is_count(at[1]) and at[1] <= self._n
+        if not is_list(at, 2) or not is_count(at[1]) or at[1] > self._most:
+            return False
+        return at == self.start() or self._source.fits_position(at[0])
 
     def open_at(self, at: At, lap: int) -> Flow:
         position, taken = at
-        source = self._source.open(position, lap)
-        source.limit(self._n - taken)
+        source = self._source.open(self._seek(0, lap) if position is None else position, lap)
+
+        def limit(units: float) -> None:
+            if (most := min(units, self._most - taken)) != math.inf:
+                source.limit(int(most))
 
         def pieces() -> Pieces:
             nonlocal taken
             wait = yield PENDING
-            while taken < self._n and (piece := source.pull(wait)) is not None:
+            while taken < self._most and (piece := source.pull(wait)) is not None:
                 if piece is not PENDING:
                     at = [piece.position(), taken]
-                    piece = piece.slice(0, min(piece.units, self._n - taken))
+                    piece = piece.slice(0, int(min(piece.units, self._most - taken)))
                     taken += piece.units
-                    if taken >= self._n:
+                    if taken >= self._most:
                         source.close()  # prefetched units are no longer needed
                     piece = replace(piece, at=at, skip=0, end=None)
                 wait = yield piece
                 del piece
 
-        return GeneratorFlow(pieces(), source, limit=lambda units: source.limit(min(units, self._n - taken)))
+        limit(math.inf)
+        return GeneratorFlow(pieces(), source, limit=limit)
+
+    def _seek(self, unit: int, lap: int) -> Position:
+        return self._source.seek(clip_unit(unit + self._first, self._source.count), lap)
 
 
 @dataclass(frozen=True)
@@ -165,38 +178,7 @@ class SkipRows(_UnitCut, Resizable):
         return replace(self, n=few(self.n, 2, 3))
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
-        return SkipStream(inputs[0], self.n)
-
-
-class SkipStream(Stream):
-    """A position ``at`` is the input position, or None for the beginning, for which ``open_at`` seeks the input."""
-
-    def __init__(self, source: Stream, n: int) -> None:
-        self._source = source
-        self._n = n
-
-    @property
-    def count(self) -> Count:  # type: ignore[override]
-        count = self._source.count
-        return None if count is None else max(0, count - self._n)
-
-    def start(self) -> At:
-        return None
-
-    def seek(self, unit: int, lap: int = 0) -> Position:
-        return [self._seek(unit, lap), 0]
-
-    def fits(self, at: At) -> bool:
-        return at is None or self._source.fits_position(at)
-
-    def open_at(self, at: At, lap: int) -> Flow:
-        source = self._source.open(self._seek(0, lap) if at is None else at, lap)
-
-        pieces = converted(source.pull, lambda piece: replace(piece, at=piece.position(), skip=0, end=None))
-        return GeneratorFlow(pieces, source, limit=source.limit)
-
-    def _seek(self, unit: int, lap: int) -> Position:
-        return self._source.seek(clip_unit(unit + self._n, self._source.count), lap)
+        return PartStream(inputs[0], self.n, math.inf)
 
 
 def clip_unit(unit: int, count: Count) -> int:
