@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("pruned by one filter for all", _SCANNING, "ScanReader.read_blocks",
          "and self.plain.source.prune(split, self.predicate)",
          "and self.plain.source.prune(split, ~self.predicate)"),
-        ("a null rule changed", _TRUTH, "IsNull.truth",
+        ("a null rule changed", _TRUTH, "_is_null",
          "return Truth(bounds.nulls > 0, bounds.nulls < bounds.rows, False)",
          "return Truth(bounds.nulls == bounds.rows, bounds.nulls < bounds.rows, False)"),
         ("fields in another place", _SCAN, "narrowed",

@@ -70,22 +70,14 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
         SourceError: the footer cannot be interpreted, or a column name appears twice.
     """
     with reading(file.url, "footer"):
-        schema = footer.schema.to_arrow_schema()
-        if any(is_int96(footer, leaf) for leaf in range(len(footer.schema))):
-            # as microseconds, since int64 nanoseconds overflow in the year 2262
-            with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as stored:
-                schema = stored.schema_arrow
-        fields = list(schema)
         paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
-        chosen = range(len(paths)) if wanted is None else _choose(fields, paths, wanted, file)
-        leaves = count()
-        pruned = []
-        for field in fields:
-            kind = _prune(field.type, leaves, set(chosen))
-            if kind is not None:
-                pruned.append(pa.field(field.name, kind))
-        types = canonical_types(pruned, file.url, SourceError)
-    return types, sorted(chosen)
+        fields = list(footer.schema.to_arrow_schema())
+        chosen = range(len(paths)) if wanted is None else sorted(_choose(fields, paths, wanted, file))
+        # INT96 timestamps as microseconds, since int64 nanoseconds overflow in the year 2262
+        with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as stored:
+            selected = stored.reader.read_row_groups([], column_indices=chosen).schema
+        types = canonical_types(selected, file.url, SourceError)
+    return types, list(chosen)
 
 
 def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
@@ -117,55 +109,9 @@ def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: Fi
 
 
 def _leaf_count(kind: pa.DataType) -> int:
-    if _is_flat(kind):
-        return 1
-    return sum(map(_leaf_count, _children(kind))) or 1
-
-
-def _children(kind: pa.DataType) -> list[pa.DataType]:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _children(kind.storage_type)
-    if pa.types.is_struct(kind):
-        return [f.type for f in kind]
-    if pa.types.is_map(kind):
-        return [kind.key_type, kind.item_type]
-    return [kind.value_type] if _is_list(kind) else []
-
-
-def _is_flat(kind: pa.DataType) -> bool:
-    """Return whether a type has no children; False for all structs and extension types, which callers check."""
-    return not kind.num_fields and not isinstance(kind, pa.BaseExtensionType | pa.StructType)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
-
-
-def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.DataType | None:
-    """Return ``kind`` with only the chosen leaves, None if it has none; ``leaves`` counts the leaves visited."""
-    if _is_flat(kind):
-        return kind if next(leaves) in chosen else None
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # Bool8 is a boolean
-        return _prune(kind.storage_type, leaves, chosen)
-    if pa.types.is_struct(kind):
-        kept = [(f.name, _prune(f.type, leaves, chosen)) for f in kind]
-        present = [(name, inner) for name, inner in kept if inner is not None]
-        return pa.struct(present) if present else None
-    if pa.types.is_map(kind):
-        key, item = _prune(kind.key_type, leaves, chosen), _prune(kind.item_type, leaves, chosen)
-        return pa.map_(key, item) if key is not None and item is not None else None
-    if _is_list(kind):
-        inner = _prune(kind.value_type, leaves, chosen)
-        if inner is None:
-            return None
-        return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.large_list(inner)
-    return kind if next(leaves) in chosen else None
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return sum(_leaf_count(kind.field(i).type) for i in range(kind.num_fields)) or 1
 
 
 def check_same(first: Types, other: Types, file: File, other_file: File) -> None:

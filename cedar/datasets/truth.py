@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -56,121 +56,157 @@ class Truth(NamedTuple):
 
 
 Known: TypeAlias = Callable[[Path], "Bounds | None"]
+Clause: TypeAlias = "Callable[[Known], Truth]"
+"""A compiled part of a predicate: a function of the bounds that returns the truth values that the part may take."""
 ANY = Truth(True, True, True)
-
-
-class Clause(Protocol):
-    def truth(self, known: Known, /) -> Truth: ...
+NULL = Truth(False, False, True)
 
 
 class CanFailError(Exception):
     """Raised if a part of the predicate may fail on a row, so that rows must not be skipped."""
 
 
-@dataclass(frozen=True)
-class And:
-    left: Clause
-    right: Clause
+# ---- clauses ---------------------------------------------------------------------------------------------------------
 
-    def truth(self, known: Known) -> Truth:
-        a, b = self.left.truth(known), self.right.truth(known)
+
+def _opaque(_: Known) -> Truth:
+    """The clause of an unsupported part, which may take any truth value."""
+    return ANY
+
+
+def _and(left: Clause, right: Clause) -> Clause:
+    def truth(known: Known) -> Truth:
+        a, b = left(known), right(known)
         return Truth(a.true and b.true, a.false or b.false, (a.null and (b.null or b.true)) or (b.null and a.true))
 
+    return truth
 
-@dataclass(frozen=True)
-class Not:
-    clause: Clause
 
-    def truth(self, known: Known) -> Truth:
-        inner = self.clause.truth(known)
+def _not(clause: Clause) -> Clause:
+    def truth(known: Known) -> Truth:
+        inner = clause(known)
         return Truth(inner.false, inner.true, inner.null)
 
-
-@dataclass(frozen=True)
-class Opaque:
-    """An unsupported part of a predicate; it may take any truth value."""
-
-    def truth(self, known: Known) -> Truth:
-        return ANY
+    return truth
 
 
-@dataclass(frozen=True)
-class Flag:
-    """A boolean column used directly as a predicate."""
-
-    path: Path
-
-    def truth(self, known: Known) -> Truth:
-        bounds = known(self.path)
-        if bounds is None:
-            return ANY
-        if bounds.rows == bounds.nulls:
-            return Truth(False, False, True)
-        if bounds.ends is None or not pt.is_boolean(bounds.ends.type):
-            return ANY
-        low, high = bounds.ends.to_pylist()
-        return Truth(high, not low, bounds.nulls != 0)
+def _or(left: Clause, right: Clause) -> Clause:
+    return _not(_and(_not(left), _not(right)))
 
 
-@dataclass(frozen=True)
-class IsNull:
-    """Whether a column is null."""
-
-    path: Path
-
-    def truth(self, known: Known) -> Truth:
-        bounds = known(self.path)
+def _is_null(path: Path) -> Clause:
+    def truth(known: Known) -> Truth:
+        bounds = known(path)
         if bounds is None or bounds.nulls is None:
             return Truth(True, True, False)
         return Truth(bounds.nulls > 0, bounds.nulls < bounds.rows, False)
 
+    return truth
 
-@dataclass(frozen=True, eq=False)
-class Compare:
-    """A comparison of a column with a constant.
+
+def _of_values(path: Path, decide: Callable[[pa.Array], Truth], nulls_equal: bool = False) -> Clause:
+    """Return the clause of a test that is null for nulls; ``decide`` returns the results for values within the ends.
 
     Args:
-        path: the column, or a field of a struct column.
-        op: the operator, as polars names it.
-        at_most, at_least: the expressions ``col("x") <= constant`` and ``col("x") >= constant``.
-        plain_value: the constant if it is a plain Python number, else None.
+        nulls_equal: the result for nulls is not known to be null.
     """
 
-    path: Path
-    op: str
-    at_most: pl.Expr
-    at_least: pl.Expr
-    plain_value: float | None = None
-
-    def truth(self, known: Known) -> Truth:
-        bounds = known(self.path)
-        if bounds is None:
+    def truth(known: Known) -> Truth:
+        bounds = known(path)
+        if bounds is None or (nulls_equal and bounds.nulls != 0):
             return ANY
         if bounds.rows == bounds.nulls:
-            return Truth(False, False, True)
+            return NULL
         if bounds.ends is None:
             return ANY
-        le, ge = self._compare_ends(bounds.ends)
+        found = decide(bounds.ends)
+        return found._replace(null=found.null or bounds.nulls != 0)
+
+    return truth
+
+
+def _flag(path: Path) -> Clause:
+    """Return the clause of a boolean column that is used directly as a predicate."""
+
+    def decide(ends: pa.Array) -> Truth:
+        if not pt.is_boolean(ends.type):
+            return ANY
+        low, high = ends.to_pylist()
+        return Truth(high, not low, False)
+
+    return _of_values(path, decide)
+
+
+def _comparison(path: Path, op: str, constant: Json) -> Clause:
+    """Return the clause of a comparison of a column with a constant; ``op`` is the operator, as polars names it."""
+    import polars as pl
+
+    value = expression(constant)
+    at_most, at_least = pl.col("x") <= value, pl.col("x") >= value
+    kind, body = kind_of(constant)
+    plain = literal_value(*kind_of(body["Dyn"])) if kind == "Literal" and "Dyn" in body else None
+
+    def decide(ends: pa.Array) -> Truth:
+        le, ge = _compare_ends(ends, plain, at_most, at_least)
         if None in le or None in ge:
-            return Truth(False, False, True)  # comparisons with null are null
-        true, false = _possible_results(self.op, le, ge)
-        return Truth(true, false, bounds.nulls != 0)
+            return NULL  # comparisons with null are null
+        return Truth(*_possible_results(op, le, ge), False)
 
-    def _compare_ends(self, ends: pa.Array) -> tuple[list[Any], list[Any]]:
-        """Evaluate ``at_most`` and ``at_least`` for the minimum, the maximum, and NaN if it may occur."""
-        import polars as pl
+    return _of_values(path, decide)
 
-        value: Any = self.plain_value
-        if _compares_alike(ends.type, value):  # same result as polars, but faster
-            low, high = ends.to_pylist()
-            if pt.is_float32(ends.type):
-                value = struct.unpack("f", struct.pack("f", value))[0]  # polars rounds the constant to float32
-            le, ge = [low <= value, high <= value], [low >= value, high >= value]
-            return (le, ge) if pt.is_integer(ends.type) else ([*le, False], [*ge, True])
-        try:
-            return _compared(self.at_most, self.at_least, ends)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise CanFailError from error
+
+def _is_in(path: Path, values: pl.Series, nulls_equal: bool) -> Clause:
+    """Return the clause of a test whether a column's value is in a set of values."""
+    import polars as pl
+
+    values = values.drop_nulls()
+
+    def decide(ends: pa.Array) -> Truth:
+        points, members = _end_points(ends), values
+        if not len(members):
+            return Truth(False, True, True)
+        if points.dtype.is_integer() and members.dtype.is_integer():
+            points, members = points.cast(pl.Int128), members.cast(pl.Int128)
+        if points.dtype != members.dtype:
+            return ANY  # polars would convert one of the types, which may lose precision
+        inside = bool(((members >= points[:1]) & (members <= points[1:2])).any())
+        if len(points) > 2:  # the column may contain NaN
+            inside = inside or bool(members.is_nan().any())
+        return Truth(inside, True, True)
+
+    return _of_values(path, decide, nulls_equal)
+
+
+def _if_same_conversion(path: Path, low: str, high: str, both: Clause) -> Clause:
+    """Return ``both``, the clause of two comparisons, if polars evaluates is_between with the same type conversions."""
+
+    def truth(known: Known) -> Truth:
+        bounds = known(path)
+        if bounds is None or bounds.ends is None:
+            return ANY
+        same = low == high
+        if {low, high} <= {"Int", "Float"}:
+            kind = bounds.ends.type
+            same = pt.is_floating(kind) or (same and low == "Int" and pt.is_signed_integer(kind))
+        return both(known) if same else ANY
+
+    return truth
+
+
+def _compare_ends(ends: pa.Array, value: Any, at_most: pl.Expr, at_least: pl.Expr) -> tuple[list[Any], list[Any]]:
+    """Evaluate ``at_most`` and ``at_least`` for the minimum, the maximum, and NaN if it may occur."""
+    import polars as pl
+
+    if _compares_alike(ends.type, value):  # same result as polars, but faster
+        low, high = ends.to_pylist()
+        if pt.is_float32(ends.type):
+            value = struct.unpack("f", struct.pack("f", value))[0]  # polars rounds the constant to float32
+        le, ge = [low <= value, high <= value], [low >= value, high >= value]
+        return (le, ge) if pt.is_integer(ends.type) else ([*le, False], [*ge, True])
+    try:
+        return _compared(at_most, at_least, ends)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise CanFailError from error
 
 
 @in_fresh_process_after_fork
@@ -200,59 +236,6 @@ def _possible_results(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bo
     equal = [a and b for a, b in zip(le, ge, strict=True)]
     true, false = (le[0] and ge[1]) or any(equal), not all(equal)
     return (true, false) if op == "Eq" else (false, true)
-
-
-@dataclass(frozen=True, eq=False)
-class IsIn:
-    """A test whether a column's value is in a set of values."""
-
-    path: Path
-    values: pl.Series
-    nulls_equal: bool
-
-    def truth(self, known: Known) -> Truth:
-        bounds = known(self.path)
-        if bounds is None or (self.nulls_equal and bounds.nulls != 0):
-            return ANY
-        if bounds.rows == bounds.nulls:
-            return Truth(False, False, True)
-        values = self.values.drop_nulls()
-        if not len(values):
-            return Truth(False, True, True)
-        if bounds.ends is None:
-            return ANY
-        points = _end_points(bounds.ends)
-        if points.dtype.is_integer() and values.dtype.is_integer():
-            import polars as pl
-
-            points, values = points.cast(pl.Int128), values.cast(pl.Int128)
-        if points.dtype != values.dtype:
-            return ANY  # polars would convert one of the types, which may lose precision
-        inside = bool(((values >= points[:1]) & (values <= points[1:2])).any())
-        if len(points) > 2:  # the column may contain NaN
-            inside = inside or bool(values.is_nan().any())
-        return Truth(inside, True, True)
-
-
-@dataclass(frozen=True, eq=False)
-class IfSameConversion:
-    """The clause ``both`` of two comparisons if polars evaluates is_between with the same type conversions."""
-
-    path: Path
-    low: str
-    high: str
-    both: Clause
-
-    def truth(self, known: Known) -> Truth:
-        bounds = known(self.path)
-        if bounds is None or bounds.ends is None:
-            return ANY
-        plain = {self.low, self.high} <= {"Int", "Float"}
-        same = self.low == self.high
-        if plain:
-            kind = bounds.ends.type
-            same = pt.is_floating(kind) or (same and self.low == "Int" and pt.is_signed_integer(kind))
-        return self.both.truth(known) if same else ANY
 
 
 def _end_points(ends: pa.Array) -> pl.Series:
@@ -286,7 +269,7 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
             _compiled_predicates.clear()
         compiled = _compiled_predicates[id(predicate)] = _Predicate(predicate)
     try:
-        if compiled.clause is None or compiled.clause.truth(known).true:
+        if compiled.clause is None or compiled.clause(known).true:
             return False
     except CanFailError:
         return False
@@ -325,18 +308,18 @@ def _compile(node: Json) -> Clause:
     kind, body = kind_of(node)
     path = _path(node)
     if path is not None:
-        return Flag(path)
+        return _flag(path)
     if kind in {"Alias", "KeepName"}:
         return _compile(body[0] if isinstance(body, list) else body)
     if kind == "BinaryExpr" and body["op"] in {"And", "LogicalAnd"}:
-        return And(_compile(body["left"]), _compile(body["right"]))
+        return _and(_compile(body["left"]), _compile(body["right"]))
     if kind == "BinaryExpr" and body["op"] in {"Or", "LogicalOr"}:
-        return Not(And(Not(_compile(body["left"])), Not(_compile(body["right"]))))
+        return _or(_compile(body["left"]), _compile(body["right"]))
     if kind == "BinaryExpr" and body["op"] in _FLIPPED:
-        return _compile_comparison(body["left"], body["op"], body["right"]) or Opaque()
+        return _compile_comparison(body["left"], body["op"], body["right"]) or _opaque
     if kind == "Function":
-        return _compile_function(body) or Opaque()
-    return Opaque()
+        return _compile_function(body) or _opaque
+    return _opaque
 
 
 def _compile_function(body: Json) -> Clause | None:
@@ -346,22 +329,18 @@ def _compile_function(body: Json) -> Clause | None:
     name, options = kind_of(inner)
     inputs = body["input"]
     if name == "Not":
-        return Not(_compile(inputs[0]))
+        return _not(_compile(inputs[0]))
     if name in {"AllHorizontal", "AnyHorizontal"}:
-        parts = [_compile(part) for part in inputs]
-        if name == "AnyHorizontal":
-            negated: list[Clause] = [Not(part) for part in parts]
-            return Not(reduce(And, negated))
-        return reduce(And, parts)
+        return reduce(_and if name == "AllHorizontal" else _or, map(_compile, inputs))
     path = _path(inputs[0])
     if path is None:
         return None
     if name in {"IsNull", "IsNotNull"}:
-        return IsNull(path) if name == "IsNull" else Not(IsNull(path))
+        return _is_null(path) if name == "IsNull" else _not(_is_null(path))
     if name == "IsBetween":
         return _compile_between(path, inputs, options["closed"])
     if name == "IsIn" and _is_constant(inputs[1]):
-        return IsIn(path, _values(inputs[1]), bool((options or {}).get("nulls_equal")))
+        return _is_in(path, _values(inputs[1]), bool((options or {}).get("nulls_equal")))
     return None
 
 
@@ -379,8 +358,8 @@ def _compile_between(path: Path, inputs: list[Json], closed: str) -> Clause | No
         return None
     more = "GtEq" if closed in {"Both", "Left"} else "Gt"
     less = "LtEq" if closed in {"Both", "Right"} else "Lt"
-    both = And(_comparison(path, more, low), _comparison(path, less, high))
-    return IfSameConversion(path, _literal_kind(low), _literal_kind(high), both)
+    both = _and(_comparison(path, more, low), _comparison(path, less, high))
+    return _if_same_conversion(path, _literal_kind(low), _literal_kind(high), both)
 
 
 def _path(node: Json) -> Path | None:
@@ -419,15 +398,6 @@ def _literal_kind(node: Json) -> str:
     if kind == "Literal" and how == "Dyn":
         return kind_of(value)[0]
     return f"{_select(expression(node)).dtype}"
-
-
-def _comparison(path: Path, op: str, constant: Json) -> Compare:
-    import polars as pl
-
-    value = expression(constant)
-    kind, body = kind_of(constant)
-    plain = literal_value(*kind_of(body["Dyn"])) if kind == "Literal" and "Dyn" in body else None
-    return Compare(path, op, pl.col("x") <= value, pl.col("x") >= value, plain)
 
 
 def _values(node: Json) -> pl.Series:
