@@ -202,7 +202,7 @@ def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _canonical(array.values, target).take(from_numbers(runs))
     if pt.is_struct(kind):
         fields = [_canonical(array.field(i), field.type) for i, field in enumerate(target)]
-        return pa.Array.from_buffers(target, len(array), [_validity_bits(array)], children=fields)
+        return pa.Array.from_buffers(target, len(array), [validity_bits(array)], children=fields)
     if kind.id in _LISTS or kind.id == _FIXED_LIST or pt.is_map(kind):
         return _convert_lists(array, target)
     return array.cast(target)
@@ -214,7 +214,7 @@ def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pt.is_fixed_size_list(target):
         size = target.list_size
         items = _canonical(array.values.slice(array.offset * size, rows * size), target.value_type)
-        return pa.Array.from_buffers(target, rows, [_validity_bits(array)], children=[items])
+        return pa.Array.from_buffers(target, rows, [validity_bits(array)], children=[items])
     if pt.is_fixed_size_list(kind):  # a fixed size of 0
         items, offsets = _canonical(array.values[:0], target.value_type), np.zeros(rows + 1, dtype=np.int64)
     elif pt.is_list_view(kind) or pt.is_large_list_view(kind):
@@ -231,11 +231,11 @@ def _convert_lists(array: pa.Array, target: pa.DataType) -> pa.Array:
             entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
         start, stop = int(offsets[0]), int(offsets[-1])
         items, offsets = _canonical(entries.slice(start, stop - start), target.value_type), offsets - start
-    buffers = [_validity_bits(array), pa.py_buffer(np.ascontiguousarray(offsets))]
+    buffers = [validity_bits(array), pa.py_buffer(np.ascontiguousarray(offsets))]
     return pa.Array.from_buffers(target, rows, buffers, children=[items])
 
 
-def _validity_bits(array: pa.Array) -> pa.Buffer | None:
+def validity_bits(array: pa.Array) -> pa.Buffer | None:
     """Return the validity bits of an array, starting at its first row; None if it has no nulls."""
     if not array.null_count:
         return None

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.boundary import canonical_type
-from cedar.core.columns import from_array, from_numbers
+from cedar.core.boundary import canonical_type, validity_bits
+from cedar.core.columns import from_array, from_numbers, numbers
 
 Codes = npt.NDArray[np.int64]
 
@@ -117,7 +117,7 @@ def _changed_rows(views: Sequence[pa.Array]) -> Codes | None:
 def _refine(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
     """Number the rows by one more view; return the numbers, their count, and the view's distinct values."""
     encoded = view.dictionary_encode()
-    more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
+    more, others = numbers(encoded.indices).astype(np.int64), len(encoded.dictionary)
     if count <= 1:
         return more, others, encoded.dictionary
     if count != others or not np.array_equal(codes, more):  # the view splits rows that were equal before
@@ -135,7 +135,7 @@ def firsts(codes: npt.NDArray[Any], count: int) -> Codes:
 def renumber(inverse: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return (``inverse`` renumbered in the order of first occurrence, the old number of each new one)."""
     encoded = from_array(inverse).dictionary_encode()
-    return as_ints(encoded.indices, np.int32), as_ints(encoded.dictionary, np.int32)
+    return numbers(encoded.indices), numbers(encoded.dictionary)
 
 
 def _without_nulls(view: pa.Array) -> pa.Array:
@@ -159,7 +159,7 @@ def _to_lists(column: pa.Array, rows: pa.Array) -> pa.Array | None:
 
 def _dictionary_numbers(array: pa.Array) -> tuple[Codes, int]:
     encoded = array.dictionary_encode(null_encoding="encode")
-    return as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
+    return numbers(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
 
 def _comparable(array: pa.Array) -> pa.Array:
@@ -195,25 +195,12 @@ def _as_binary(array: pa.Array, offsets: Codes, items: pa.Array) -> pa.Array:
         data = items.buffers()[1].slice(items.offset * width, len(items) * width)
     elif len(items):
         data = pa.py_buffer(_dictionary_numbers(_comparable(items))[0])
-    valid = None
-    if array.null_count:
-        valid = pa.array(array.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
-    return pa.Array.from_buffers(pa.large_binary(), len(array), [valid, pa.py_buffer(offsets * width), data])
+    buffers = [validity_bits(array), pa.py_buffer(offsets * width), data]
+    return pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
 
 
 def list_offsets(array: pa.Array) -> Codes:
     """Return int64[rows + 1], the offsets of the lists of a column in its values."""
     if not len(array):
         return np.zeros(1, dtype=np.int64)
-    width = 8 if pt.is_large_list(array.type) else 4
-    kind = np.int64 if width == 8 else np.int32
-    offsets = np.frombuffer(array.buffers()[1], dtype=kind, count=len(array) + 1, offset=array.offset * width)
-    return offsets.astype(np.int64, copy=False)
-
-
-def as_ints(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Read the memory of an array as integers of a dtype of the same width; the values at nulls are undefined."""
-    data = array.buffers()[1]
-    if data is None or not len(array):
-        return np.empty(0, dtype=dtype)
-    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * np.dtype(dtype).itemsize)
+    return numbers(array.offsets).astype(np.int64, copy=False)

@@ -51,7 +51,7 @@ def memory(root: str = "/") -> int:
 
 def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
     """Yield the numbers in a file of each of this process's control groups, innermost first, except "max"."""
-    for path in _group_files(root, controller, name):
+    for path in group_files(root, controller, name):
         with contextlib.suppress(OSError, ValueError):
             with open(path, encoding="ascii") as file:
                 words = file.read().split()
@@ -60,7 +60,7 @@ def _numbers(root: str, controller: str, name: str) -> Iterator[list[float]]:
 
 
 @functools.cache
-def _group_files(root: str, controller: str, name: str) -> tuple[str, ...]:
+def group_files(root: str, controller: str, name: str) -> tuple[str, ...]:
     """Return the paths of a file in this process's control groups and their parents. Each loader needs them."""
     mounted = os.path.join(root, "sys/fs/cgroup")
     try:

@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from cedar.core.block import Block, Skipped
 from cedar.core.boundary import as_column
-from cedar.core.columns import Column, TensorType, type_of
+from cedar.core.columns import Column, TensorType, numbers, type_of
 from cedar.core.cursor import Keys
-from cedar.core.distinct import as_ints
 from cedar.core.groups import GroupColumn, RowSharing
 from cedar.core.packages import version_of
 from cedar.store.entry import FORMAT, PAGE, Damaged, Entry, read_batch, write_batch
@@ -238,7 +237,7 @@ def _read_group(body: memoryview, one: Any, rows: int) -> dict[str, GroupColumn]
         and all(type(each) is bool for each in fresh)
         and all(len(each) == stored and as_column(each).type == each.type for each in values)
     )
-    places = as_ints(inverse, "int32")
+    places = numbers(inverse)
     if not valid or (rows and not 0 <= places.min() <= places.max() < stored) or not 0 <= together <= len(values):
         raise ValueError("a group with invalid rows")
     sharing = RowSharing(places, stored, together, rows)

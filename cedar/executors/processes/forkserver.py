@@ -21,7 +21,7 @@ from typing import Any
 
 import cedar
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.process import Lock
+from cedar.core.process import Lock, group_files
 from cedar.executors.worker.arena import fork_lock
 from cedar.executors.worker.server import ENDED, FAILED, REPLY, REQUEST
 
@@ -250,7 +250,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 # ---- how a process ended ---------------------------------------------------------------------------------------------
 
-_CGROUP_ROOT = "/sys/fs/cgroup"
 _kills_lock = Lock()
 _explained_kills = [0]  # number of the kernel's kills that were already matched to a dead worker
 
@@ -267,17 +266,8 @@ def kills_for_memory() -> int | None:
 
 
 def _count_files() -> list[str]:
-    """Return the files with the kernel's counts, for cgroup versions 2 and 1; this process's own group is first."""
-    files = []
-    with suppress(OSError), open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
-        for line in file:
-            _, names, path = line.rstrip("\n").split(":", 2)
-            if not names:
-                files += [f"{_CGROUP_ROOT}{path.rstrip('/')}/memory.events", f"{_CGROUP_ROOT}/memory.events"]
-            elif "memory" in names.split(","):
-                control = f"{_CGROUP_ROOT}/memory"
-                files += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
-    return files
+    """Return the files with the kernel's counts, for cgroup versions 2 and 1."""
+    return [path for name in ("memory.events", "memory.oom_control") for path in group_files("/", "memory", name)]
 
 
 def ending(code: int, kills_before: int | None) -> str:
