@@ -9,7 +9,7 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 import cedar
-from cedar.cli import commands, data, doctor, service, top, train
+from cedar.cli import commands, data, doctor, top, train
 from cedar.cli.arguments import Parser, load_pipeline
 from cedar.core.errors import CedarError
 
@@ -53,7 +53,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"cedar {cedar.__version__}")
     parser.set_defaults(parser=parser)
     adder = parser.add_subparsers(prog="cedar", metavar="COMMAND", help=argparse.SUPPRESS)
-    for module in (commands, top, data, train, service, doctor):
+    for module in (commands, top, data, train, doctor):
         module.add(adder)
     summaries = {action.dest: action.help for action in adder._choices_actions}
     groups = [f"{group}:\n" + "".join(f"  {n:<9} {summaries[n]}\n" for n in names) for group, names in GROUPS.items()]

@@ -20,7 +20,7 @@ from cedar.cli import tables
 from cedar.cli.arguments import count, index, load_data, load_name, load_pipeline, names, on_data, on_pipeline, seconds
 from cedar.core.errors import writing
 from cedar.core.printable import one_line, printable
-from cedar.profile.text import cut
+from cedar.profile.figures import cut
 
 if TYPE_CHECKING:
     from cedar import Loader, Pipeline

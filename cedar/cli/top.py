@@ -1,8 +1,9 @@
-"""``cedar top``, ``trace``, ``view`` and ``merge``: show the status and traces of runs that have a status server."""
+"""``cedar top``, ``trace``, ``view`` and ``merge``: show running jobs and their traces; ``service``: shared workers."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
@@ -19,12 +20,15 @@ from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 from urllib.request import urlopen
 
 import cedar
+from cedar.cli import tables
 from cedar.cli.arguments import command
 from cedar.core import listen
 from cedar.core.errors import CedarError, PipelineError, writing
 from cedar.core.printable import escape, printable
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from cedar.cli.arguments import Adder
 
 
@@ -56,6 +60,8 @@ def add(adder: Adder) -> None:
     merge = command(adder, "merge", "merge traces into one file for Perfetto, with aligned clocks", _merge, examples)
     merge.add_argument("out", metavar="OUT", help="the file to write")
     merge.add_argument("traces", metavar="TRACE", nargs="+", help="a trace from cedar or torch.profiler")
+
+    _add_service(adder)
 
 
 def top(chosen: argparse.Namespace) -> None:
@@ -269,3 +275,61 @@ def _trace(chosen: argparse.Namespace) -> None:
 def _merge(chosen: argparse.Namespace) -> None:
     cedar.merge_traces(chosen.out, chosen.traces)
     print(f"wrote {chosen.out}")
+
+
+# ---- cedar service ---------------------------------------------------------------------------------------------------
+
+
+_POLL_SECONDS = 1.0  # seconds between two requests for the status
+
+
+def _add_service(adder: Adder) -> None:
+    service = adder.add_parser(
+        "service", help="workers that several trainers share", description="Workers that several trainers share."
+    )
+    actions = service.add_subparsers(title="actions", metavar="ACTION", required=True)
+    start = command(actions, "start", "run a service on this machine until Ctrl-C", run_service)
+    start.add_argument("--workers", type=int, default=1, metavar="N", help="minimum number of workers (default: 1)")
+    start.add_argument("--max-workers", type=int, metavar="N", help="maximum, while trainers wait (default: N)")
+    start.add_argument("--host", default="127.0.0.1", help="address to listen on; requires TLS beyond loopback")
+    start.add_argument("--port", type=int, default=8786, help="scheduler port; 0 selects a free one (default: 8786)")
+    start.add_argument("--keep", default="1GiB", metavar="SIZE", help="memory for shared results (default: 1GiB)")
+    status = command(actions, "status", "show jobs, buffers, workers and stalls", show_status)
+    status.add_argument("address", metavar="ADDRESS", help="address of the scheduler, such as tls://127.0.0.1:8786")
+    status.add_argument("--follow", action="store_true", help="update every second, until Ctrl-C")
+    status.add_argument("--page", metavar="HOST:PORT", help="serve a live page at this address, such as 127.0.0.1:0")
+
+
+def run_service(chosen: argparse.Namespace) -> None:
+    """``cedar service start``."""
+    with cedar.Service(
+        chosen.workers, chosen.max_workers, host=chosen.host, port=chosen.port, keep=chosen.keep
+    ) as service:
+        print(f"listening at {service.address}", flush=True)
+        print(f'trainers: loader(executor="{service.address}"); status: cedar service status {service.address}')
+        with contextlib.suppress(KeyboardInterrupt):
+            while service.alive:
+                time.sleep(_POLL_SECONDS)
+
+
+def show_status(chosen: argparse.Namespace) -> None:
+    """``cedar service status``."""
+    status = cedar.Service.at(chosen.address)
+    if chosen.page is not None:
+        watch(chosen.page, lambda: page_of_service(cedar.Service.at(chosen.address)))
+    tables.show(status, _tables)
+    while chosen.follow:
+        time.sleep(_POLL_SECONDS)
+        tables.show(cedar.Service.at(chosen.address), _tables)
+
+
+def _tables(status: Any) -> RenderableType:
+    """Return tables of jobs and workers, and a summary; stalled jobs are red."""
+    from rich.console import Group
+    from rich.text import Text
+
+    cells = (status.job_cells(), status.worker_cells())
+    made = [
+        tables.table(header, rows, ["red" if row[-1] == "stalls" else "" for row in rows]) for header, *rows in cells
+    ]
+    return Group(*made, Text(status.summary()))

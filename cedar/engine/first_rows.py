@@ -32,7 +32,7 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.task_context import Tasks
-from cedar.executors.recovery.patience import Patience
+from cedar.executors.recovery.waiting import Patience
 from cedar.operators.base import BlockKernel, Operator, Resizable, RowOperator, Schema, StreamOperator
 from cedar.operators.cache import Cache, StoresRows
 from cedar.operators.expressions import ByExpressions, Conditional, Select, SeparateResults

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cedar.core import buffers, process
 from cedar.core.limits import size_text
 from cedar.executors import processes
-from cedar.store.memory import Memory
+from cedar.store.cache import Memory
 
 _AHEAD_DIVISOR = 8  # a stage may use 1/8 of the free memory, since other stages and tasks need memory too
 _PAUSE_FACTOR = 50  # at most 1/50 of the time is spent on measuring memory

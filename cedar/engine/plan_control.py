@@ -33,7 +33,7 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunMeasurements
 from cedar.engine.runner import Runner
 from cedar.engine.task_context import CALLS, DETAILS, EVERY, Watcher, is_remote
-from cedar.executors.recovery.patience import Patience
+from cedar.executors.recovery.waiting import Patience
 from cedar.operators import native as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph

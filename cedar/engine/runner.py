@@ -31,10 +31,9 @@ from cedar.executors.choose import (
     open_executor,
 )
 from cedar.executors.recovery.deaths import Deaths, block_daemon_at_exit
-from cedar.executors.recovery.patience import Patience, StallTimer
 from cedar.executors.recovery.recovery import Recovery, refused
 from cedar.executors.recovery.task import Submit, TaskWork, time_limits
-from cedar.executors.recovery.waiting import LocalTasks, RunningTask, Waiting
+from cedar.executors.recovery.waiting import LocalTasks, Patience, RunningTask, StallTimer, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
 from cedar.tasks.chain import Program, Result, Timing, run_block

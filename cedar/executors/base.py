@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cedar.datasets.base import Split
-    from cedar.executors.processes.process import WorkerProcess
+    from cedar.executors.processes.pool import WorkerProcess
     from cedar.operators.base import Env
     from cedar.tasks.code import Code
     from cedar.tasks.reading import SplitReader

@@ -29,7 +29,7 @@ from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Physical
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
-from cedar.profile.text import WIDTH
+from cedar.profile.figures import WIDTH
 from cedar.store.cache import Store
 
 _MAX_RULES = 6  # maximum lines for decisions

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cedar.core.printable import redact
 from cedar.plan.graph import Node, walk
 from cedar.profile import Profile
-from cedar.profile.text import WIDTH, byte_size, cut, micros
+from cedar.profile.figures import WIDTH, byte_size, cut, micros
 
 _TITLE = "LOGICAL PLAN"
 _COST = ("us/row", "keep", "bytes", "share")

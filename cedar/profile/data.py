@@ -10,8 +10,18 @@ from typing import Any, Protocol
 
 from cedar.core.errors import PlanError, user_site
 from cedar.core.printable import escape, printable
-from cedar.profile import text
-from cedar.profile.figures import Machine, OperatorProfile, Subject, combined
+from cedar.profile.figures import (
+    HEAD,
+    WIDTH,
+    Machine,
+    OperatorProfile,
+    Subject,
+    aligned,
+    byte_size,
+    cells_of,
+    combined,
+    cut,
+)
 from cedar.store.files import write_whole
 
 _SIMILAR_FACTOR = 1.5  # measurements of one machine vary by less than this factor
@@ -92,10 +102,10 @@ class Profile:
             1,000 rows in 0.25 s, threads, 1 worker(s), 2 core(s); bottleneck: map(decode)
             the GIL is held 100% of the time: threads give at most 1.0x
         """
-        lines = text.aligned(self.cells())
+        lines = aligned(self.cells())
         where = f"{self.executor}, {self.workers} worker(s), {self.machine.cores} core(s)"
         reported = f"{self.rows:,} rows in {self.seconds:.2f} s, {where}; bottleneck: {self.bottleneck}"
-        lines.append(printable(text.cut(reported, text.WIDTH)))
+        lines.append(printable(cut(reported, WIDTH)))
         if self.gil > 0.5:
             lines.append(f"the GIL is held {self.gil:.0%} of the time: threads give at most {1 / self.gil:.1f}x")
         return "\n".join(lines)
@@ -103,7 +113,7 @@ class Profile:
     def cells(self) -> list[tuple[str, ...]]:
         """Return the rows of the table, the header first."""
         shares = self.shares
-        return [text.HEAD, *(text.cells(self.operators[i], shares[i]) for i in sorted(self.operators))]
+        return [HEAD, *(cells_of(self.operators[i], shares[i]) for i in sorted(self.operators))]
 
     def __str__(self) -> str:
         return self.table()
@@ -119,7 +129,7 @@ class Profile:
         if mine.cores != machine.cores:
             phrases.append(f"{mine.cores} core(s) there, {machine.cores} here")
         if not _is_similar(mine.memory, machine.memory):
-            phrases.append(f"{text.byte_size(mine.memory)} of memory there, {text.byte_size(machine.memory)} here")
+            phrases.append(f"{byte_size(mine.memory)} of memory there, {byte_size(machine.memory)} here")
         if mine.speed and machine.speed and not _is_similar(mine.speed, machine.speed):
             phrases.append(f"a core is {machine.speed / mine.speed:.1f}x as fast here")
         return phrases

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from cedar.control.timeline import DATA, NO_OPERATORS
 from cedar.core.printable import escape
-from cedar.profile.text import byte_size
+from cedar.profile.figures import byte_size
 from cedar.watch.picture import Box, svg
 from cedar.watch.report import Report
 from cedar.watch.trace import Shown

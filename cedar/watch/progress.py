@@ -12,7 +12,7 @@ from cedar.control.timeline import STALLED, TRAINER
 from cedar.core.printable import one_line
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
-from cedar.profile.text import cut
+from cedar.profile.figures import cut
 
 _QUIET_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np

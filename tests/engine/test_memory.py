@@ -20,7 +20,7 @@ from cedar.core.block import Block
 from cedar.core.cursor import no_keys
 from cedar.engine.memory import MemoryBound, allowed, named
 from cedar.plan.saved import plan_from, text_of
-from cedar.store.memory import Memory
+from cedar.store.cache import Memory
 
 MB = 1 << 20
 SIZES = st.integers(0, 4 << 30)

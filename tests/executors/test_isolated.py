@@ -14,7 +14,7 @@ import pytest
 import cedar
 from cedar.executors import isolated as apart
 from cedar.executors import processes
-from cedar.executors.processes import process
+from cedar.executors.processes import pool as pools
 
 
 def numbers(fn: Any, **options: Any) -> cedar.Pipeline:
@@ -93,7 +93,7 @@ def test_a_kill_in_the_sample_costs_no_row(tmp_path: Path) -> None:
 @pytest.mark.heavy
 def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     processes.close()  # so that they start
-    start, left = process.WorkerProcess.__init__, [1]
+    start, left = pools.WorkerProcess.__init__, [1]
 
     def killed(self: Any) -> None:
         start(self)
@@ -101,7 +101,7 @@ def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch
             left.pop()
             self.kill()
 
-    monkeypatch.setattr(process.WorkerProcess, "__init__", killed)
+    monkeypatch.setattr(pools.WorkerProcess, "__init__", killed)
     found, _ = run(numbers(lambda x: x), plan="off")
     assert found == list(range(100))
     assert not left

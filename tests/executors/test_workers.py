@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from cedar.executors.processes.pool import Pool
-from cedar.executors.processes.process import WorkerDied
+from cedar.executors.processes.pool import Pool, WorkerDied
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from cedar.operators.expressions import Select
 from cedar.pipeline.explain import explain, join_parts, with_heading
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node
-from cedar.profile.text import WIDTH
+from cedar.profile.figures import WIDTH
 from cedar.watch import picture
 from tests.pipeline.toy_plans import common, placeless, plan, rows
 

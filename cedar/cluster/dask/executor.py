@@ -33,7 +33,7 @@ from cedar.cluster.dask.watch import Watch
 from cedar.core.errors import WorkerError
 from cedar.datasets.base import Split
 from cedar.executors.base import TaskExecutor
-from cedar.executors.processes.process import WorkerDied
+from cedar.executors.processes.pool import WorkerDied
 from cedar.operators.base import Env
 from cedar.tasks.cached import KeptReader
 from cedar.tasks.code import Code

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.cluster.dask.clients import ask
 from cedar.cluster.dask.limits import seconds
-from cedar.executors.recovery.patience import StallTimer
+from cedar.executors.recovery.waiting import StallTimer
 
 if TYPE_CHECKING:
     from cedar.cluster.dask.executor import DaskExecutor

@@ -18,7 +18,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.executors.choose import executor_after_fork
 from cedar.executors.recovery.deaths import Deaths
-from cedar.executors.recovery.patience import Patience
+from cedar.executors.recovery.waiting import Patience
 from cedar.operators.base import BlockKernel
 from cedar.plan.data import Plan, Planner
 from cedar.plan.graph import Node

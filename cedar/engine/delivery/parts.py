@@ -30,7 +30,7 @@ from cedar.engine.nodes import last_mode, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, UntakenResults
 from cedar.executors.isolated import isolated_calls_for
-from cedar.executors.recovery.patience import Patience
+from cedar.executors.recovery.waiting import Patience
 from cedar.operators.base import Env
 from cedar.operators.instances import Instances
 from cedar.plan.data import Plan

@@ -15,8 +15,7 @@ from typing import Any
 from cedar.core.process import call_fresh_processes_by
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import forkserver
-from cedar.executors.processes.pool import Pool, QueuedCall
-from cedar.executors.processes.process import WorkerProcess
+from cedar.executors.processes.pool import Pool, QueuedCall, WorkerProcess
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import call_shipped, same
 

@@ -30,7 +30,7 @@ from cedar.cluster.dask.kept import KEPT, SharedResult
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.local import LocalHost, local_address
 from cedar.cluster.dask.remote import LOCAL_CLUSTER_VARIABLE, Parcel, RemoteCall
-from cedar.executors.processes.process import WorkerDied
+from cedar.executors.processes.pool import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
 from tests.how_much import LONG

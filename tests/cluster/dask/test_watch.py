@@ -12,7 +12,7 @@ import pytest
 from dask import config
 
 from cedar.cluster.dask.watch import ClusterView, Watch, is_service, look
-from cedar.executors.recovery.patience import StallTimer
+from cedar.executors.recovery.waiting import StallTimer
 from tests.executors.recovery.clock import Clock
 
 pytestmark = [pytest.mark.heavy, pytest.mark.waits]

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from cedar.executors.processes import forkserver
-from cedar.executors.processes.pool import Pool
-from cedar.executors.processes.process import WorkerDied, WorkerProcess
+from cedar.executors.processes.pool import Pool, WorkerDied, WorkerProcess
 from tests.waiting import eventually
 
 

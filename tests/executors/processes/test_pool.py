@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import cedar
-from cedar.executors.processes.pool import Pool
-from cedar.executors.processes.process import WorkerDied
+from cedar.executors.processes import forkserver
+from cedar.executors.processes.pool import Pool, WorkerDied, WorkerProcess
+from cedar.executors.worker import arena
 from cedar.tasks.code import Code
 from tests.executors.processes.watching import gone
 from tests.waiting import eventually
@@ -145,3 +147,30 @@ def test_a_worker_that_dies_idle_is_replaced_without_a_word(one: Pool) -> None:
     os.kill(pid, signal.SIGKILL)
     assert eventually(lambda: not worker.alive)
     assert one.submit(os.getpid).result() != pid
+
+
+def test_no_process_is_forked_while_a_worker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+
+    def refuses(*_: Any, **__: Any) -> Any:
+        held.append(arena.fork_lock.locked())
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(forkserver.ForkServer, "fork", refuses)
+    with pytest.raises(OSError, match="no more processes"):
+        WorkerProcess()
+    assert held == [True]
+    assert not arena.fork_lock.locked()
+
+
+def test_an_exit_code_that_another_thread_has_received_stays_known() -> None:
+    worker = object.__new__(WorkerProcess)
+
+    class OtherThreadIsFaster:
+        def exit_code_of(self, _pid: int, _seconds: float) -> int | None:
+            worker._exit_code = 3
+            return None
+
+    worker.pid, worker._exit_code, worker._server = 1, None, OtherThreadIsFaster()  # type: ignore[assignment]
+    assert not worker.alive
+    assert worker._exit_code == 3

@@ -22,8 +22,7 @@ import cedar
 from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.executors.processes import forkserver
-from cedar.executors.processes.pool import Pool
-from cedar.executors.processes.process import WorkerDied
+from cedar.executors.processes.pool import Pool, WorkerDied
 from cedar.executors.worker.wire import Wire, decode, encode
 from tests.executors.processes.watching import WORKERS, gone
 from tests.waiting import eventually

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
 
 import cedar
-from cedar.executors.processes.process import WorkerDied
+from cedar.executors.processes.pool import WorkerDied
 from cedar.executors.recovery.deaths import Death, Deaths, is_lost
 
 

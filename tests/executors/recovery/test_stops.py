@@ -17,7 +17,7 @@ import cedar
 import cedar.testing
 from cedar.engine.delivery import parts
 from cedar.executors import processes
-from cedar.executors.recovery.patience import Patience
+from cedar.executors.recovery.waiting import Patience
 from tests.executors.recovery.clock import LINUX
 
 pytestmark = [pytest.mark.heavy, pytest.mark.waits]

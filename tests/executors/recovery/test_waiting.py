@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cedar
 import cedar.testing
-from cedar.executors.recovery.patience import Patience, StallTimer
-from cedar.executors.recovery.waiting import RunningTask, Waiting
-from tests.executors.recovery.clock import Clock
+from cedar.executors import processes
+from cedar.executors.processes.pool import Pool
+from cedar.executors.recovery import recovery as recovering
+from cedar.executors.recovery import waiting as patiences
+from cedar.executors.recovery.board import AttemptBoard
+from cedar.executors.recovery.deaths import Deaths
+from cedar.executors.recovery.recovery import Recovery
+from cedar.executors.recovery.task import TaskWork
+from cedar.executors.recovery.waiting import (
+    Patience,
+    Pulse,
+    RunningTask,
+    StallTimer,
+    Waiting,
+    WorkerWatch,
+    pulse,
+    why_stopped,
+)
+from cedar.operators.marks import Mark, SlotReading
+from cedar.tasks.chain import Program
+from tests.executors.recovery.clock import LINUX, Clock
+from tests.waiting import eventually
 
 
 class Waits:
@@ -77,3 +101,101 @@ def test_a_cancelled_task_ends_the_wait(others: int) -> None:
     waiting.wait(futures, "a task")
     timer.join()
     assert futures[0].cancelled()
+
+
+def test_time_in_which_nobody_looked_does_not_count() -> None:
+    clock = Clock()
+    still = StallTimer(clock, 1.0)
+    found = []
+    for now, state in [(1, "a"), (2, "a"), (3, "a"), (1000, "a"), (1001, "b"), (1002, "b")]:
+        clock.now = now
+        found.append(still.look({"one": state})["one"])
+    assert found == [0, 1, 2, 4, 0, 1]  # the one who looks was stopped itself for a quarter of an hour
+    assert still.look({}) == {}
+    assert still.look({"one": "b"}) == {"one": 0}
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "beats", "stopped"),
+    [
+        ("T", 3, False, True), ("T", 1, True, False), ("t", 1000, True, False), ("S", 20, True, True),
+        ("S", 1000, False, False), ("D", 20, True, True), ("R", 1000, True, False), ("Z", 1000, True, False),
+    ],
+)  # fmt: skip
+def test_what_is_taken_for_stopped(state: str, seconds: float, beats: bool, stopped: bool) -> None:
+    assert bool(why_stopped(Pulse(state, 7), seconds, Patience(), beats)) == stopped
+
+
+@LINUX
+def test_a_worker_beats_whatever_it_does() -> None:
+    pool = processes.warm(1)
+    pid = pool.submit(os.getpid).result()
+    assert pid in [member.pid for member in pool.members()]
+    hangs = pool.submit(cedar.testing.hang, "lock")  # holds Python's lock, and sleeps
+    try:
+        before = pulse(pid)
+        assert before is not None
+        assert eventually(lambda: (now := pulse(pid)) is not None and now.turns != before.turns)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        assert hangs.exception() is not None
+
+
+@LINUX
+def test_a_name_that_was_cut_within_a_letter_is_no_error() -> None:
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, 'x読み込みプロセス'.encode(), 0, 0, 0); print(); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = pulse(process.pid)
+        process.kill()
+    assert found is not None
+    assert found.state in "RSD"
+
+
+def test_who_cannot_be_seen_is_not_looked_for() -> None:
+    assert pulse(2**30) is None
+    assert patiences.pulse(os.getpid()) is None or Path("/proc/self/task").is_dir()
+
+
+def test_a_member_that_is_frozen_is_ended_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Member:
+        pid, why = 4_000_000, ""
+
+        def kill(self, why: str = "") -> None:
+            self.why = why
+
+    clock, member, turns = Clock(), Member(), iter([1, 2, 3, 3, 3, 3])
+    monkeypatch.setattr("cedar.executors.recovery.waiting.pulse", lambda pid: Pulse("S", next(turns)))
+    watch = WorkerWatch(Patience(frozen=3.0, clock=clock))
+    for now in range(6):
+        assert not member.why
+        clock.now = now
+        watch.look([member], [])  # type: ignore[list-item]
+    assert member.why == "frozen: none of its threads ran for 3 s"
+
+
+def test_a_row_that_ends_just_in_time_spares_its_worker_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(row: int, limit: float) -> SlotReading:
+        return SlotReading(Mark(0, 1, (0, 0, row, -1, 0, 0)), pid, began=0.0, limit=limit)
+
+    pool = Pool(1)
+    pid = pool.submit(os.getpid).result()
+    # The first row is over its time, and then the second one is at hand; the third one hangs.
+    looks = iter([at(1, 1e-9), at(2, 1e9), at(3, 1e-9), at(3, 1e-9)])
+    board = AttemptBoard()
+    monkeypatch.setattr(board, "read", lambda _: next(looks))
+    monkeypatch.setattr(recovering, "process_board", lambda: board)
+    monkeypatch.setattr(patiences, "process_board", lambda: board)
+    recovery = Recovery(lambda: pool, Deaths(), marks=True)
+    monkeypatch.setattr(recovery, "_start", lambda: None)
+    work = TaskWork(Program((), 0), lambda submit, _: submit(time.sleep, 600), limits=(1.0,))
+    recovery.submit(work)
+    (task,) = recovery._tasks
+    recovery._check_workers()
+    assert not task.killed
+    recovery._check_workers()
+    assert task.killed
+    task.cancel()
+    recovery.close()
+    pool.shutdown()
