@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -169,7 +169,7 @@ def concat_rows(runs: Sequence[Rows]) -> Rows:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, eq=False, slots=True)
 class Piece:
     """Consecutive units (rows or batches) of a flow.
 
@@ -187,22 +187,27 @@ class Piece:
 
     rows: Rows
     at: At
-    skip: int = 0
-    batch: bool = False
-    ends_window: bool = False
-    key: Keys | None = None
-    keeps: int | None = None
-    joined: bool = False
-    end: Position | None = None
+    skip: int
+    batch: bool
+    ends_window: bool
+    key: Keys | None
+    keeps: int | None
+    joined: bool
+    end: Position | None
+    units: int = field(init=False)  # number of rows; 1 for a batch
+
+    def __init__(
+        self, rows: Rows, at: At, skip: int = 0, batch: bool = False, ends_window: bool = False,
+        key: Keys | None = None, keeps: int | None = None, joined: bool = False, end: Position | None = None,
+    ) -> None:  # fmt: skip
+        self.rows, self.at, self.skip, self.batch, self.ends_window = rows, at, skip, batch, ends_window
+        self.key, self.keeps, self.joined, self.end = key, keeps, joined, end
+        self.units = 1 if batch else len(rows.row)
 
     @property
     def unit_key(self) -> Keys:
         """The key of this batch."""
         return self.key if self.key is not None else self.rows.slice(0, 1).keys()
-
-    @property
-    def units(self) -> int:
-        return 1 if self.batch else len(self.rows.row)
 
     def position(self, unit: int = 0) -> Position:
         return [self.at, self.skip + unit]

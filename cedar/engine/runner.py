@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, InvalidStateError, ThreadPoolExecutor
@@ -13,7 +12,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from cedar.control.timeline import Part
 from cedar.core.errors import WorkerError
 from cedar.core.process import cores
 from cedar.core.requests import Stop
@@ -36,12 +34,11 @@ from cedar.executors.recovery.task import Submit, TaskWork, time_limits
 from cedar.executors.recovery.waiting import LocalTasks, Patience, RunningTask, StallTimer, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
-from cedar.tasks.chain import Program, Result, Timing, run_block
+from cedar.tasks.chain import Program, Result, run_rows
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Hand, SplitReader, read_split
 from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
-GATHER: Part = ("gather", ())
 _AHEAD_BYTES = 128 << 20  # keep at most this many bytes of results in flight, but at least two tasks per core
 _MAX_LOCAL_THREADS = 32  # maximum threads of this process when tasks run in other processes
 _RUN_NOW = InlineExecutor()
@@ -262,15 +259,16 @@ class Runner:
         copies = self.local or rows.part is not None or not isinstance(rows.row, range)
         if stays and (hurry or (not program.encodes and (self.inline or not copies))):
             # The work is cheap and cannot block or hang, so run it immediately.
-            return self._record(_RUN_NOW.submit(_gather_and_run, program, rows, env))
+            future = _RUN_NOW.submit(run_rows, program, rows, env)
+            return future if self.untaken is None else self.untaken.add(future)
         if self.local or stays:
-            return self._guard(self._here, _gather_and_run, program, rows, env)
+            return self._guard(self._here, run_rows, program, rows, env)
         code, gathering = self._ship((program,)), Gathering(rows)
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             return submit(run_shipped, code, replace(env, marks=marks), gathering)
 
-        return self._record(self._recovery().submit(TaskWork(program, send, limits=time_limits(program))))
+        return self._supervise(TaskWork(program, send, limits=time_limits(program)))
 
     def read(
         self,
@@ -299,7 +297,7 @@ class Runner:
             return kept or submit(read_shipped, code, own, split, lap, first)
 
         work = TaskWork(program, send, _url(reader, split), time_limits(program, reader))
-        return self.reads.notes(self._record(self._recovery().submit(work)))
+        return self.reads.notes(self._supervise(work))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
         """Wait until one of the futures is done; log a warning if that takes long.
@@ -356,11 +354,13 @@ class Runner:
         if self._watches:
             self._watch_own_thread()
         try:
-            return self._record(executor.submit(self._running.run, fn, *args))
+            future = executor.submit(self._running.run, fn, *args)
         except (RuntimeError, BrokenExecutor) as error:
             raise refused(error) from error
+        return future if self.untaken is None else self.untaken.add(future)
 
-    def _record(self, future: Future[T]) -> Future[T]:
+    def _supervise(self, work: TaskWork) -> Future[Result]:
+        future = self._recovery().submit(work)
         return future if self.untaken is None else self.untaken.add(future)
 
     def _ship(self, code: tuple[Any, ...]) -> Code:
@@ -417,10 +417,3 @@ def _describe_call(args: tuple[Any, ...]) -> str:
     split = next((i for i, a in enumerate(args) if isinstance(a, Split)), 0)
     activity = (program.label if program is not None else "") or ("reading" if split else "putting batches together")
     return f"{activity}, {_url(args[split - 1], args[split])}" if split else activity
-
-
-def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
-    timing, worked = Timing(), time.thread_time()
-    block = rows.gather()
-    timing.parts.append((GATHER, time.perf_counter() - timing.began, time.thread_time() - worked))
-    return run_block(program, block, env, timing)

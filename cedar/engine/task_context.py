@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from cedar.core.block import Block
 from cedar.engine.metrics import Metrics
@@ -58,31 +58,34 @@ class Watcher:
         with self._lock:
             self.details, self._since = details, {stage: n - 1 for stage, n in self._tasks.items()}
 
-    def next(self, stage: int, together: bool = False, sought: bool = False) -> Literal["", "detail", "whole"]:
-        """Return what the next task of a stage measures.
+    def task_env(self, env: Env, program: Program, source: int = -1) -> Env:
+        """Return ``env`` with what the next task of a stage measures.
 
         Args:
-            together: the stage runs several operators fused, so only a detailed measurement shows their separate costs.
-            sought: the task runs an operator with too few measurements.
+            program: what the tasks of the stage run.
+            source: the ordinal of the source that they read; -1 for none.
 
         Raises:
             TimeUp: the time is up; the first task of each stage always runs.
         """
+        stage, seeking, most = id(program), self.seeking, self.details
         with self._lock:
             self._tasks[stage] = number = self._tasks.get(stage, 0) + 1
             new = number - self._since.get(stage, 0)
         if number > 1 and time.perf_counter() > self.until:
             raise TimeUp
         if self.whole:
-            return "whole"
-        if together and (number == _FUSED_TASK or number % EVERY == 0):
-            return "detail"
-        if 1 < new <= self.details + 1:  # the first task measures nothing, so that the first batch is not delayed
-            return "detail"
-        if sought and 1 < new <= _MAX_SEEKING_TASKS:
-            return "detail"
+            return replace(env, watch="whole")
+        if seeking and (source in seeking or not seeking.isdisjoint(program.ordinals)):
+            most = max(most, _MAX_SEEKING_TASKS - 1)
         grows = self.details > 0 and number in _LARGER_TASKS  # without details, an earlier epoch measured large tasks
-        return "detail" if self.every and (number % self.every == 0 or grows) else ""
+        if (
+            1 < new <= most + 1  # the first task measures nothing, so that the first batch is not delayed
+            or (self.every and (number % self.every == 0 or grows))
+            or (program.fused and (number == _FUSED_TASK or number % EVERY == 0))  # else no task shows separate costs
+        ):
+            return replace(env, watch="detail")
+        return env
 
 
 def is_remote(place: str) -> bool:
@@ -133,10 +136,3 @@ class Tasks:
             timing.ends = first if len(blocks) == 1 else first[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
         left = sum(len(block.keys.row) for block in blocks) - given
         self.metrics.add(timing, source, not self.runner.local, rows, program.ordinals, left)
-
-    def task_env(self, program: Program, source: int = -1) -> Env:
-        """Return the environment for the next task of a program; ``source`` is the ordinal of the source it reads."""
-        seeking = self.watcher.seeking
-        sought = bool(seeking) and (source in seeking or not seeking.isdisjoint(program.ordinals))
-        watch = self.watcher.next(id(program), program.fused, sought)
-        return replace(self.env, watch=watch) if watch else self.env

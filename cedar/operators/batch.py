@@ -23,10 +23,9 @@ from cedar.core.stream import (
     At,
     Count,
     Flow,
-    GeneratorFlow,
     Piece,
-    Pieces,
     Position,
+    Pulled,
     Rows,
     Stream,
     concat_rows,
@@ -164,7 +163,8 @@ class BatchStream(Stream):
         return range(min(unit * self._size, int(rows)), min((unit + 1) * self._size, int(rows)))
 
     def cut(self, rows: range) -> Flow:
-        flow = self._open(self._source.open(self._source.seek(rows.start)), len(rows), "keep", refills=False)
+        source = self._source.open(self._source.seek(rows.start))
+        flow = _BatchFlow(self, source, len(rows), "keep", refills=False)
         flow.limit(1)
         return flow
 
@@ -172,72 +172,83 @@ class BatchStream(Stream):
         return self._source.fits_position(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return self._open(self._source.open(at, lap), self._size, self._last, self._refills)
-
-    def _open(self, source: Flow, size: int, last: Last, refills: bool) -> Flow:
-        limit = None if refills else lambda units: source.limit(units * size)
-        return GeneratorFlow(self._batches(source, size, last, refills), source, limit=limit)
-
-    def _batches(self, source: Flow, size: int, last: Last, refills: bool) -> Pieces:
-        reports_ends = self._source.count is None  # pieces then have a position after the batch's last row
-        waiting: list[Waiting] = []
-        buffered, first, ended = 0, True, False
-        wait = yield PENDING
-        while True:
-            while buffered < size + refills and not ended:
-                _gather_window_rest(waiting)
-                piece = source.pull(wait)
-                if piece is PENDING:
-                    wait = yield PENDING
-                elif piece is None:
-                    ended = True
-                elif piece.units:
-                    counted = piece.rows.counted()
-                    waiting.append((piece, 0, counted))
-                    buffered += piece.units if counted is None else int(counted.sum())
-                del piece  # else its blocks would stay in memory until the next piece arrives
-            if buffered < size and last == "drop":
-                self.left_out += buffered
-                return
-            if not buffered and not (waiting and first):  # a batch of skipped rows only is delivered to count them
-                return
-            wait = yield _cut(waiting, size, reports_ends)
-            buffered, first = max(0, buffered - size), False
+        return _BatchFlow(self, self._source.open(at, lap), self._size, self._last, self._refills)
 
 
-def _gather_window_rest(waiting: list[Waiting]) -> None:
-    """Copy the last rows of a finished shuffle window, to free the window's blocks before the next one arrives."""
-    for i, (piece, start, counted) in enumerate(waiting):
-        if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
-            rest = piece.slice(start, piece.units)
-            waiting[i] = (replace(rest, rows=Rows.of(rest.rows.gather())), 0, counted)
+class _BatchFlow(Flow):
+    """Cuts the rows of a flow into batches; ``stream`` counts the rows that ``last="drop"`` leaves out."""
 
+    def __init__(self, stream: BatchStream, source: Flow, size: int, last: Last, refills: bool) -> None:
+        self._stream, self._source = stream, source
+        self._size, self._last, self._refills = size, last, refills
+        self._reports_ends = stream.count is None  # pieces then have a position after the batch's last row
+        self._waiting: list[Waiting] = []
+        self._buffered = 0  # number of waiting rows that count
+        self._first, self._ended = True, False
 
-def _cut(waiting: list[Waiting], size: int, reports_ends: bool) -> Piece:
-    """Remove the next batch from the waiting rows."""
-    latest, start, _ = waiting[0]
-    at, end = [latest.at, latest.skip + start], latest.end
-    runs: list[Rows] = []
-    left, keeps = size, None
-    while waiting:
-        piece, start, counted = waiting[0]
-        remaining = piece.units - start if counted is None else int(counted.sum())
-        if remaining <= left:
-            runs.append(piece.rows.slice(start, piece.units))
-            keeps, end, latest = piece.keeps, piece.end, piece
-            left -= remaining
-            waiting.pop(0)
-            continue
-        used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))
-        if used:
-            keeps = piece.keeps
-            runs.append(piece.rows.slice(start, start + used))
-            waiting[0] = (piece, start + used, None if counted is None else counted[used:])
-        break
-    if end is not None or reports_ends:
-        latest, start = waiting[0][:2] if waiting else (latest, len(latest.rows))
-        end = [end if end is not None and not waiting else [latest.at, latest.skip + start], 0]
-    return Piece(runs[0] if len(runs) == 1 else concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
+    def limit(self, units: int) -> None:
+        if not self._refills:
+            self._source.limit(units * self._size)
+
+    def pull(self, wait: bool) -> Pulled:
+        waiting, size = self._waiting, self._size
+        while self._buffered < size + self._refills and not self._ended:
+            self._gather_window_rest()
+            piece = self._source.pull(wait)
+            if piece is PENDING:
+                return PENDING
+            if piece is None:
+                self._ended = True
+            elif piece.units:
+                counted = piece.rows.counted()
+                waiting.append((piece, 0, counted))
+                self._buffered += piece.units if counted is None else int(counted.sum())
+            del piece  # else its blocks would stay in memory until the next piece arrives
+        if self._buffered < size and self._last == "drop":
+            self._stream.left_out += self._buffered
+            self._buffered = 0
+            waiting.clear()
+        # A batch of skipped rows only is delivered to count them.
+        return self._cut() if self._buffered or (waiting and self._first) else None
+
+    def _gather_window_rest(self) -> None:
+        """Copy the last rows of a finished shuffle window, to free the window's blocks before the next one arrives."""
+        for i, (piece, start, counted) in enumerate(self._waiting):
+            if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
+                rest = piece.slice(start, piece.units)
+                self._waiting[i] = (replace(rest, rows=Rows.of(rest.rows.gather())), 0, counted)
+
+    def _cut(self) -> Piece:
+        """Remove the next batch from the waiting rows."""
+        waiting = self._waiting
+        latest, start, _ = waiting[0]
+        at, end = [latest.at, latest.skip + start], latest.end
+        runs: list[Rows] = []
+        left, keeps = self._size, None
+        while waiting:
+            piece, start, counted = waiting[0]
+            remaining = piece.units - start if counted is None else int(counted.sum())
+            if remaining <= left:
+                runs.append(piece.rows.slice(start, piece.units))
+                keeps, end, latest = piece.keeps, piece.end, piece
+                left -= remaining
+                waiting.pop(0)
+                continue
+            used = left if counted is None else int(np.searchsorted(np.cumsum(counted), left + 1))
+            if used:
+                keeps = piece.keeps
+                runs.append(piece.rows.slice(start, start + used))
+                waiting[0] = (piece, start + used, None if counted is None else counted[used:])
+            break
+        self._buffered, self._first = max(0, self._buffered - self._size), False
+        if end is not None or self._reports_ends:
+            latest, start = waiting[0][:2] if waiting else (latest, len(latest.rows))
+            end = [end if end is not None and not waiting else [latest.at, latest.skip + start], 0]
+        return Piece(runs[0] if len(runs) == 1 else concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._source.close()
 
 
 @dataclass(frozen=True)

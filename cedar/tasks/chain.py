@@ -21,11 +21,13 @@ from cedar.core.columns import Column, nbytes, objects
 from cedar.core.errors import CedarError, RowError, Site, Skip, raised
 from cedar.core.limits import MemoryReservation, Passing
 from cedar.core.requests import Use
+from cedar.core.stream import Rows
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.failures import ErrorContext
 from cedar.operators.marks import Marks
 from cedar.tasks import clocks
 
+GATHER: Part = ("gather", ())
 _LONG_SECONDS = 0.001  # seconds; the time spent waiting for a core is measured only for longer tasks
 _MIN_MEASURED_ROWS = 4  # a fused step's operators are measured on this many rows or a 16th of the block
 
@@ -153,7 +155,7 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
         env, last = replace(env, place=None), next((s for s in reversed(steps) if s.kernel.row_bytes), None)
     for step in steps:
         env = env if last is None else replace(env, place=place if step is last else None)
-        if block.is_nothing:
+        if not block.columns and block.is_nothing:
             return block
         start, worked = time.perf_counter(), time.thread_time()
         try:
@@ -239,9 +241,14 @@ def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Blo
         return run_steps(program.written, block, replace(env, watch=""), Timing())
 
 
-def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
-    """Run a program on one block as a task. ``timing`` has the task's measurements so far, if there are any."""
-    timing = Timing() if timing is None else timing
+def run_rows(program: Program, rows: Rows | Block, env: Env) -> Result:
+    """Run a program as a task on a block, or on rows that are first gathered into one."""
+    timing = Timing()
+    if isinstance(rows, Rows):
+        worked, block = time.thread_time(), rows.gather()
+        timing.parts.append((GATHER, time.perf_counter() - timing.began, time.thread_time() - worked))
+    else:
+        block = rows
     if not program.ordinals and not program.encodes:  # neither arithmetic nor large allocations
         block = run_steps(program.steps, block, env, timing)
         timing.ended()

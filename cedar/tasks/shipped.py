@@ -17,7 +17,7 @@ from cedar.datasets.base import Split
 from cedar.operators.base import Env
 from cedar.operators.marks import READING, Trial, each_key
 from cedar.tasks import clocks
-from cedar.tasks.chain import KernelStep, Result, Timing, run_block, run_steps
+from cedar.tasks.chain import KernelStep, Result, Timing, run_rows, run_steps
 from cedar.tasks.code import Code
 from cedar.tasks.reading import from_row, marked, read_split
 
@@ -56,7 +56,7 @@ def run_shipped(code: Code, env: Env, block: Any) -> Result | Survived:
     env = code.env(env)
     if env.marks is not None and env.marks.trial is not None:
         return run_trial(program.steps, [block], env, env.marks.trial)
-    return _with_shipping(run_block, began, program, block, env)
+    return _with_shipping(run_rows, began, program, block, env)
 
 
 def read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result | Survived:

@@ -21,7 +21,7 @@ from cedar.operators.determinism import same_value
 from cedar.operators.instances import Instances
 from cedar.pipeline.explain_logical import as_written
 from cedar.plan.graph import Node
-from cedar.tasks.chain import KernelStep, Program, own_copy, run_block
+from cedar.tasks.chain import KernelStep, Program, own_copy, run_rows
 from cedar.watch.contact_sheet import Cell, Sheet, SheetRow
 
 
@@ -106,7 +106,7 @@ class _InspectPass:
     def _apply(self, node: Node, block: Block, before: Cell) -> tuple[Cell, Block]:
         """Apply an operator to a block of one row; return the cell and the resulting block."""
         try:
-            after = run_block(self._program(node), own_copy(block), self.env).blocks[0]
+            after = run_rows(self._program(node), own_copy(block), self.env).blocks[0]
         except CedarError as error:
             return Cell(draws=self._draws_if_known(node, block), end=error.what), block
         if not len(after):

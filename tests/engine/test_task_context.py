@@ -44,33 +44,38 @@ def test_work_that_fails_is_counted_too(tasks: Tasks) -> None:
 
 def test_the_watcher_says_which_tasks_look_closely(tasks: Tasks) -> None:
     program = Program()
-    assert [tasks.task_env(program).watch for _ in range(3)] == ["", "detail", ""]
+    assert [tasks.watcher.task_env(tasks.env, program).watch for _ in range(3)] == ["", "detail", ""]
 
 
 def test_tasks_with_operators_that_were_not_seen_look_closely_and_no_others(tasks: Tasks) -> None:
-    tasks.watcher.details, tasks.watcher.seeking = 0, frozenset({3})
+    env, watcher = tasks.env, tasks.watcher
+    watcher.details, watcher.seeking = 0, frozenset({3})
     of_three, of_four = (Program((KernelStep(len, (i,)),)) for i in (3, 4))  # type: ignore[arg-type]
-    assert [[tasks.task_env(program).watch for _ in range(3)] for program in (of_three, of_four)] == [
+    assert [[watcher.task_env(env, program).watch for _ in range(3)] for program in (of_three, of_four)] == [
         ["", "detail", "detail"],
         ["", "", ""],
     ]
-    assert [tasks.task_env(of_four, source=3).watch for _ in range(2)] == ["detail", "detail"]
+    assert [watcher.task_env(env, of_four, source=3).watch for _ in range(2)] == ["detail", "detail"]
+
+
+def measured(watcher: Watcher, program: Program, tasks: range, source: int = -1) -> list[int]:
+    """The numbers of the tasks that measure each operator."""
+    return [number for number in tasks if watcher.task_env(Env(), program, source).watch == "detail"]
 
 
 def test_tasks_are_measured_early_while_they_grow_and_now_and_then() -> None:
-    watcher = Watcher(details=2, every=64)
-    assert [n for n in range(1, 130) if watcher.next(0) == "detail"] == [2, 3, 12, 16, 24, 32, 48, 64, 128]
+    watcher, program, later = Watcher(details=2, every=64), Program(), Program()
+    assert measured(watcher, program, range(1, 130)) == [2, 3, 12, 16, 24, 32, 48, 64, 128]
     watcher.measure_more(2)
-    assert [n for n in range(130, 140) if watcher.next(0) == "detail"] == [130, 131]
-    assert [n for n in range(1, 5) if watcher.next(1) == "detail"] == [2, 3], "a stage that begins later"
+    assert measured(watcher, program, range(130, 140)) == [130, 131]
+    assert measured(watcher, later, range(1, 5)) == [2, 3], "a stage that begins later"
 
 
 def test_tasks_that_grow_in_later_epochs_are_not_measured_again() -> None:
-    watcher = Watcher(every=64)
-    assert [n for n in range(1, 130) if watcher.next(0) == "detail"] == [64, 128]
+    assert measured(Watcher(every=64), Program(), range(1, 130)) == [64, 128]
 
 
 def test_operators_that_were_not_seen_are_sought() -> None:
-    watcher = Watcher(details=1, every=0)
-    assert sum(watcher.next(0, sought=True) == "detail" for _ in range(1000)) == 255
-    assert watcher.next(1) == ""
+    watcher, program = Watcher(details=1, every=0, seeking=frozenset({3})), Program()
+    assert len(measured(watcher, program, range(1000), source=3)) == 255
+    assert watcher.task_env(Env(), Program()).watch == ""

@@ -70,7 +70,10 @@ class Finish(BlockKernel):
         if VALUE in block.columns:
             value = {VALUE: delivered(block.columns[VALUE], tensors)}
             return Block(value, block.keys, block.dead, aligned=False)
-        own = {n: writeable(column) if isinstance(column, ndarray) else column for n, column in block.columns.items()}
+        own = dict(block.columns)
+        for name, column in block.columns.items():
+            if isinstance(column, ndarray):
+                own[name] = writeable(column)
         if self.format == "arrow":
             columns = {name: to_arrow(column, name) for name, column in own.items()}
         else:

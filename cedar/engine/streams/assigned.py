@@ -117,21 +117,8 @@ class AssignedStream(Stream):
             below = self.source.seek(number, lap)
         source = self.source.open([self.source.start(), 0] if below is None else below, lap)
         if self.whole:
-            return GeneratorFlow(self._all(source, taken), source)
+            return _WholeFlow(source, taken)
         return _TurnsFlow(self, source, taken, number or 0)
-
-    def _all(self, source: Flow, taken: int) -> Pieces:
-        """Yield all units, for a single rank."""
-        wait = yield PENDING
-        while (piece := source.pull(wait)) is not None:
-            if piece is PENDING:
-                wait = yield PENDING
-            elif units := piece.units:
-                at = [taken, [piece.at, piece.skip], taken]
-                taken += units
-                end = None if piece.end is None else [[taken, piece.end, taken], 0]
-                wait = yield Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end)
-            del piece
 
     def _in_runs(self, taken: int, below: Position | None, lap: int) -> Pieces:
         """Yield contiguous runs of units, then this rank's part of the rows that do not fill a batch on every rank."""
@@ -213,6 +200,26 @@ def _endless_padding() -> Pieces:
     yield PENDING
     while True:
         yield _padding(EVERYTHING)
+
+
+class _WholeFlow(Flow):
+    """Delivers all units, for a single rank."""
+
+    def __init__(self, source: Flow, taken: int) -> None:
+        self._source, self._taken = source, taken
+
+    def pull(self, wait: bool) -> Pulled:
+        while isinstance(piece := self._source.pull(wait), Piece):
+            if piece.units:
+                at = [self._taken, [piece.at, piece.skip], self._taken]
+                self._taken += piece.units
+                end = None if piece.end is None else [[self._taken, piece.end, self._taken], 0]
+                return Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end)
+            del piece
+        return piece
+
+    def close(self) -> None:
+        self._source.close()
 
 
 class _TurnsFlow(Flow):

@@ -127,7 +127,8 @@ class _SplitTask:
         self._early = _EarlyBlocks() if is_first else None
         self.exhausted = False
         hand = None if self._early is None else self._early.hand
-        program, env = segment.program, tasks.task_env(segment.program, segment.operator)
+        program = segment.program
+        env = tasks.watcher.task_env(tasks.env, program, segment.operator)
         self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1], hand)
         if self._early is not None:
             self._future.add_done_callback(self._early.end)
@@ -245,8 +246,9 @@ class _Chunks:
                 return
         elif self._futures:
             return
-        measures = bool(self._tasks.task_env(self._segment.program, self._segment.operator).watch)
-        self._futures.append(self._tasks.runner.submit(self._reader.next, measures))
+        tasks, segment = self._tasks, self._segment
+        measures = bool(tasks.watcher.task_env(tasks.env, segment.program, segment.operator).watch)
+        self._futures.append(runner.submit(self._reader.next, measures))
 
     def take(self) -> Iterator[Piece]:
         result = self._tasks.runner.result(self._futures.popleft(), "reading a split")

@@ -113,25 +113,6 @@ class StageStream(Stream):
         return [piece.at, 0] if base is None or (piece.skip == 0 and piece.at != base[0]) else base
 
 
-class _Task:
-    """A submitted task, and the piece that it works on."""
-
-    __slots__ = ("batch", "ends", "future", "key", "piece", "started", "units")
-
-    def __init__(self, future: Future[Result] | None, piece: Piece, units: int) -> None:
-        self.future = future
-        self.piece = piece
-        self.batch = piece.batch
-        self.key = piece.key
-        self.ends = piece.ends_window
-        self.units = units
-        self.started = time.perf_counter()
-
-    @property
-    def done(self) -> bool:
-        return self.future is None or self.future.done()
-
-
 class StageFlow(Flow):
     """Submits the tasks of a stage, and delivers their results.
 
@@ -155,7 +136,8 @@ class StageFlow(Flow):
         self._source = source
         self._rebase = rebase
         self._runner = stream.tasks.runner
-        self._tasks: deque[_Task] = deque()
+        # Submitted tasks, and the pieces that they work on; a piece without units, which ends a window, has no task.
+        self._tasks: deque[tuple[Future[Result] | None, Piece]] = deque()
         self._held: deque[Piece] = deque()  # pieces that were pulled or cut, but not submitted yet
         self._ended = False
         self._short = False  # whether fewer tasks are in progress than possible, for lack of input rows
@@ -172,25 +154,25 @@ class StageFlow(Flow):
             self._source.limit(units)
 
     def pull(self, wait: bool) -> Pulled:
-        head = self._tasks[0].future if self._tasks else None
-        if head is None or not head.done():
+        if not self._tasks:
             self._top_up(wait)
         if not self._tasks:
             if self._fenced:
                 raise Fenced
             return None if self._ended else PENDING
-        task = self._tasks[0]
-        if not wait and not task.done:
+        future, piece = self._tasks[0]
+        if not wait and future is not None and not future.done():
+            self._top_up(False)
             return PENDING
-        while self._short and task.future is not None and not task.future.done():
+        while self._short and future is not None and not future.done():
             another = self._runner.reads.another()  # also wake up for newly read rows, to give other workers tasks
             self._top_up(False)
             if self._short:
-                self._runner.wait([task.future, another], self._stream.program.awaited)
-        piece = self._finish(task)
+                self._runner.wait([future, another], self._stream.program.awaited)
+        done = self._finish(future, piece)
         self._tasks.popleft()
         self._top_up(False)
-        return piece
+        return done
 
     def pull_ready(self, wait: bool, wanted: int | None) -> Pulled:
         """Like ``pull``, but deliver any finished task; if a task begins with unit ``wanted``, wait for that one.
@@ -203,40 +185,40 @@ class StageFlow(Flow):
             self._top_up(wait)
             if not self._tasks:
                 return self.pull(wait)
-            chosen = [task for task in self._tasks if sum(task.piece.position()) == wanted] or self._tasks
-            task = next((task for task in chosen if task.done), None)
+            chosen = [task for task in self._tasks if sum(task[1].position()) == wanted] or self._tasks
+            task = next((task for task in chosen if task[0] is None or task[0].done()), None)
             if task is not None:
                 break
             if not wait:
                 return PENDING
-            futures = [task.future for task in chosen if task.future is not None]
+            futures = [future for future, _ in chosen if future is not None]
             self._runner.wait([*futures, *another], self._stream.program.awaited)
-        piece = self._finish(task)
+        piece = self._finish(*task)
         self._tasks.remove(task)
         self._top_up(False)
         return piece
 
-    def _finish(self, task: _Task) -> Piece:
-        stream, kept = self._stream, task.piece
-        at, skip = (kept.at, kept.skip) if stream.keeps_rows else stream.place(self._next, kept)
-        if task.future is None:
-            return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
-        result = self._runner.result(task.future, stream.program.awaited)
+    def _finish(self, future: Future[Result] | None, piece: Piece) -> Piece:
+        """Return the result of a task on a piece."""
+        stream = self._stream
+        at, skip = (piece.at, piece.skip) if stream.keeps_rows else stream.place(self._next, piece)
+        if future is None:
+            return Piece(Rows.of(_EMPTY), at, skip, False, piece.ends_window)
+        result = self._runner.result(future, stream.program.awaited)
         metrics, ordinals = stream.tasks.metrics, stream.program.ordinals
         block = result.blocks[0]
-        size = block.nbytes if stream.per_row and not task.batch else 0
-        metrics.add(result.timing, None, not self._runner.local, len(kept.rows.row), ordinals, size=size)
+        size = block.nbytes if stream.per_row and not piece.batch else 0
+        metrics.add(result.timing, None, not self._runner.local, len(piece.rows.row), ordinals, size=size)
         metrics.results[stream.program.label] = _size(block)
-        if stream.per_row and not task.batch:
+        if stream.per_row and not piece.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
-            self._adapt(task.units, worked, size)
+            self._adapt(piece.units, worked, size)
         slots = len(block.keys.row)
         # A filter on batches may have removed the whole batch.
-        batch = task.batch and (slots > 0 or not block.aligned)
+        batch = piece.batch and (slots > 0 or not block.aligned)
         rows = Rows((block,), range(slots))
-        done = Piece(rows, at, skip, batch, task.ends, task.key, kept.keeps, kept.joined, kept.end)
         self._next = [at, skip + (1 if batch else slots)]
-        return done
+        return Piece(rows, at, skip, batch, piece.ends_window, piece.key, piece.keeps, piece.joined, piece.end)
 
     def _adapt(self, units: int, seconds: float, size: int) -> None:
         pace = seconds / units
@@ -272,16 +254,15 @@ class StageFlow(Flow):
             if can_switch and (self._rebase or stream.source.rebase)(piece) is not None:
                 self._ended = self._fenced = True  # rows read ahead can quickly be read again by the next plan
                 return
-            units = piece.units
-            if not units:
+            if not piece.units:
                 if piece.ends_window:
-                    self._tasks.append(_Task(None, piece, 0))
+                    self._tasks.append((None, piece))
                 continue
-            program, tasks = stream.program, stream.tasks
-            env = self._with_place(tasks.task_env(program), units) if stream.fills_batches else tasks.task_env(program)
-            future = self._runner.run(program, piece.rows, env, self._hurries)
+            env = stream.tasks.watcher.task_env(stream.tasks.env, stream.program)
+            if stream.fills_batches:
+                env = self._with_place(env, piece.units)
+            self._tasks.append((self._runner.run(stream.program, piece.rows, env, self._hurries), piece))
             self._hurries = False
-            self._tasks.append(_Task(future, piece, units))
 
     def _with_place(self, env: Env, units: int) -> Env:
         """Add to ``env`` where in the batch's memory a task writes its rows, if the task is within one batch."""
@@ -328,9 +309,9 @@ class StageFlow(Flow):
         return Piece(concat_rows(runs), first.at, first.skip, False, ends, keeps=first.keeps, joined=joined)
 
     def close(self) -> None:
-        for task in self._tasks:
-            if task.future is not None:
-                task.future.cancel()
+        for future, _ in self._tasks:
+            if future is not None:
+                future.cancel()
         self._tasks.clear()
         self._source.close()
 
