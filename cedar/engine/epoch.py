@@ -226,8 +226,8 @@ class DataEpoch:
         self._job = job
         self._runner = runner
         if entry is None:
-            lane = list(LaneState.first(job.rank.rank, job.rank.world, epoch))
-            entry = {"history": [], "deal": None, "lanes": [lane] if job.sharing.lanes else None}
+            lanes = [list(LaneState.first(job.rank.rank, job.rank.world, epoch))] if job.sharing.lanes else None
+            entry = {"history": [], "deal": None, "lanes": lanes}
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]

@@ -67,7 +67,6 @@ class RunMeasurements:
 
     def __init__(self, binding: Binding, metrics: Metrics) -> None:
         self.workers, self.executor = 1, "threads"
-        self.processes = 1  # size of the process pool that a plan may use
         self.share = 1.0  # fraction of the source rows that this rank reads
         self._binding = binding
         self._metrics = metrics
@@ -92,7 +91,6 @@ class RunMeasurements:
             self._earlier = self._finished
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self._running = runner.workers
-        self.processes = runner.workers_elsewhere
         self._started, _ = self._metrics.time.so_far(time.perf_counter())
 
     def renew(self) -> None:
@@ -130,6 +128,11 @@ class RunMeasurements:
                 self._stages, self._tasks = self._copy_stages(), self._metrics.tasks
                 self._begun = self._now(of_threads=True)
         return self._begun is not None
+
+    @property
+    def processes(self) -> int:
+        """The size of the process pool that a plan may use."""
+        return 1 if self._runner is None else self._runner.workers_elsewhere
 
     @property
     def read(self) -> float:

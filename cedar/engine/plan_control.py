@@ -79,7 +79,7 @@ class Plans:
         self.figures = RunMeasurements(binding, metrics)
         self.binding = binding
         self.metrics = metrics
-        self.first_rows = FirstRows(binding, world, strict=planner is not None, patience=patience)
+        self._world, self._patience = world, patience
         self._admitted = False  # whether the first plan was compared with the pipeline as written
         self._lock = threading.Lock()
         # State of the running plan and of the next one.
@@ -104,7 +104,17 @@ class Plans:
         self._candidates: tuple[Candidate, ...] | None = None
         self._results: ResultsStore | None = None  # of earlier runs; None until they are loaded
         self._earlier: PlanResults | None = None  # these results, until the controller receives them
-        self.audits = AuditBudget(binding)
+
+    @cached_property
+    def first_rows(self) -> FirstRows:
+        """Compares plans with the pipeline as written, on a few rows."""
+        strict = self.planner is not None
+        return FirstRows(self.binding, self._world, strict=strict, patience=self._patience)
+
+    @cached_property
+    def audits(self) -> AuditBudget:
+        """Decides when to compare delivered rows with the pipeline as written."""
+        return AuditBudget(self.binding)
 
     @cached_property
     def _warming(self) -> WorkerWarmup:
@@ -127,7 +137,8 @@ class Plans:
             self._runner = runner
             self._resize()  # each epoch's runner starts with the default number of workers
             self._watcher = Watcher(DETAILS if live and not self._state.looks else 0, EVERY if live else 0)
-            self.audits.restart()
+            if self.rewrites:
+                self.audits.restart()
             return self._watcher
 
     def _admit(self) -> None:
@@ -135,13 +146,13 @@ class Plans:
         if self._admitted:
             return
         self._admitted = True
-        plan, planner, difference = self.current, self.planner, self.first_rows.difference
+        plan, planner = self.current, self.planner
         try:
             if not self.rewrites:
                 pass
             elif planner is not None:
-                self.current = planner.admit(plan, difference)
-            elif (found := difference(plan)) is not None:
+                self.current = planner.admit(plan, self.first_rows.difference)
+            elif (found := self.first_rows.difference(plan)) is not None:
                 self.current = self._rejected(plan, found.what)
         except Exception as error:  # noqa: BLE001 - the pipeline as written can always run
             self.current = self._rejected(plan, f"the check failed: {type(error).__name__}: {error}")

@@ -57,8 +57,7 @@ class Arrivals:
         True
     """
 
-    def __init__(self) -> None:
-        self._another: Future[None] = Future()
+    _another: Future[None] | None = None  # what the thread waits for; None until it first waits
 
     def notes(self, future: Future[T]) -> Future[T]:
         """Add a future to wait for."""
@@ -67,13 +66,14 @@ class Arrivals:
 
     def another(self) -> Future[None]:
         """Return a future that completes when the next added future does; only one thread may wait for it."""
-        if self._another.done():
+        if self._another is None or self._another.done():
             self._another = Future()
         return self._another
 
     def _done(self, _: Future[Any]) -> None:
-        with suppress(InvalidStateError):  # another thread has just completed it
-            self._another.set_result(None)
+        if self._another is not None:
+            with suppress(InvalidStateError):  # another thread has just completed it
+                self._another.set_result(None)
 
 
 class UntakenResults(Arrivals):
@@ -89,7 +89,6 @@ class UntakenResults(Arrivals):
     def __init__(self) -> None:
         self._futures: list[weakref.ref[Future[Any]]] = []
         self._prune_at = _MIN_RECORDED
-        super().__init__()
 
     def add(self, future: Future[T]) -> Future[T]:
         """Record a future by a weak reference, which ends once the caller has consumed the result."""

@@ -134,5 +134,7 @@ class Tasks:
         if blocks and self.metrics.time.recording is not None:
             first = blocks[0].keys.ends
             timing.ends = first if len(blocks) == 1 else first[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
-        left = sum(len(block.keys.row) for block in blocks) - given
+        left = -given
+        for block in blocks:
+            left += len(block.keys.row)
         self.metrics.add(timing, source, not self.runner.local, rows, program.ordinals, left)

@@ -53,46 +53,41 @@ class KernelStep:
         return ErrorContext(last.operators[0], last.label, last.site, last.on_error)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Program:
     """What a task does to a block.
 
     Args:
         steps: the steps in the plan's order.
         written: the steps in the order as written; None if ``steps`` is in that order.
+
+    Attributes:
+        label: the labels of the steps.
+        awaited: for messages: the labels of the operators that a caller waits for, or "a batch" if there are none.
+        ordinals: the ordinals of the operators that the program runs; empty if it only assembles batches.
+        encodes: whether the program encodes batches to bytes, an expensive step.
+        fused: whether any step runs several operators as one.
     """
 
     steps: tuple[KernelStep, ...] = ()
     written: tuple[KernelStep, ...] | None = None
 
-    @cached_property
-    def label(self) -> str:
-        return " -> ".join(step.label for step in self.steps if step.label)
-
-    @cached_property
-    def awaited(self) -> str:
-        """For messages: the labels of the operators that a caller waits for, or "a batch" if there are none."""
-        return " -> ".join(step.label for step in self.steps if step.label and step.operators) or "a batch"
-
-    @cached_property
-    def ordinals(self) -> frozenset[int]:
-        """The ordinals of the operators that the program runs; empty if it only assembles batches."""
-        return frozenset(i for step in self.steps for i in step.operators)
-
-    @cached_property
-    def encodes(self) -> bool:
-        """Whether the program encodes batches to bytes, an expensive step."""
-        return any(step.kernel.encodes for step in self.steps)
+    def __post_init__(self) -> None:
+        labels, awaited, ordinals = list[str](), list[str](), list[int]()
+        encodes = fused = False
+        for step in self.steps:
+            if step.label:
+                labels.append(step.label)
+                awaited += [step.label] if step.operators else []
+            ordinals += step.operators
+            encodes, fused = encodes or step.kernel.encodes, fused or len(step.operators) > 1
+        self.label, self.awaited = " -> ".join(labels), " -> ".join(awaited) or "a batch"
+        self.ordinals, self.encodes, self.fused = frozenset(ordinals), encodes, fused
 
     @cached_property
     def row_bytes(self) -> int:
         """Bytes per row that the last kernel that can write into given memory produces; 0 without such a kernel."""
         return next((step.kernel.row_bytes for step in reversed(self.steps) if step.kernel.row_bytes), 0)
-
-    @cached_property
-    def fused(self) -> bool:
-        """Whether any step runs several operators as one."""
-        return any(len(step.operators) > 1 for step in self.steps)
 
 
 @dataclass

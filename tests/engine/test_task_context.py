@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cedar.engine.metrics import Metrics
+from cedar.engine.programs import BranchKernel
 from cedar.engine.runner import Runner
 from cedar.engine.task_context import Tasks, Watcher, is_remote
 from cedar.operators.base import Env
@@ -50,7 +51,7 @@ def test_the_watcher_says_which_tasks_look_closely(tasks: Tasks) -> None:
 def test_tasks_with_operators_that_were_not_seen_look_closely_and_no_others(tasks: Tasks) -> None:
     env, watcher = tasks.env, tasks.watcher
     watcher.details, watcher.seeking = 0, frozenset({3})
-    of_three, of_four = (Program((KernelStep(len, (i,)),)) for i in (3, 4))  # type: ignore[arg-type]
+    of_three, of_four = (Program((KernelStep(BranchKernel(0), (i,)),)) for i in (3, 4))
     assert [[watcher.task_env(env, program).watch for _ in range(3)] for program in (of_three, of_four)] == [
         ["", "detail", "detail"],
         ["", "", ""],

@@ -34,7 +34,9 @@ class Takes(BlockKernel):
 
 
 def test_what_a_loop_waits_for_is_what_operators_do():
-    steps = KernelStep(None, (1,), "map(f)"), KernelStep(None, (2, 3), "map(g)"), KernelStep(None, (), "format='numpy'")
+    kernel = Takes(0.0, [0.0])
+    named = ((1,), "map(f)"), ((2, 3), "map(g)"), ((), "format='numpy'")
+    steps = tuple(KernelStep(kernel, operators, label) for operators, label in named)
     assert Program(steps).label == "map(f) -> map(g) -> format='numpy'"
     assert Program(steps).awaited == "map(f) -> map(g)"
     assert Program(steps[2:]).awaited == Program().awaited == "a batch"

@@ -33,7 +33,8 @@ def iterate(epochs: Epochs, _loader: object = None, continues: bool = False) -> 
     if epochs.position.started:
         epochs.restart()
     epochs.leave_saved_files()
-    apply_due(epochs)
+    if epochs.changes:
+        apply_due(epochs)
     parts, position, job = epochs.parts, epochs.position, epochs.parts.job
     epochs.used = position.started = True
     position.resumed, position.ended = False, None

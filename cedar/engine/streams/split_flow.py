@@ -92,8 +92,9 @@ class SplitFlow(Flow):
         ends, before = bool(self._layout.ends[place]), self._layout.before
         counted = segment.counted is not None and before is not None and not row
         left = int(before[place + 1] - before[place]) if counted else None  # type: ignore[index]
-        is_first, self._begun = not self._begun and left is None, True
-        return _SplitTask(self._stream, segment, split, [place, row], self._lap, ends, left, is_first)
+        runner = self._stream.tasks.runner
+        early, self._begun = not self._begun and left is None and runner.local and not runner.inline, True
+        return _SplitTask(self._stream, segment, split, [place, row], self._lap, ends, left, early)
 
     def close(self) -> None:
         for reader in self._readers:
@@ -106,12 +107,12 @@ class _SplitTask:
 
     Args:
         left: the expected number of output rows, if the rows that filters keep were counted.
-        is_first: whether this is the first split, whose blocks are delivered before the task ends.
+        early: whether blocks are delivered before the task ends, so that the first batch need not wait for it.
     """
 
     def __init__(
         self, stream: SplitStream, segment: SplitSegment, split: Split, at: At, lap: int, ends: bool,
-        left: int | None, is_first: bool,
+        left: int | None, early: bool,
     ) -> None:  # fmt: skip
         tasks = stream.tasks
         self._runner = tasks.runner
@@ -124,7 +125,7 @@ class _SplitTask:
         self._bytes = split.bytes or 0
         self._rows_early = self._left_early = 0  # input and output rows of blocks delivered before the task ended
         self._taken = self._skip = 0  # numbers of blocks and of rows delivered so far
-        self._early = _EarlyBlocks() if is_first else None
+        self._early = _EarlyBlocks() if early else None
         self.exhausted = False
         hand = None if self._early is None else self._early.hand
         program = segment.program
