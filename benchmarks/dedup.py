@@ -98,8 +98,7 @@ def factors(form: Form) -> list[Any]:
 def sliding(form: Form) -> list[Any]:
     """Histories that slide, held as slices of shared values: values read over values held."""
     from benchmarks.harness import at_most
-    from cedar.operators.dedup_estimate import sliding_factor
-    from cedar.recommendation.slices import slices_of
+    from cedar.recommendation.slices import slices_of, sliding_factor
 
     figures = []
     sessions = form.pick(512, 64)

@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 import cedar
 from benchmarks.harness import Figure, Form, add_form, at_most, finish
 from cedar import col
-from cedar.operators.dedup_estimate import sliding_factor
 from cedar.recommendation import cluster, criteo, history, kuairand, mind, otto, yambda
-from cedar.recommendation.slices import slices_of
+from cedar.recommendation.slices import slices_of, sliding_factor
 
 _WINDOW, _BATCH = 50, 2048
 

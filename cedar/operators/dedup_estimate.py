@@ -42,16 +42,6 @@ def factor(samples: float, repeats: float) -> float:
     return samples / (1 + (samples - 1) * (1 - repeats))
 
 
-def sliding_factor(samples: float, length: float, shift: float) -> float:
-    """Return ``factor`` for histories of ``length`` values that slide by ``shift`` values per row, stored as slices.
-
-    Examples:
-        >>> round(sliding_factor(16, 50, 1), 1)
-        12.3
-    """
-    return samples * length / (length + (samples - 1) * shift)
-
-
 @dataclass(frozen=True)
 class Reach:
     """How the pipeline shuffles and batches rows after ``dedup``.

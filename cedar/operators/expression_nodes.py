@@ -6,14 +6,12 @@ infinity, rounds numbers when it is read, and allows at most 64 nested operators
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgpack
-import pyarrow as pa
 
 from cedar.core.errors import PipelineError, Site, user_site
 
@@ -215,22 +213,6 @@ def node_per_column(node: Json) -> list[Json]:
 
         copies.append(rewritten(node, column))
     return copies
-
-
-def literals(expr: pl.Expr) -> list[Json]:
-    """Return the values of an expression's literals that are numbers or strings."""
-    values: list[Json] = []
-    for literal in find(tree(expr), "Literal"):
-        content = next(iter(literal.values()), None) if isinstance(literal, dict) else None
-        kind, given = next(iter(content.items()), ("", None)) if isinstance(content, dict) else ("", None)
-        given = literal_value(kind, given)
-        if kind == "List":
-            with contextlib.suppress(Exception):  # another polars version may encode literals differently
-                column = pa.ipc.open_stream(bytes(given or ())).read_all().column(0)
-                values += [value for value in column.to_pylist() if isinstance(value, int | float | str)]
-        elif isinstance(given, int | float | str) and kind != "Null":
-            values.append(given)
-    return values
 
 
 def format_expr(expr: pl.Expr, limit: int = 80) -> str:

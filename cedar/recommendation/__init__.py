@@ -3,13 +3,13 @@
 import inspect as _inspect
 
 from cedar.pipeline.foreign import with_suggestions as _with_suggestions
-from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
+from cedar.preprocessing.vocabulary import Vocabulary
 from cedar.recommendation.clustering import Clustered, cluster
 from cedar.recommendation.histories import History, add_sessions, history
 from cedar.recommendation.inspecting import Inspection, check_clustered, inspect, read_clustered
 from cedar.recommendation.readers import criteo, kuairand, mind, otto, yambda
 from cedar.recommendation.splitting import split_by_session, split_by_time
-from cedar.recommendation.vocabulary import build_vocabularies
+from cedar.recommendation.vocabulary import build_vocabularies, load_vocabularies, save_vocabularies
 
 __all__ = [
     "Clustered", "History", "Inspection", "Vocabulary", "add_sessions", "build_vocabularies", "check_clustered",

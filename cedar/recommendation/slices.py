@@ -70,6 +70,16 @@ class Slices:
         return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(self.values[places]))
 
 
+def sliding_factor(samples: float, length: float, shift: float) -> float:
+    """Return the expected ``Slices.factor`` of ``samples`` histories of ``length`` values that slide by ``shift`` each.
+
+    Examples:
+        >>> round(sliding_factor(16, 50, 1), 1)
+        12.3
+    """
+    return samples * length / (length + (samples - 1) * shift)
+
+
 def slices_of(lists: pa.Array, most: int = 8) -> Slices:
     """Convert lists of numbers to slices: a row that continues the row before shares its values.
 

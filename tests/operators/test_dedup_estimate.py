@@ -5,7 +5,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError
-from cedar.operators.dedup_estimate import Reach, Sampled, factor, find_groups, sliding_factor
+from cedar.operators.dedup_estimate import Reach, Sampled, factor, find_groups
 from tests.operators.toy_groups import GROUP, grouped_names, run, toy
 from tests.toy_sessions import interleaved, sessions
 
@@ -117,8 +117,6 @@ def test_predicted_and_achieved_factor_agree_however_rows_are_mixed(name):
 def test_formulas_at_their_limits():
     assert factor(8, 0.95) == pytest.approx(5.93, abs=0.01)
     assert factor(1, 0.0) == factor(5, 0.0) == 1.0
-    assert sliding_factor(16, 50, 0) == 16
-    assert sliding_factor(1, 50, 7) == 1
 
 
 def test_a_feature_that_would_cost_its_group_more_than_it_saves_stays_apart():

@@ -7,6 +7,7 @@ rows cost no read, and are shown to no function of the user.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split
 from cedar.datasets.truth import Bounds, Path, excludes
 from cedar.operators.base import Schema
-from cedar.operators.expression_nodes import columns_of, literals
+from cedar.operators.expression_nodes import columns_of, find, literal_value, tree
 from cedar.plan.graph import chosen_fields, narrowed, narrowed_type
 
 if TYPE_CHECKING:
@@ -265,10 +266,26 @@ def _literals(nodes: Sequence[Node]) -> dict[str, list[Any]]:
     for node in nodes:
         for code in node.operator.code():
             if hasattr(code, "meta"):
-                named = literals(code)
+                named = _values_of_literals(code)
                 for name in columns_of(code) or ("",):
                     by_column.setdefault(name, []).extend(named)
     return by_column
+
+
+def _values_of_literals(expr: Any) -> list[Any]:
+    """The values of an expression's literals that are numbers or strings."""
+    values: list[Any] = []
+    for literal in find(tree(expr), "Literal"):
+        content = next(iter(literal.values()), None) if isinstance(literal, dict) else None
+        kind, given = next(iter(content.items()), ("", None)) if isinstance(content, dict) else ("", None)
+        given = literal_value(kind, given)
+        if kind == "List":
+            with contextlib.suppress(Exception):  # another polars version may encode literals differently
+                column = pa.ipc.open_stream(bytes(given or ())).read_all().column(0)
+                values += [value for value in column.to_pylist() if isinstance(value, int | float | str)]
+        elif isinstance(given, int | float | str) and kind != "Null":
+            values.append(given)
+    return values
 
 
 def _length(columns: dict[str, Column]) -> int:

@@ -14,8 +14,8 @@ import cedar
 from cedar.core import block
 from cedar.core.errors import PipelineError, SourceError
 from cedar.preprocessing import vocabulary
-from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
-from cedar.recommendation import build_vocabularies
+from cedar.preprocessing.vocabulary import Vocabulary
+from cedar.recommendation import build_vocabularies, load_vocabularies, save_vocabularies
 
 IDS = st.lists(st.lists(st.integers(-5, 12), max_size=4), min_size=1, max_size=40)
 

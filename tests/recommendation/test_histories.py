@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
-from cedar.operators.dedup_estimate import sliding_factor
 from cedar.recommendation import add_sessions, history
 from cedar.recommendation.rows import starts_run
-from cedar.recommendation.slices import Slices
+from cedar.recommendation.slices import Slices, sliding_factor
 
 EVENTS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 99), st.booleans()), min_size=1, max_size=40

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.operators.dedup_estimate import sliding_factor
-from cedar.recommendation.slices import slices_of
+from cedar.recommendation.slices import slices_of, sliding_factor
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=5), max_size=10), st.integers(0, 3))
@@ -32,3 +31,8 @@ def test_histories_that_slide_hold_their_values_once(samples, length, shift, ses
     assert len(held.values) == sessions * expected
     if shift <= length:
         assert held.factor == pytest.approx(sliding_factor(samples, length, shift))
+
+
+def test_the_expected_factor_at_its_limits():
+    assert sliding_factor(16, 50, 0) == 16
+    assert sliding_factor(1, 50, 7) == 1
