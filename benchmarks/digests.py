@@ -38,7 +38,7 @@ def in_processes(root: Node) -> Plan:
         inputs = tuple(done[id(below)] for below in node.inputs)
         place = "processes" if isinstance(node.operator, RowOperator) else ""
         done[id(node)] = dataclasses.replace(node, inputs=inputs, origin=node, place=place)
-    return Plan(root, done[id(root)], method="beam")
+    return Plan(root, done[id(root)], method="local")
 
 
 def changing(made: cedar.Pipeline, **options: Any) -> cedar.Loader:

@@ -86,7 +86,7 @@ def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
     assert not refused
     trims = rewrite(made._facts(ordered, figures), TRIMS)
     steps = (*moves.sweeps, *sweeps, *trims.sweeps)
-    return Plan(made.root, trims.root, (*decisions, *trims.decisions), method="beam", sweeps=steps)
+    return Plan(made.root, trims.root, (*decisions, *trims.decisions), method="local", sweeps=steps)
 
 
 _CHANGES = 40  # a plan that changes before a row is delivered begins where the one before it did

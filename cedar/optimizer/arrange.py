@@ -143,15 +143,6 @@ def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Prece
     return Precedence(tuple(before), refusals)
 
 
-def count_sets(precedence: Precedence, limit: int) -> int:
-    """Count the sets of operators that a valid order can begin with; stop counting above ``limit``."""
-    layer, count = {0}, 1
-    while layer and count <= limit:
-        layer = {done | 1 << i for done in layer for i in precedence.ready(done)}
-        count += len(layer)
-    return count
-
-
 # ---- the graph -------------------------------------------------------------------------------------------------------
 
 

@@ -369,10 +369,6 @@ class ColumnSizes:
         change = sum(c.size(done) - c.size(before) for c in read)
         return max(0.0, 1.0 + change / size)
 
-    def min_scale(self, i: int) -> float:
-        """Return a lower bound of ``scale``: 0 if other operators change what ``i`` reads."""
-        return 0.0 if self._scaled[i][0] else 1.0
-
     def change(self, i: int) -> tuple[float, float]:
         """Return bytes of columns that operator ``i`` reads and writes, before and after it in the order as written."""
         both = [c for c in self._written.values() if c.readers >> i & 1 and any(bit == 1 << i for bit, *_ in c.changes)]

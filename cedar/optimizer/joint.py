@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cedar.optimizer.arrange import Precedence, count_sets
-from cedar.optimizer.cost import NOTHING, ROUNDING, ChainCost, Path, Use, add, as_written, keep_best, total
-from cedar.optimizer.paths import MAX_SETS, MAX_STATES, SearchBudget, beam_paths, exact_paths
+from cedar.optimizer.arrange import Precedence
+from cedar.optimizer.cost import NOTHING, ROUNDING, ChainCost, Path, Use, add, as_written, total
+from cedar.optimizer.paths import MAX_STATES, exact_paths, improved_path
 from cedar.optimizer.predict import Model
 
-Method: TypeAlias = Literal["exact", "beam"]
+Method: TypeAlias = Literal["exact", "local"]
 _MAX_COMBINATIONS = 400  # maximum number of combinations of the chains' paths
 
 
@@ -62,24 +62,19 @@ def written(model: Model) -> PathChoice:
 
 def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, Method]:
     """Return the plan whose most used resource is used least, and the method that found it."""
-    first = _improve_by_beam(written(model), precedences)
+    first = _improved(written(model), precedences)
     bound = first.slowest
-    floors = [_lower_bound(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
+    floors = [NOTHING for _ in model.costs]  # what each chain uses at least, once it was searched
     fronts: list[list[Path]] = [[] for _ in model.costs]
-    whole, effort = True, SearchBudget(MAX_STATES)
-    for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):
+    whole = True
+    for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):  # short chains first, to bound long ones
         others = add(model.base, total(floor for j, floor in enumerate(floors) if j != k))
-        front, precedence = None, precedences[k]
-        if effort.left > 0 and count_sets(precedence, MAX_SETS) <= MAX_SETS:
-            front = exact_paths(model.costs[k], precedence, others, bound, effort)
-        if front is None:  # the chain is too large
-            whole = False
-            fronts[k] = keep_best([first.paths[k], *beam_paths(model.costs[k], precedence, first.others(k))])
-            continue
+        front = exact_paths(model.costs[k], precedences[k], others, bound, MAX_STATES // len(fronts))
+        whole &= front is not None
         fronts[k] = front or [first.paths[k]]
         floors[k] = _least([path.use for path in fronts[k]])
     mixed, all_mixed = _combine(model, fronts, floors, bound)
-    return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "beam"
+    return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "local"
 
 
 def _rank(candidate: PathChoice) -> tuple[float, float, int]:
@@ -94,29 +89,13 @@ def round_off(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def _improve_by_beam(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathChoice:
-    """Improve one chain after another by beam search, in two rounds, to get the first bound."""
+def _improved(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathChoice:
+    """Improve one chain after another by local search, in two rounds, to get the first bound."""
     for _ in range(2 if len(precedences) > 1 else 1):
         for k, (cost, precedence) in enumerate(zip(candidate.model.costs, precedences, strict=True)):
-            others = candidate.others(k)
-            paths = [candidate.paths[k], *beam_paths(cost, precedence, others)]
-            candidate = candidate.with_path(k, min(paths, key=lambda path: max(add(path.use, others))))
+            path = improved_path(cost, precedence, candidate.others(k), candidate.paths[k])
+            candidate = candidate.with_path(k, path)
     return candidate
-
-
-def _lower_bound(cost: ChainCost, precedence: Precedence) -> Use:
-    """Return a lower bound of a chain's use: each operator counts as if all others that may drop rows ran before it."""
-    result = min((use for _, use in cost.starts()), key=sum) if len(cost.starts()) == 1 else NOTHING
-    for i in range(cost.size):
-        rate = cost.rate(0)
-        for j, load in enumerate(cost.loads):
-            if j != i and not precedence.before[j] >> i & 1:
-                must = precedence.before[i] >> j & 1
-                rate *= load.keep if must else min(1.0, load.keep)
-        least = cost.min_use(i)
-        lightest = cost.columns.min_scale(i)
-        result = add(result, (*(each * rate * lightest for each in least),))  # type: ignore[arg-type]
-    return result
 
 
 def _least(uses: Sequence[Use]) -> Use:

@@ -180,7 +180,7 @@ def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | 
     plans = [joint.best(model.on(model.capacity, allowed), precedences) for allowed in {local: 0, places: 0} if allowed]
     if cluster is not None:
         plans.append(joint.best(_with_cluster(model, local, cluster), precedences))
-    method: Method = "beam" if any(by == "beam" for _, by in plans) else "exact"
+    method: Method = "local" if any(by == "local" for _, by in plans) else "exact"
     plan = min((plan for plan, _ in plans), key=_seconds_per_row)
     if _seconds_per_row(plan) > _seconds_per_row(written) * (1 - MIN_GAIN):
         plan = written
@@ -281,7 +281,7 @@ class SearchChoice:
         plan: the chosen plan.
         written: the best plan with the order as written and a single executor.
         local: the best plan that runs everything in this process.
-        method: "exact" or "beam", the search method.
+        method: "exact" or "local", the search method.
         processes: whether plans could use worker processes.
     """
 

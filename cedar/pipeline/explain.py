@@ -177,7 +177,7 @@ _METHODS = {
     "as written": "as written",
     "rules": "by rules, before measuring",
     "exact": "exact search",
-    "beam": "beam search",
+    "local": "local search",
     "loaded": "loaded",
 }
 

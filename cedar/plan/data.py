@@ -83,7 +83,7 @@ class Plan:
     root: Node
     decisions: tuple[Decision, ...] = ()
     prediction: Prediction | None = None
-    method: Literal["as written", "rules", "exact", "beam", "loaded"] = "as written"
+    method: Literal["as written", "rules", "exact", "local", "loaded"] = "as written"
     executor: str = ""
     workers: int | None = None
     profile: Profile | None = None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import cedar
 from cedar import col
-from cedar.optimizer.arrange import count_sets, find_precedence
 from cedar.optimizer.search import search
 from cedar.plan.data import Budget
-from cedar.plan.steps.order import may_swap
-from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of, names
-from tests.optimizer.toy_searches import BOTH, ROWS, clean, late, work
+from tests.optimizer.toy_profiles import facts_of, figures, names
+from tests.optimizer.toy_searches import BOTH, ROWS, clean, work
 
 
 def test_inserted_selections_for_the_order_fall_away_but_for_the_last():
@@ -39,17 +37,6 @@ def test_stream_operators_and_shared_nodes_hold_still():
     concat = chosen.root.inputs[0].inputs[0].inputs[0].inputs[0]
     assert concat.operator.name == "concat"
     assert concat.inputs[0].inputs[0] is concat.inputs[1]
-
-
-def test_the_sets_of_free_operators_are_counted():
-    pipeline = cedar.from_items(ROWS)
-    for name in "abcd":
-        pipeline = pipeline.filter(late, name)
-    root = pipeline.node
-    facts = facts_of(root, {0: figures(1e-6)}, machine=MACHINE)
-    (cost,) = model_of(root, facts).costs
-    assert count_sets(find_precedence(cost.chain, facts, may_swap), 100) == 16
-    assert count_sets(find_precedence(cost.chain, facts, may_swap), 10) > 10
 
 
 def test_what_gains_nothing_stays():
