@@ -40,7 +40,7 @@ def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
     """Return the global and imported values that a function and its nested functions use, and the names not found."""
     values: dict[str, Any] = {}
     unknown: list[str] = []
-    codes = list(_nested(fn.__code__))
+    codes = list(nested(fn.__code__))
     names = {name for code in codes for name in code.co_names}
     for code in codes:
         steps = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
@@ -71,11 +71,12 @@ def references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
     return values, unknown
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of all functions nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _nested(constant)
+            yield from nested(constant)
 
 
 def _imported(fn: FunctionType, name: str, level: int, wanted: Iterable[str]) -> dict[str, Any]:

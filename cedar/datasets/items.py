@@ -267,7 +267,7 @@ class IterableSource(BaseSource):
     def read(self, split: Split) -> Iterator[Chunk]:
         origin = Origin(self.describe())
         row, size = 0, SAMPLE
-        ahead = self.__dict__.pop("_ahead", _LastIterator(_no_iterator)).ref()
+        ahead = self.__dict__.pop("_ahead", None)
         iterator, items = ahead[1:] if ahead and ahead[0] == os.getpid() else (self._start(origin), [])
         try:
             items = items or self._next(iterator, size, origin, row)
@@ -300,13 +300,13 @@ class IterableSource(BaseSource):
 
     def _look_ahead(self) -> list[Any]:
         here, origin = os.getpid(), Origin(self.describe())
-        ahead = self.__dict__.get("_ahead", _LastIterator(_no_iterator)).ref()
+        ahead = self.__dict__.get("_ahead")
         if ahead and ahead[0] == here:
             return list(ahead[2])
         iterator = self._start(origin)
         items = self._next(iterator, SAMPLE, origin, 0)
         self._types(items, origin)
-        self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))  # check the pid, as forks inherit this
+        self.__dict__["_ahead"] = here, iterator, items  # check the pid, as forks inherit this
         return items
 
     def _start(self, origin: Origin) -> Iterator[Any]:
@@ -321,15 +321,15 @@ class IterableSource(BaseSource):
     def _reject_repeated(self, iterator: Iterator[Any]) -> None:
         """Reject an iterator that a previous pass used: it continues where it stopped, so this pass would lose rows."""
         last = self.__dict__.get("_last")
-        if last is not None and last.ref() is iterator:
+        if last is not None and last() is iterator:
             raise PipelineError(
                 f"{self.describe()} returned the same iterator twice",
                 fix="create a new iterator in each call, since each pass reads the data from its beginning",
             )
         try:
-            self.__dict__["_last"] = _LastIterator(weakref.ref(iterator))
+            self.__dict__["_last"] = weakref.ref(iterator)
         except TypeError:  # list iterators and map objects do not support weak references
-            self.__dict__["_last"] = _LastIterator(lambda: iterator)
+            self.__dict__["_last"] = lambda: iterator
 
     def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
         items: list[Any] = []
@@ -349,23 +349,12 @@ class IterableSource(BaseSource):
             self.__dict__["_fixed"] = known
         return known
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_ahead", "_last")}
+
     def describe(self) -> str:
         name = getattr(self.make_iterator, "__qualname__", type(self.make_iterator).__name__)
         return f"from_iterable({name.rpartition('.')[2] if '<lambda>' not in name else '<lambda>'})"
-
-
-class _LastIterator:
-    """A reference to the iterator of the last pass; pickling drops the iterator."""
-
-    def __init__(self, ref: Callable[[], Any]) -> None:
-        self.ref = ref
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _LastIterator, (_no_iterator,)
-
-
-def _no_iterator() -> None:
-    return None
 
 
 def from_iterable(

@@ -16,7 +16,7 @@ from cedar.core.remote import find_place
 from cedar.datasets.base import url_of_row
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics, SkippedFile
-from cedar.executors.recovery.deaths import Death
+from cedar.executors.recovery.task import Death
 from cedar.operators.concurrent_calls import left_behind
 from cedar.plan.graph import source_of
 

@@ -13,7 +13,7 @@ from cedar.core.block import Observation
 from cedar.core.process import cores
 from cedar.core.requests import Use
 from cedar.engine.memory import MemoryBound
-from cedar.executors.recovery.deaths import Deaths
+from cedar.executors.recovery.task import Deaths
 from cedar.profile import Machine, OperatorProfile, Profile, Subject
 from cedar.tasks.chain import Timing
 

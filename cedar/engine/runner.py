@@ -28,9 +28,8 @@ from cedar.executors.choose import (
     names_cluster,
     open_executor,
 )
-from cedar.executors.recovery.deaths import Deaths, block_daemon_at_exit
 from cedar.executors.recovery.recovery import Recovery, refused
-from cedar.executors.recovery.task import Submit, TaskWork, time_limits
+from cedar.executors.recovery.task import Deaths, Submit, TaskWork, block_daemon_at_exit, time_limits
 from cedar.executors.recovery.waiting import LocalTasks, Patience, RunningTask, StallTimer, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks

@@ -18,9 +18,8 @@ from cedar.core.errors import WorkerError, portable
 from cedar.core.process import cores
 from cedar.executors.choose import executor_after_fork
 from cedar.executors.processes import warm
-from cedar.executors.recovery.deaths import Deaths
 from cedar.executors.recovery.recovery import Recovery, WorkersDied
-from cedar.executors.recovery.task import Submit, TaskWork
+from cedar.executors.recovery.task import Deaths, Submit, TaskWork
 from cedar.executors.recovery.waiting import Patience, Waiting
 from cedar.operators.base import BlockKernel, Env
 from cedar.operators.calls import Call

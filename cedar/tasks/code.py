@@ -15,6 +15,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from cedar.core.errors import Site, WorkerError
@@ -262,12 +263,15 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts_of_function(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    from cedar.core.references import nested  # workers do not need this module
+
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         try:
             yield f".<closure {name}>", cell.cell_contents
         except ValueError:  # an empty cell
             continue
-    for name in dict.fromkeys(_globals_of(fn.__code__)):
+    steps = chain.from_iterable(map(dis.get_instructions, nested(fn.__code__)))
+    for name in dict.fromkeys(step.argval for step in steps if step.opname == "LOAD_GLOBAL"):
         if name in fn.__globals__:
             yield f".<global {name}>", fn.__globals__[name]
     yield from ((f".<default {i}>", part) for i, part in enumerate(fn.__defaults__ or ()))
@@ -275,16 +279,10 @@ def _parts_of_function(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
     yield from ((f".{name}", part) for name, part in vars(fn).items())
 
 
-def _globals_of(code: types.CodeType) -> Iterator[str]:
-    """Yield the global names that a function, or a function nested in it, uses."""
-    yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _globals_of(inner)
-
-
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parts of an object's pickle: the parts of ``__getstate__()`` if it has one, else its attributes."""
+    from cedar.core.references import attributes_of
+
     own = getattr(type(value), "__getstate__", None)
     state: Any = None
     if own is not None and own is not getattr(object, "__getstate__", None):
@@ -292,14 +290,8 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
             state = own(value)
         except Exception:  # noqa: BLE001 - user code failed: use the attributes instead
             state = None
-    if not isinstance(state, dict):
-        state = getattr(value, "__dict__", {})
-    yield from ((f".{name}", part) for name, part in list(state.items()))
-    for each in type(value).__mro__:
-        slots = each.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield f".{name}", getattr(value, name)
+    parts = state if isinstance(state, dict) else attributes_of(value)
+    yield from ((f".{name}", part) for name, part in parts.items())
     if hasattr(value, "__wrapped__"):
         yield ".__wrapped__", value.__wrapped__
 

@@ -17,7 +17,7 @@ from cedar.engine.notes import counted_if_read
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.executors.choose import executor_after_fork
-from cedar.executors.recovery.deaths import Deaths
+from cedar.executors.recovery.task import Deaths
 from cedar.executors.recovery.waiting import Patience
 from cedar.operators.base import BlockKernel
 from cedar.plan.data import Plan, Planner

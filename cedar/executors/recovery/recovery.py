@@ -16,10 +16,17 @@ from typing import Any
 from cedar.core.errors import CedarError, RowRef, SourceError, WorkerError
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import fresh, warm
-from cedar.executors.recovery.board import process_board
-from cedar.executors.recovery.deaths import AfterDeath, Death, Deaths, block_daemon_at_exit, is_lost
-from cedar.executors.recovery.task import Submit, SupervisedTask, TaskWork
-from cedar.executors.recovery.waiting import Patience, RunningTask, WorkerWatch
+from cedar.executors.recovery.task import (
+    AfterDeath,
+    Death,
+    Deaths,
+    Submit,
+    SupervisedTask,
+    TaskWork,
+    block_daemon_at_exit,
+    is_lost,
+)
+from cedar.executors.recovery.waiting import Patience, RunningTask, WorkerWatch, process_board
 from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
 from cedar.tasks.shipped import Survived

@@ -18,11 +18,9 @@ import cedar
 from cedar.executors import processes
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes.pool import Pool, WorkerDied
-from cedar.executors.recovery.board import process_board
-from cedar.executors.recovery.deaths import Deaths
 from cedar.executors.recovery.recovery import Recovery
-from cedar.executors.recovery.task import TaskWork
-from cedar.executors.recovery.waiting import Patience
+from cedar.executors.recovery.task import Deaths, TaskWork
+from cedar.executors.recovery.waiting import Patience, process_board
 from cedar.operators.base import Env
 from cedar.tasks.chain import Program
 from tests.waiting import LIMIT, eventually
