@@ -194,8 +194,8 @@ def to_arrow(column: Column, name: str) -> pa.Array:
         for depth in range(column.ndim - 1, 0, -1):
             if column.shape[depth]:
                 values = pa.FixedSizeListArray.from_arrays(values, column.shape[depth])
-            else:
-                values = pa.array([[]] * int(np.prod(column.shape[:depth])), pa.list_(values.type, 0))
+            else:  # columns and Parquet files have no fixed-size lists of size 0
+                values = pa.array([[]] * int(np.prod(column.shape[:depth])), pa.large_list(values.type))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         kind = "Python objects" if column.dtype == object else str(column.dtype)
         raise PipelineError(

@@ -17,34 +17,21 @@ import pyarrow.types as pt
 
 from cedar.core.block import Block
 from cedar.core.columns import Column, ColumnType, TensorType, blank, type_of
-from cedar.core.convert import to_numpy
+from cedar.core.convert import to_arrow, to_numpy
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, RowError, SourceError
-from cedar.core.groups import GroupColumn, plain
 
 _MARK = b"cedar.array"  # key in a field's metadata
 
 
 def arrow_column(name: str, column: Column) -> pa.Array:
-    """Return a column as an Arrow array; fixed-shape tensors become (nested) fixed-size lists."""
-    if isinstance(column, pa.Array | GroupColumn):
-        return plain(column)
-    if column.dtype == object:
+    """Return a column as an Arrow array, as ``to_arrow`` does, but reject Python objects."""
+    if isinstance(column, np.ndarray) and column.dtype == object:
         raise PipelineError(
             f"column {name!r} holds Python objects, which Arrow cannot hold",
             fix=f"map it to numbers, strings or arrays first, or drop it with p.drop({name!r})",
         )
-    try:
-        flat = pa.array(np.ascontiguousarray(column).reshape(-1))
-    except pa.ArrowException as error:
-        raise PipelineError(f"column {name!r}: Arrow has no type for {column.dtype}", fix="convert it first") from error
-    for i, size in reversed(list(enumerate(column.shape[1:], 1))):
-        rows = int(np.prod(column.shape[:i]))
-        if size:
-            flat = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(flat.type, size))
-        else:  # pyarrow cannot read fixed-size lists of size 0 from Parquet
-            flat = pa.array([[]] * rows, pa.large_list(flat.type))
-    return flat
+    return to_arrow(column, name)
 
 
 def arrow_batch(block: Block) -> Any:
