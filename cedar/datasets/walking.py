@@ -82,30 +82,26 @@ def _entries(fs: Any, folder: str) -> list[dict[str, Any]]:
 # ---- local folders -------------------------------------------------------------------------------------------------
 
 
-def folders_below(root: str, hidden: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+def folders_below(
+    root: str, hidden: tuple[str, ...], above: tuple[tuple[int, int], ...] = ()
+) -> Iterator[tuple[str, list[str]]]:
     """Yield ``root`` and the folders below it, except with a prefix in ``hidden``, each with the names of its files.
 
-    A link to a folder above itself is not followed. If two links lead to the same folder or file, both are included, so
-    that its rows are read twice.
+    A link to a folder above itself (``above`` has their inodes) is not followed. If two links lead to one folder or
+    file, both are included, so that its rows are read twice.
 
     Raises:
         OSError: a folder cannot be listed.
     """
-    inodes: dict[str, tuple[int, int]] = {root: _inode(root)}
-    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
-        ancestors, ancestor = {inodes[folder]}, folder
-        while ancestor != root:
-            ancestor = os.path.dirname(ancestor)
-            ancestors.add(inodes[ancestor])
-        kept = []
-        for name in folders:
-            path = os.path.join(folder, name)
-            if name.startswith(hidden) or (inode := _inode(path)) in ancestors:
-                continue
-            inodes[path] = inode
-            kept.append(name)
-        folders[:] = kept
-        yield folder, names
+    inode = _inode(root)
+    if inode in above:
+        return
+    with os.scandir(root) as entries:
+        is_folder = {entry.name: entry.is_dir() for entry in entries}
+    yield root, [name for name, folder in is_folder.items() if not folder]
+    for name, folder in is_folder.items():
+        if folder and not name.startswith(hidden):
+            yield from folders_below(os.path.join(root, name), hidden, (*above, inode))
 
 
 def local_glob(pattern: str) -> set[str]:
@@ -146,7 +142,3 @@ def _matches(parts: list[str]) -> set[str]:
 def _inode(path: str) -> tuple[int, int]:
     stat = os.stat(path)
     return stat.st_dev, stat.st_ino
-
-
-def _raise(error: OSError) -> None:
-    raise error
