@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeAlias
 
 from cedar.core.errors import PipelineError, PlanError, Skip
@@ -49,9 +48,7 @@ class Choice:
         it does, so that rows are not sent to a second task, provided that there are enough splits for all workers.
         """
         run = self.executor if place in HERE else place
-        if self.any_order:
-            return False
-        if place != "processes" and run != "dask" and "://" not in run:
+        if self.any_order or (place != "processes" and run != "dask" and "://" not in run):
             return False
         return sum(len(self.splits(each)) for each in sources) >= _SPLITS_PER_WORKER * self.workers(place)
 
@@ -70,10 +67,10 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
     _check_steps(logical or root, choice.on_error)
     lowering = _Lowering(nodes, works(nodes, logical or root, choice.on_error, settled=choice.settled), choice)
     deal = lowering.deal()
-    elsewhere = set(lowering.counted)  # filters with known row counts must run in the tasks that read rows
+    elsewhere = lowering.counted  # filters with known row counts must run in the tasks that read rows
     for stage in lowering.stages:
         for segment in stage.segments:
-            elsewhere.difference_update(segment.links)
+            elsewhere = elsewhere.difference(segment.links)
     for i in sorted(elsewhere):
         raise PlanError(
             f"node {i} of the plan, {lowering.works[i].label}, is not where rows are read, which are counted there",
@@ -182,8 +179,9 @@ def keeps_rows(node: Node, fills: bool, settled: Settled = lambda _: False) -> b
     operator = node.operator
     if isinstance(operator, RowOperator):
         return not fills and (node.effects.rows == "1:1" or settled(node.logical))
-    filters = operator.where if isinstance(operator, Scan) else ()
-    return isinstance(operator, Read) and all(settled(each.logical) for each in filters)
+    if isinstance(operator, Scan):
+        return all(settled(each.logical) for each in operator.where)
+    return isinstance(operator, Read)
 
 
 def refills(node: Node, on_error: Skip | None) -> bool:
@@ -215,16 +213,11 @@ class _Lowering:
                 self.consumers[below] += 1
             if node.is_row_operator and node.effects.rows != "1:1" and self.choice.settled(node.logical):
                 self.counted.add(i)
-
-    @cached_property
-    def caches(self) -> dict[int, int]:
-        """Maps every operator at or before a ``cache()`` to the index of the next cache after it."""
-        nearest: dict[int, int] = {}
+        self.caches: dict[int, int] = {}  # maps every operator at or before a ``cache()`` to the next cache after it
         for i in range(len(self.nodes) - 1, -1, -1) if self.choice.caches else ():
-            here = i if self.nodes[i].storage is not None else nearest.get(i)
+            here = i if self.nodes[i].storage is not None else self.caches.get(i)
             if here is not None:
-                nearest.update(dict.fromkeys((i, *self.works[i].inputs), here))
-        return nearest
+                self.caches.update(dict.fromkeys((i, *self.works[i].inputs), here))
 
     def add(
         self,
@@ -236,20 +229,11 @@ class _Lowering:
         pads: int = -1,
     ) -> int:
         """Add a stage, with fields derived from its operators, and return its index."""
-        tasks = kind in ("task", "group")
-        stage = Stage(
-            kind,
-            out,
-            tuple(inputs),
-            tuple(operators),
-            (),
-            self.requested_place(operators) if tasks else "",
-            windows,
-            pads,
-            not tasks or self.preserves_slots(operators),
-            kind == "task" and self.per_row(operators),
+        place, preserves, small = self.traits(operators) if kind in ("task", "group") else ("", True, False)
+        small = small and kind == "task"
+        self.stages.append(
+            Stage(kind, out, tuple(inputs), tuple(operators), (), place, windows, pads, preserves, small)
         )
-        self.stages.append(stage)
         return len(self.stages) - 1
 
     def deal(self) -> int:
@@ -261,7 +245,7 @@ class _Lowering:
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
-        if in_rows or isinstance(self.nodes[base].operator, Read) or not self.preserves_slots(chain):
+        if in_rows or isinstance(self.nodes[base].operator, Read) or not self.traits(chain)[1]:
             chain, base = [], root
         deal = self.add("deal", base, [self.build(base)])
         self.above(deal, base, chain, gathers=True)
@@ -297,7 +281,7 @@ class _Lowering:
         here = next((self.nodes[i].place for i in chain if self.nodes[i].place), "")
         for k, i in enumerate(chain):  # an operator without an executor joins the stage of its input
             early = self.choice.any_order and k > 0 and not self.works[chain[k - 1]].preserves_slots
-            early = early and self.preserves_slots(chain[k:]) and self.per_row(chain[k:])  # rows leave as they finish
+            early = early and self.traits(chain[k:])[1:] == (True, True)  # rows leave as they finish
             if not runs or _changes_place(here, self.nodes[i].place) or early:
                 here = self.nodes[i].place or here
                 runs.append([])
@@ -359,11 +343,12 @@ class _Lowering:
 
     def read(self, base: int, segments: Sequence[Segment], above: list[int], windows: int = -1) -> int:
         """Add a stage that reads splits, and further stages for the operators that do not run in reading tasks."""
-        sources = [segment.source for segment in segments]
-        streaming = any(segment.streaming for segment in segments)
-        cut = 0
-        if not streaming:
-            cut = self.read_with(sources, above, 0 if len(segments) > 1 else self.kept(above))
+        sources, streaming, fills = list[int](), False, False
+        for segment in segments:
+            sources.append(segment.source)
+            streaming, fills = streaming or segment.streaming, fills or self.works[segment.source].refills
+        place, preserves, _ = self.traits(sources)
+        cut = 0 if streaming else self.read_with(place, sources, above, 0 if len(segments) > 1 else self.kept(above))
         shared = above[:cut]
         made = []
         for each in segments:
@@ -371,35 +356,31 @@ class _Lowering:
             kept = 0 if streaming else self.kept(linked)  # a streaming source is not cached
             last = next((i for i in reversed(linked[:kept]) if isinstance(i, int)), -1)
             made.append(Segment(each.source, linked, kept, self.caches[last] if kept else -1, each.streaming))
-        links = [i for each in made for i in each.links if isinstance(i, int)]
-        fills = any(self.works[i].refills for i in sources)
-        self.stages.append(
-            Stage(
-                "read",
-                shared[-1] if shared else base,
-                operators=tuple(shared),
-                segments=tuple(made),
-                place=self.requested_place(sources),
-                windows=windows,
-                preserves_units=not fills and self.preserves_slots([*sources, *links]),
-            )
-        )
+            preserves = preserves and self.traits(linked)[1]
+        stage = Stage(
+            "read", shared[-1] if shared else base, (), tuple(shared), tuple(made), place, windows,
+            preserves_units=preserves and not fills,
+        )  # fmt: skip
+        self.stages.append(stage)
         return self.above(len(self.stages) - 1, sources[0], above[cut:])
 
-    def read_with(self, sources: Sequence[int], above: Sequence[int], kept: int) -> int:
+    def read_with(self, place: str, sources: Sequence[int], above: Sequence[int], kept: int) -> int:
         """Return how many of the operators in ``above`` run in the reading tasks, including the ``kept`` cached ones.
 
         The first operator on another executor, or that runs Python per row, starts a new stage with smaller tasks.
+
+        Args:
+            place: the executor of the sources.
         """
-        place = self.requested_place(sources)
         whole = self.choice.reads_all(place, [self.nodes[i] for i in sources])
-        last = max((k for k, i in enumerate(above) if i in self.counted), default=-1)
-        for k, i in enumerate(above[kept:], kept):
-            if k <= last:
-                continue
-            if _changes_place(place, self.nodes[i].place) or (not whole and self.per_row([i])):
-                return k
-        return len(above)
+        cut = len(above)
+        for k in range(len(above) - 1, kept - 1, -1):
+            node = self.nodes[above[k]]
+            if above[k] in self.counted:
+                break
+            if _changes_place(place, node.place) or (not whole and node.effects.per_row):
+                cut = k
+        return cut
 
     def kept(self, links: Sequence[Link]) -> int:
         """Return how many of the leading links a later ``cache()`` covers; it never covers random operators."""
@@ -413,15 +394,18 @@ class _Lowering:
 
     # ---- properties of operators -------------------------------------------------------------------------------------
 
-    def requested_place(self, operators: Sequence[int]) -> str:
-        """Return the executor that one of the operators requires; "" if all can run on the run's own executor."""
-        return next((self.nodes[i].place for i in operators if self.nodes[i].place not in HERE), "")
-
-    def preserves_slots(self, operators: Sequence[int]) -> bool:
-        return all(self.works[i].preserves_slots for i in operators)
-
-    def per_row(self, operators: Sequence[int]) -> bool:
-        return any(self.nodes[i].effects.per_row for i in operators)
+    def traits(self, operators: Sequence[Link]) -> tuple[str, bool, bool]:
+        """Return the executor that one of the operators requires, or "" if all can run on the run's own executor;
+        whether all of them preserve slots; and whether one of them runs Python per row.
+        """
+        place, preserves, per_row = "", True, False
+        for i in operators:
+            if isinstance(i, int):
+                node = self.nodes[i]
+                place = place or ("" if node.place in HERE else node.place)
+                preserves = preserves and self.works[i].preserves_slots
+                per_row = per_row or node.effects.per_row
+        return place, preserves, per_row
 
     def pads(self, i: int) -> int:
         """Return the ``batch(last="pad")`` whose batches reach ``i`` without being gathered; -1 if there is none."""

@@ -122,21 +122,21 @@ class Splits:
             splits = graph.splits_of(source)
         settled: list[Node] = []
         counted: list[Node] = []
-        at, known = source, None
+        at, known, settling = source, None, True
         while (above := self._only_above.get(id(at))) is not None:
-            left = self._left(source, splits, [above])
-            if left is None or ((left > 0) & (left < splits.rows)).any():
-                break
-            splits, at = splits[left > 0], above
-            settled.append(at)
-        while (above := self._only_above.get(id(at))) is not None and (
-            passes(above) or _by_keys(above) or not uncountable(above, source)
-        ):
-            if above.filters:
-                left = self._left(source, splits, [*counted, above])
-                if left is None and (self._counts is None or uncountable(above, source)):
+            left = self._left(source, splits, [*counted, above]) if settling or above.filters else None
+            settling = settling and left is not None and not ((left > 0) & (left < splits.rows)).any()
+            if settling and left is not None:
+                splits = splits[left > 0]
+                settled.append(above)
+            elif above.filters:
+                if left is None and self._counts is None:
+                    break
+                if (left is None or not _by_keys(above)) and uncountable(above, source):
                     break
                 counted, known = [*counted, above], left
+            elif not passes(above) and not _by_keys(above):
+                break
             at = above
         return SplitListing(splits, tuple(settled), tuple(counted), known)
 
