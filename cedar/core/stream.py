@@ -89,15 +89,13 @@ class Rows:
 
     def counted(self) -> npt.NDArray[np.bool_] | None:
         """Return which slots count in a batch: all but dead slots that the next row replaces. None means all slots."""
-        refilled = [np.array([s for s, why in b.dead.items() if why.refill], dtype=np.int64) for b in self.blocks]
-        if not any(len(slots) for slots in refilled):
-            return None
-        row = _indices(self.row)
-        part = np.zeros(len(row), dtype=np.int64) if self.part is None else self.part
-        counts = np.ones(len(row), dtype=bool)
-        for number, slots in enumerate(refilled):
-            mine = part == number
-            counts[mine] = ~np.isin(row[mine], slots)
+        counts: npt.NDArray[np.bool_] | None = None
+        for number, block in enumerate(self.blocks):
+            if block.dead and (slots := [slot for slot, why in block.dead.items() if why.refill]):
+                row = _indices(self.row)
+                counts = np.ones(len(row), dtype=bool) if counts is None else counts
+                mine = counts if self.part is None else self.part == number
+                counts[mine] = ~np.isin(row[mine], np.array(slots, dtype=np.int64))
         return counts
 
     def within(self, index: int) -> Rows:

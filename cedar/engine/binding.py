@@ -128,7 +128,8 @@ class Binding:
     @cached_property
     def scheduled(self) -> bool:
         """Whether weights of a mixture are functions of the loader's step, counted over all epochs."""
-        return any(callable(w) for node in self.mixtures.values() for w in cast("Mix", node.operator).weights)
+        mixes = self.mixtures.values()
+        return bool(mixes) and any(callable(w) for node in mixes for w in cast("Mix", node.operator).weights)
 
     def mixture(self, node: Node) -> str:
         """Return the key of a mixing node in ``mixtures``."""

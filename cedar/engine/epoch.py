@@ -287,7 +287,8 @@ class DataEpoch:
         if ended and (self._agreement is None or not self._agreement.undelivered):
             self._settle()
             self._before = None
-            self._mark_finished(len(self._lanes or ()))
+            if self._lanes is not None:
+                self._mark_finished(len(self._lanes))
         return self.entry_after(0)
 
     def entry_after(self, units: int) -> dict[str, Any]:
@@ -431,7 +432,7 @@ class DataEpoch:
             top, assigned = self._job.streams(self._runner, self.epoch, [], lane, mixed=self._mixed)
             self._dealt = assigned
             self._job.plans.figures.share = 1 / lane.of
-            return _at(top, position or [assigned.start(), 0])
+            return _at(top, position) if position else top.open([assigned.start(), 0])
         top, assigned = self._compiled or self._job.streams(
             self._runner, self.epoch, self._history, mixed=self._mixed
         )  # fmt: skip
@@ -445,7 +446,7 @@ class DataEpoch:
                 'use smaller batches, fewer ranks, or last="keep" or "pad"',
                 self.epoch, assigned.source.count, self._job.rank.world,
             )  # fmt: skip
-        return _at(top, position or [assigned.start(), 0])
+        return _at(top, position) if position else top.open([assigned.start(), 0])
 
     def delivered(self, origin: Origin, piece: Piece, unit: int) -> None:
         """Record that unit ``unit`` of a piece is about to be delivered; the position is computed only on demand."""

@@ -29,7 +29,10 @@ def any_order_stage(physical: Physical) -> int:
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:
     """Return the first node that moves rows between the ranks' batches of a step; None if there is none."""
-    return next((n for n in nodes if n.row_use.rows == "balanced"), None)
+    for node in nodes:
+        if node.row_use.rows == "balanced":
+            return node
+    return None
 
 
 def endless(root: Node) -> bool:
@@ -79,9 +82,11 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
 
     The first epoch causes no warning unless a ``repeat`` is above.
     """
-    repeated = {id(below) for node in walk(root) if node.row_use.rows == "repeated" for below in walk(node)}
-    for node in walk(root):
-        if node.row_use.rows not in ("first", "rest") or not (epoch > 0 or id(node) in repeated):
+    nodes = walk(root)
+    for node in nodes:
+        if node.row_use.rows not in ("first", "rest"):
+            continue
+        if epoch == 0 and not any(each.row_use.rows == "repeated" and node in walk(each) for each in nodes):
             continue
         label = node.operator.label()
         for below in walk(node):

@@ -206,7 +206,10 @@ class Runner:
     @property
     def lanes(self) -> int:
         """Number of tasks that can run concurrently, on all executors of the run."""
-        return self.workers + sum(runner.workers for runner in self._elsewhere.values())
+        lanes = self.workers
+        for runner in self._elsewhere.values():
+            lanes += runner.workers
+        return lanes
 
     def of(self, place: str) -> Runner:
         """Return the runner for an executor's name, created on first use. ``""`` and ``"auto"`` mean this one.

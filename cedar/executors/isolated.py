@@ -15,8 +15,6 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import WorkerError, portable
-from cedar.core.process import cores
-from cedar.executors.choose import executor_after_fork
 from cedar.executors.processes import warm
 from cedar.executors.recovery.recovery import Recovery, WorkersDied
 from cedar.executors.recovery.task import Deaths, Submit, TaskWork
@@ -102,14 +100,6 @@ class IsolatedCalls:
         finally:
             recovery.close()
         return outcome  # type: ignore[no-any-return]
-
-
-def isolated_calls_for(
-    executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None
-) -> IsolatedCalls | None:
-    """Return the object with which a loader calls functions on samples; None unless its executor is "processes"."""
-    executor, workers = executor_after_fork(executor, workers)
-    return IsolatedCalls(workers or cores(), deaths, patience) if executor == "processes" else None
 
 
 def _run_call(

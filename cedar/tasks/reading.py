@@ -21,7 +21,7 @@ from cedar.core.numeric import arrived
 from cedar.core.requests import OwnedRequests, Use, request_owner
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, BaseSource, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
-from cedar.operators.marks import BlockKilled, reading
+from cedar.operators.marks import BlockKilled, Marks, reading
 from cedar.tasks import clocks
 from cedar.tasks.chain import KernelStep, Program, Result, Timing, own_copy, run_steps
 
@@ -206,7 +206,8 @@ def _read(
     scanning = Timing()
     blocks = []
     inside = clocks.Reading(0.0, 0.0)  # time spent in the steps
-    for block in marked(reader.read_blocks(split, lap, env, scanning), reader.plain, split, first, env):
+    read_blocks = reader.read_blocks(split, lap, env, scanning)
+    for block in read_blocks if env.marks is None else marked(read_blocks, reader.plain, split, first, env.marks):
         timing.rows_passed += 0 if reader.caches else block.slots
         if env.watch in ("detail", "whole") and not reader.caches:
             for name, column in block.columns.items():
@@ -228,14 +229,11 @@ def _read(
     return blocks
 
 
-def marked(blocks: Iterator[Block], plain: Reader, split: Split, first: int, env: Env) -> Iterator[Block]:
+def marked(blocks: Iterator[Block], plain: Reader, split: Split, first: int, marks: Marks) -> Iterator[Block]:
     """Yield the blocks. While a block is being read, record that in the task's marks."""
-    if env.marks is None:
-        yield from blocks
-        return
     at = max(first, split.start)
     while True:
-        with reading(env.marks, plain.ordinal, plain.file(split), at, split.stop or 0):
+        with reading(marks, plain.ordinal, plain.file(split), at, split.stop or 0):
             block = next(blocks, None)
         if block is None:
             return

@@ -70,7 +70,7 @@ def read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Re
     if trial.alone and plain.source.cuts_splits:
         row = trial.suspect.key[2]  # the source can read this row without reading other rows
         split = replace(split, start=row, stop=row + 1, rows=1)
-    blocks = marked(plain.blocks(split, lap), plain, split, first, env)
+    blocks = marked(plain.blocks(split, lap), plain, split, first, env.marks)
     return run_trial((*reader.steps, *program.steps), (from_row(block, first) for block in blocks), env, trial)
 
 

@@ -93,17 +93,17 @@ class Loader(Generic[T]):
         self._warning = ""  # the latest warning about work that all ranks repeat
 
     def __iter__(self) -> Iterator[T]:
-        epochs = self._epochs
-        refuse_workers(self.rank, epochs.parts.site)
+        epochs, rank = self._epochs, self._epochs.job.rank
+        refuse_workers(rank, epochs.parts.site)
         register(JaggedTensor, InverseKeyedJaggedTensor)
         if os.getpid() != epochs.parts.pid:
             epochs.begin_in_fork()
         sharing = epochs.job.sharing
-        warning = sharing.warning(self.rank.world) if sharing.why and not sharing.asked else ""
+        warning = sharing.warning(rank.world) if sharing.why and not sharing.asked else ""
         if warning not in ("", self._warning):
             self._warning = warning
             _log.warning("%s", warning)
-        warn_of_cuts(epochs.job.binding.root, self.epoch)
+        warn_of_cuts(epochs.job.binding.root, epochs.position.epoch)
         return iterate(epochs, self)
 
     def __repr__(self) -> str:

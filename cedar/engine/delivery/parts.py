@@ -29,7 +29,8 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, UntakenResults
-from cedar.executors.isolated import isolated_calls_for
+from cedar.executors.choose import executor_after_fork
+from cedar.executors.isolated import IsolatedCalls
 from cedar.executors.recovery.waiting import Patience
 from cedar.operators.base import Env
 from cedar.operators.instances import Instances
@@ -63,11 +64,12 @@ class Parts:
         self.numeric = options.plan.numeric if numeric is None and options.plan is not None else numeric
         self.run: Run | None = None  # the latest iteration
         instances, counters, patience = Instances(), metrics or Metrics(), Patience(options.timeout)
-        call_in_subprocess = isolated_calls_for(options.executor, options.workers, counters.deaths, patience)
+        executor, workers = executor_after_fork(options.executor, options.workers)
+        isolated = IsolatedCalls(workers or cores(), counters.deaths, patience) if executor == "processes" else None
         numeric_environment = self.environment() if calls_functions(root) else None
         env = Env(options.seed, options.epoch, instances, numeric=numeric_environment, unsteady={})
         self.counting = Counting(options) if options.counts == "exact" else None
-        binding = Binding(root, options.on_error, env, call_in_subprocess, self.counting)
+        binding = Binding(root, options.on_error, env, isolated, self.counting)
         binding.any_order = options.order == "any"
         batched = root.batched
         check_fits(binding, options, rank.world, site)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 from cedar.core.errors import ResumeError
@@ -94,7 +93,7 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
     """Return the units that no rank of any earlier world has received, as intervals of unit numbers."""
     left: list[Interval] = [(0, math.inf if total is None else total)]
     for world, chunk, taken in history:
-        count = whole = _length(left)
+        count = whole = Numbers(left).total
         consumed: list[tuple[int, int]] = []
         if last is None and total is not None and count != math.inf:
             end = epoch_end(Numbers(left), world, last, rows_of)
@@ -168,10 +167,6 @@ def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf
     return int(intervals[0][0]) if intervals else 0
 
 
-def _length(intervals: list[Interval]) -> int | float:
-    return sum([high - low for low, high in intervals])
-
-
 def _subtract(left: list[Interval], consumed: list[tuple[int, int]]) -> list[Interval]:
     """Return ``left`` without ``consumed``, whose numbers count units within ``left``; both are sorted and disjoint."""
     result: list[Interval] = []
@@ -201,9 +196,11 @@ class Numbers:
 
     def __init__(self, intervals: list[Interval]) -> None:
         self._intervals = intervals
-        sizes = [int(high - low) for low, high in intervals[:-1]]
-        self._before = list(accumulate(sizes, initial=0))[: len(intervals)]  # empty if no units remain
-        self.total: int | float = _length(intervals)
+        self._before: list[int] = []
+        self.total: int | float = 0
+        for low, high in intervals:
+            self._before.append(int(self.total))
+            self.total += high - low
 
     def number(self, number: int) -> int:
         """Return the number in the epoch of remaining unit ``number``."""

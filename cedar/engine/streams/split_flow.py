@@ -128,9 +128,10 @@ class _SplitTask:
         self._early = _EarlyBlocks() if early else None
         self.exhausted = False
         hand = None if self._early is None else self._early.hand
-        program = segment.program
+        reader, program = segment.made
         env = tasks.watcher.task_env(tasks.env, program, segment.operator)
-        self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1], hand)
+        self._program = program
+        self._future: Future[Result] = tasks.runner.read(program, reader, split, lap, env, at[1], hand)
         if self._early is not None:
             self._future.add_done_callback(self._early.end)
 
@@ -147,11 +148,10 @@ class _SplitTask:
             if block is not None:
                 self._taken += 1
                 self._rows_early += block.slots
-                segment = self._segment
-                left = len(block.keys.row)
+                operator, ordinals, left = self._segment.operator, self._program.ordinals, block.slots
                 self._left_early += left
-                size = 0 if segment.program.ordinals else sum(map(nbytes, block.columns.values()))
-                self._tasks.metrics.read_so_far(segment.operator, block.slots, segment.program.ordinals, left, size)
+                size = 0 if ordinals else sum(map(nbytes, block.columns.values()))
+                self._tasks.metrics.read_so_far(operator, left, ordinals, left, size)
                 yield from self._pieces([block], last=False)
                 return
         self.exhausted = True
@@ -163,7 +163,7 @@ class _SplitTask:
             if slots := block.slots:
                 given.append(block)
                 count += slots
-        self._tasks.done(result.timing, segment.operator, rows, segment.program, given, self._left_early)
+        self._tasks.done(result.timing, segment.operator, rows, self._program, given, self._left_early)
         self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
         if self._expected_rows is not None and self._expected_rows != count:
             raise _miscounted(self._segment, self._split, self._expected_rows, count)
@@ -248,7 +248,7 @@ class _Chunks:
         elif self._futures:
             return
         tasks, segment = self._tasks, self._segment
-        measures = bool(tasks.watcher.task_env(tasks.env, segment.program, segment.operator).watch)
+        measures = bool(tasks.watcher.task_env(tasks.env, segment.made[1], segment.operator).watch)
         self._futures.append(runner.submit(self._reader.next, measures))
 
     def take(self) -> Iterator[Piece]:
@@ -260,7 +260,7 @@ class _Chunks:
             return
         (block,) = result.blocks
         segment = self._segment
-        self._tasks.done(result.timing, segment.operator, block.slots, segment.program, result.blocks)
+        self._tasks.done(result.timing, segment.operator, block.slots, segment.made[1], result.blocks)
         self._size = block.nbytes
         rows = Rows.of(block)
         start = 0
@@ -283,7 +283,7 @@ class _ChunkReader:
     """Reads a streaming split from its iterator, and drops the first ``row`` rows, which were delivered before."""
 
     def __init__(self, segment: SplitSegment, split: Split, row: int, lap: int) -> None:
-        self._blocks: Iterator[Block] = segment.reader.read_blocks(split, lap, Env(), Timing())
+        self._blocks: Iterator[Block] = segment.made[0].read_blocks(split, lap, Env(), Timing())
         self._drop = row
         self._operator = segment.operator
 

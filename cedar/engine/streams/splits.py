@@ -88,16 +88,9 @@ class SplitSegment:
         return np.asarray(hash_array(hash_array(seed, file_ids(self.source, file)), start), dtype=np.uint64)
 
     @cached_property
-    def _reader_and_program(self) -> tuple[SplitReader, Program]:
+    def made(self) -> tuple[SplitReader, Program]:
+        """The reader and the program."""
         return self.make()
-
-    @property
-    def reader(self) -> SplitReader:
-        return self._reader_and_program[0]
-
-    @property
-    def program(self) -> Program:
-        return self._reader_and_program[1]
 
 
 @dataclass(frozen=True)
