@@ -26,7 +26,7 @@ from cedar.engine.nodes import any_order_stage, over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
 from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING, Interval, steps_from
-from cedar.engine.streams.derived import GroupStage, RestStream, SharedStream, SliceStream, WindowStream
+from cedar.engine.streams.derived import GroupStage, RestStream, SharedStream, SliceStream, WindowStream, blame
 from cedar.engine.streams.lanes import DONE, Lane
 from cedar.engine.streams.ready import ReadyStream
 from cedar.engine.streams.splits import SplitSegment, SplitStream, Window
@@ -236,7 +236,7 @@ class Compiler:
         if isinstance(below, StageStream) and below.any_order and (size := batch_rows(node)) is not None:
             below.batch = size
         with at_site(node):
-            stream = operator.stream(inputs, context)
+            stream = blame(operator.stream(inputs, context), node)
         cuts = self._slices and work.batched and not self._below(stage).batched
         if self._slices and cuts:
             stream = SliceStream(stream, *self._slices, isinstance(operator, MakesBatches) and operator.last is None)

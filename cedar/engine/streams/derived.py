@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from cedar.core.columns import Index
+from cedar.core.errors import RowError
 from cedar.core.stream import (
     PENDING,
     At,
@@ -28,6 +31,7 @@ from cedar.core.stream import (
 from cedar.engine.streams.deal import Interval, Numbers
 from cedar.engine.streams.stage import StageStream
 from cedar.engine.task_context import Tasks
+from cedar.plan.graph import Node
 from cedar.tasks.chain import Program
 
 _BUFFER_BYTES = 64 << 20
@@ -52,6 +56,31 @@ class DerivedStream(Stream):
 
     def fits(self, at: At) -> bool:
         return self.source.fits(at)
+
+
+# ---- streams of operators outside cedar ------------------------------------------------------------------------------
+
+
+def blame(stream: Stream, node: Node) -> Stream:
+    """Return the stream of the operator at ``node``; errors of a class outside cedar name it and the user's line."""
+    if not type(stream).__module__.startswith("cedar."):
+        for name in ("open_at", "cut"):  # on the object, which stays of the same class
+            vars(stream)[name] = partial(_open_blamed, getattr(stream, name), node)
+    return stream
+
+
+def _open_blamed(open_flow: Callable[..., Flow], node: Node, *where: Any) -> Flow:
+    def call(function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            if type(error).__module__.startswith(("cedar", "concurrent.")):  # an input's, or the end of a window or run
+                raise
+            what = f"{node.operator.label()} failed: {type(error).__name__}: {error}"
+            raise RowError(what, site=node.site, fix="fix the operator's stream") from error
+
+    source = call(open_flow, *where)
+    return GeneratorFlow(converted(partial(call, source.pull), lambda piece: piece), source, limit=source.limit)
 
 
 # ---- one flow for several consumers ----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,10 @@ import pytest
 
 import cedar
 from cedar import Skip
-from cedar.core.stream import Piece
+from cedar.core.stream import At, Flow, GeneratorFlow, Piece, Stream, converted
 from cedar.engine.streams import derived
-from cedar.engine.streams.derived import SharedStream
+from cedar.engine.streams.derived import DerivedStream, SharedStream
+from cedar.operators.base import StreamOperator
 from tests.engine.delivery.few_rows import in_batches, xs
 from tests.engine.delivery.skipped import BAD, failing
 from tests.toy_stream import ListStream, drain
@@ -83,3 +84,48 @@ def test_a_group_that_fails_is_skipped_as_a_whole() -> None:
     loader = p.loader()
     assert xs(loader) == [list(range(i, i + 5)) if i != 10 else [] for i in range(0, 30, 5)]
     assert sum(loader.report().skipped.values()) == 5
+
+
+class _Fails(StreamOperator):
+    name: ClassVar[str] = "mine"
+
+    def __init__(self, opens: bool) -> None:
+        self.opens = opens
+
+    def stream(self, inputs: tuple[Stream, ...], context: Any) -> Stream:
+        return _FailingStream(inputs[0], self.opens)
+
+
+class _FailingStream(DerivedStream):
+    def __init__(self, source: Stream, opens: bool) -> None:
+        super().__init__(source)
+        self._opens = opens
+
+    def open_at(self, at: At, lap: int) -> Flow:
+        if not self._opens:
+            raise ValueError("no flow")
+        source = self.source.open_at(at, lap)
+
+        def only_first(piece: Piece) -> Piece:
+            if piece.rows.row[0]:
+                raise ValueError("no second piece")
+            return piece.slice(0, 1)
+
+        return GeneratorFlow(converted(source.pull, only_first), source)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("opens", "what"), [(False, "no flow"), (True, "no second piece")])
+def test_an_error_in_a_users_stream_names_the_operator_and_the_users_line(opens: bool, what: str, ranks: int) -> None:
+    p = cedar.from_items([{"x": i} for i in range(10)]).skip(1).apply(_Fails(opens)).batch(2)
+    with pytest.raises(cedar.RowError, match=f"mine failed: ValueError: {what}") as caught:
+        list(p.loader(rank=ranks - 1, world=ranks))
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_error_of_an_input_of_a_users_stream_stays_its_own() -> None:
+    p = cedar.from_items([{"x": i} for i in range(3)]).map(lambda x: 1 // x, "x", dtype=int).apply(_Fails(True))
+    with pytest.raises(cedar.RowError, match="ZeroDivisionError"):
+        list(p)
