@@ -16,8 +16,7 @@ from cedar.executors import processes
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Plan
-from cedar.tasks.code import Code
-from cedar.tasks.shipped import load_shipped
+from cedar.tasks.code import Code, load_shipped
 
 T = TypeVar("T")
 _PATIENCE = 1.0  # seconds to wait for a call in progress when a run or the program ends

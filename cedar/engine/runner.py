@@ -34,9 +34,8 @@ from cedar.executors.recovery.waiting import LocalTasks, Patience, RunningTask, 
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
 from cedar.tasks.chain import Program, Result, run_rows
-from cedar.tasks.code import Code
+from cedar.tasks.code import Code, Gathering, read_shipped, run_shipped
 from cedar.tasks.reading import Hand, SplitReader, read_split
-from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 _AHEAD_BYTES = 128 << 20  # keep at most this many bytes of results in flight, but at least two tasks per core
 _MAX_LOCAL_THREADS = 32  # maximum threads of this process when tasks run in other processes

@@ -24,8 +24,7 @@ from cedar.operators.calls import Call
 from cedar.operators.concurrent_calls import Outcome
 from cedar.operators.marks import Marks, each_key
 from cedar.tasks.chain import KernelStep, Program
-from cedar.tasks.code import Code
-from cedar.tasks.shipped import Survived, run_trial
+from cedar.tasks.code import Code, Survived, run_trial
 
 _NO_SOURCE = -1  # source number in keys that are made up for rows without keys
 _MAX_BAD_ROWS = 8  # maximum number of sample rows per function that may crash workers

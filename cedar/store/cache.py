@@ -21,9 +21,8 @@ from cedar.core.printable import redact
 from cedar.core.process import Lock
 from cedar.core.remote import find_place
 from cedar.store.blocks import read_blocks, storable, versions, write_body
-from cedar.store.bucket import Bucket
 from cedar.store.entry import Damaged
-from cedar.store.folder import Folder
+from cedar.store.folder import Bucket, Folder
 from cedar.store.place import EntryInfo, PassTimes, Place, leaving
 
 

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 from cedar.core.errors import CedarError
 from cedar.core.printable import StorageOptions, redact
 from cedar.core.remote import Remote, is_remote, local_path
-from cedar.store.bucket import Bucket
 from cedar.store.entry import Entry, OtherVersion, Versions, Write
 from cedar.store.files import alone, private_folder, write_whole
-from cedar.store.folder import Folder
+from cedar.store.folder import Bucket, Folder
 from cedar.store.place import Place
 
 T = TypeVar("T")

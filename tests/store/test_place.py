@@ -11,9 +11,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from cedar.store.bucket import Bucket
 from cedar.store.entry import Damaged, OtherVersion
-from cedar.store.folder import Folder
+from cedar.store.folder import Bucket, Folder
 from cedar.store.place import EntryInfo, PassTimes, Place, leaving, name_of, surplus
 
 

@@ -16,8 +16,7 @@ from cedar.core.process import call_fresh_processes_by
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool, QueuedCall, WorkerProcess
-from cedar.tasks.code import Code
-from cedar.tasks.shipped import call_shipped, same
+from cedar.tasks.code import Code, call_shipped, same
 
 _IDLE_SECONDS = 120.0  # when a pool is created, other pools that were unused for this long are closed
 _pools: dict[int, Pool] = {}

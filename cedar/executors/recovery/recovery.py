@@ -29,7 +29,7 @@ from cedar.executors.recovery.task import (
 from cedar.executors.recovery.waiting import Patience, RunningTask, WorkerWatch, process_board
 from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
-from cedar.tasks.shipped import Survived
+from cedar.tasks.code import Survived
 
 _log = logging.getLogger("cedar")
 _MAX_DEATHS_IN_A_ROW = 100  # maximum deaths without a finished task in between

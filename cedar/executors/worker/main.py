@@ -152,8 +152,6 @@ def main(end: int, parent: int, level: int) -> None:
     logging.root.addHandler(handler)
     os.register_at_fork(after_in_child=partial(_detach_child, wire, handler))
     pa.set_cpu_count(1)
-    for module in ("cedar.tasks.shipped", "cloudpickle"):  # needed to run tasks and to load their code
-        importlib.import_module(module)
     wire.send(encode(Ready()))
     task = _first_task(tasks)
     while True:

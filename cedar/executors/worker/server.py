@@ -23,9 +23,9 @@ REPLY = struct.Struct("<iii")  # kind of reply, process id, exit status
 READY, FORKED, FAILED, ENDED = range(4)  # kinds of replies; FAILED has an errno instead of a process id
 _MAX_DESCRIPTORS = 3  # maximum file descriptors per request: the worker's end of the wire, stdout, stderr
 
-# The server imports the first group before the first fork, and one module of the second group whenever no request
-# arrived for a second. It does not import polars, because that would start a thread.
-_IMPORTS_BEFORE_FORK = ("cedar.tasks.shipped", "cloudpickle", "cedar.operators.map")
+# The server imports the first module before the first fork, and one of the others whenever no request arrived for a
+# second. It does not import polars, because that would start a thread.
+_IMPORT_BEFORE_FORK = "cedar.operators.map"
 _IMPORTS_WHEN_IDLE = ("pyarrow.compute", "pyarrow.parquet")
 _CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
 
@@ -40,8 +40,7 @@ def serve(end: int, parent: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         os.set_inheritable(end, False)
-        for module in _IMPORTS_BEFORE_FORK:
-            importlib.import_module(module)
+        importlib.import_module(_IMPORT_BEFORE_FORK)
         _WorkerServer(socket.socket(fileno=end)).run(parent)
     except OSError:  # the parent is gone
         os._exit(0)
