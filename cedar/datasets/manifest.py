@@ -2,17 +2,18 @@
 
 A manifest starts with 64 bytes that identify the format. An Arrow stream with one row per file follows, in the format
 of a cache entry. cedar does not list the files again; it detects a changed file when it reads the file. A manifest can
-only contain files below the paths for which it was created.
+only contain files below the paths for which it was created. The counts of rows that pass filters are kept next to it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,12 @@ from cedar.core.limits import DEFAULT, Limits
 from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.files_io import File, concurrently, reading, stamps_differ
-from cedar.datasets.filesource import Paths, as_paths
+from cedar.datasets.filesource import FileSource, Paths, as_paths
 from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, pack_footer
 from cedar.datasets.listing import Listing, below, list_files
 from cedar.store.entry import PAGE, Damaged, Entry, opened, sealed, table_body, table_of
-from cedar.store.keep import exclusive_at, read_file, storage_of, write_file
+from cedar.store.keep import exclusive_at, load, read_file, save, storage_of, store_next_to, user_place, write_file
+from cedar.store.place import Place, name_of
 
 _log = logging.getLogger("cedar")
 _MARK = b"cedarmf2".ljust(PAGE, b"\0")
@@ -330,3 +332,59 @@ def _list_values(columns: pa.Table, name: str) -> tuple[Any, Any]:
     if len(values) and (values.min() < 0 or values.astype(np.float64).sum() > 1 << 62):
         raise Damaged(f"column {name!r} has numbers below 0, or beyond 62 bits")
     return values, ends - ends[0]
+
+
+# ---- kept counts: how many rows of each row group pass the filters, saved for other ranks and later runs -------------
+#
+# Each combination of source and filters has one entry. The entry has a row per file: the file's identity (URL, size and
+# stamp) and the counts of its row groups. A run that reads all of the data would find the same counts.
+
+
+_COUNTS_SCHEMA = pa.schema([("file", pa.large_string()), ("left", pa.large_list(pa.int64()))])
+_COUNTS_BYTES = 256 << 20  # maximum bytes of a store next to a manifest
+
+Counts: TypeAlias = dict[str, tuple[int, ...]]
+"""The counts of the row groups of files, by the identity of the file."""
+
+
+class CountKey(NamedTuple):
+    """The store and the entry name of the counts for a source and its filters."""
+
+    place: Place
+    name: str
+
+
+def file_mark(file: File) -> str | None:
+    """Return a digest of a file's identity; None if no stamp (such as a modification time) would reveal changes."""
+    if file.stamp is None:
+        return None
+    return hashlib.sha256(json.dumps(file.identity_parts).encode()).hexdigest()[:32]
+
+
+def place_of(source: FileSource, filters: str) -> CountKey | None:
+    """Return where the counts of a file source are saved: next to its manifest, else in the user's store."""
+    if source.manifest is not None and source.storage_options is None:
+        return CountKey(store_next_to(f"{source.manifest}.counts", _COUNTS_BYTES), name_of("counts", filters))
+    place = user_place()
+    return None if place is None else CountKey(place, name_of("counts", [list(source.paths), filters]))
+
+
+def load_counts(key: CountKey) -> Counts:
+    """Return the saved counts. If they cannot be used, log that and return no counts."""
+    return load(*key, _counts) or {}
+
+
+def save_counts(key: CountKey, counts: Counts) -> None:
+    """Save counts; log a failure."""
+    rows = [list(counts), [list(left) for left in counts.values()]]
+    save(*key, table_body(pa.table(rows, schema=_COUNTS_SCHEMA)))
+
+
+def _counts(entry: Entry) -> Counts:
+    table = table_of(entry)
+    if table.schema != _COUNTS_SCHEMA:
+        raise Damaged("its columns are not those of this version")
+    left = [tuple(each) for each in table["left"].to_pylist()]
+    if any(type(each) is not int or each < 0 for counts in left for each in counts):
+        raise Damaged("it has invalid counts")
+    return dict(zip(table["file"].to_pylist(), left, strict=True))

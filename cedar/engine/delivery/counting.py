@@ -15,7 +15,7 @@ from cedar.core.errors import Skip
 from cedar.core.process import Rank
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.kept_counts import Counts, file_mark, load_counts, place_of, save_counts
+from cedar.datasets.manifest import Counts, file_mark, load_counts, place_of, save_counts
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar import PipelineError, PlanError, ResumeError, RowError, Skip, col
 from cedar.datasets import parquet
-from cedar.datasets.kept_counts import CountKey, load_counts, save_counts
+from cedar.datasets.manifest import CountKey, load_counts, save_counts
 from cedar.engine.delivery.state import seal
 from cedar.operators.map import FilterFunction
 from cedar.plan.data import Plan
