@@ -106,8 +106,10 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(f"module 'cedar' has no attribute {name!r}")
         if importlib.util.find_spec(f"cedar.{name}") is not None:
             return importlib.import_module(f"cedar.{name}")
-        raise importlib.import_module("cedar.pipeline.foreign").unknown_function(name, __all__)
+        raise importlib.import_module("cedar.core.foreign").unknown_function(name, __all__)
     value = getattr(importlib.import_module(home), name)
+    if isinstance(value, type) and not issubclass(value, BaseException):
+        value = importlib.import_module("cedar.core.foreign").with_suggestions(value)
     globals()[name] = value
     return value
 

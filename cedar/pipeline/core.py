@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast, runtime_checkab
 
 from cedar.core.columns import ColumnType
 from cedar.core.errors import CedarError, PipelineError, UsageError, user_site
+from cedar.core.foreign import suggest_in_methods, unknown_method
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read
 from cedar.operators.base import Operator
-from cedar.pipeline.foreign import suggest_in_methods, unknown_method
 from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods

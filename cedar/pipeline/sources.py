@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.foreign import with_suggestions
 from cedar.core.remote import as_options
 from cedar.datasets.base import Read
 from cedar.operators.base import Operator
@@ -16,7 +17,6 @@ from cedar.operators.concat import Concat
 from cedar.operators.expressions import flattened
 from cedar.operators.mix import Mix
 from cedar.pipeline.core import Pipeline
-from cedar.pipeline.foreign import with_suggestions
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:

@@ -1,8 +1,6 @@
 """Prepares recommendation data: reads published logs, clusters them by session, builds histories, and splits them."""
 
-import inspect as _inspect
-
-from cedar.pipeline.foreign import with_suggestions as _with_suggestions
+from cedar.core.foreign import suggest_in_module as _suggest
 from cedar.preprocessing.vocabulary import Vocabulary
 from cedar.recommendation.clustering import Clustered, cluster
 from cedar.recommendation.histories import History, add_sessions, history
@@ -17,6 +15,4 @@ __all__ = [
     "save_vocabularies", "split_by_session", "split_by_time", "yambda",
 ]  # fmt: skip
 
-for _name in __all__:
-    if _inspect.isfunction(globals()[_name]):
-        globals()[_name] = _with_suggestions(globals()[_name])
+_suggest(globals())

@@ -6,6 +6,7 @@ is a float32 array of (samples,) or (samples, channels). This module needs the e
 
 # ruff: noqa: N813 - lower case is what users write: audio.decode(...)
 
+from cedar.core.foreign import suggest_in_module as _suggest
 from cedar.operators.audio.decode import Decode as decode
 from cedar.operators.audio.decode import DecodeRandom as decode_random
 from cedar.operators.audio.decode import Rate as rate
@@ -27,3 +28,5 @@ __all__ = [
     "crop", "decode", "decode_random", "frequency_mask", "gain", "log_mel", "normalize", "pad", "random_crop",
     "random_gain", "random_time_stretch", "rate", "resample", "time_mask", "time_stretch", "trim",
 ]  # fmt: skip
+
+_suggest(globals())

@@ -7,6 +7,7 @@ they transform with the images: ``p.map(image.horizontal_flip(), "image", "boxes
 
 # ruff: noqa: N813 - lower case is what users write: image.decode(...)
 
+from cedar.core.foreign import suggest_in_module as _suggest
 from cedar.operators.image.augment import RandAugment as rand_augment
 from cedar.operators.image.augment import TrivialAugment as trivial_augment
 from cedar.operators.image.blur import GaussianBlur as gaussian_blur
@@ -46,6 +47,8 @@ __all__ = [
     "pad", "perspective", "photometric_distort", "posterize", "rand_augment", "random_resized_crop", "resize",
     "rotation", "sanitize_boxes", "sharpness", "solarize", "to_float", "trivial_augment", "vertical_flip",
 ]  # fmt: skip
+
+_suggest(globals())
 
 
 def __getattr__(name: str) -> object:

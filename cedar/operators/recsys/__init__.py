@@ -4,6 +4,7 @@
 row operator: ``p.apply(recsys.Sampling(0.1))``.
 """
 
+from cedar.core.foreign import suggest_in_module as _suggest
 from cedar.operators.recsys.dense import BoxCox, Bucketize, Clamp, Logit, Onehot
 from cedar.operators.recsys.hours import GetLocalHour
 from cedar.operators.recsys.ids import MapId, PositiveModulus, SigridHash
@@ -15,3 +16,5 @@ __all__ = [
     "BoxCox", "Bucketize", "Cartesian", "Clamp", "ComputeScore", "Enumerate", "FirstX", "GetLocalHour",
     "IdListTransform", "Logit", "MapId", "NGram", "Onehot", "PositiveModulus", "Sampling", "SigridHash",
 ]  # fmt: skip
+
+_suggest(globals())

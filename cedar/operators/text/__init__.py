@@ -9,6 +9,7 @@ are those of the tokenizer; docs/text.md explains how cedar computes them faster
 import warnings
 from typing import Any
 
+from cedar.core.foreign import suggest_in_module as _suggest
 from cedar.operators.text.byte_level import ByteLevel as byte_level
 from cedar.operators.text.ends import SpecialTokens as special_tokens
 from cedar.operators.text.ends import Truncate as truncate
@@ -16,6 +17,8 @@ from cedar.operators.text.normalize import Normalize as normalize
 from cedar.operators.text.tokenize import Tokenize as tokenize
 
 __all__ = ["byte_level", "normalize", "special_tokens", "tokenize", "truncate"]
+
+_suggest(globals())
 
 _RENAMED = ("normalize", "tokenize")  # British spellings of these names work until cedar 0.2
 

@@ -6,6 +6,9 @@ module needs the extra ``cedar-data[video]``.
 
 # ruff: noqa: N813 - lower case is what users write: video.decode(...)
 
+from cedar.core.foreign import suggest_in_module as _suggest
 from cedar.operators.video.decode import Decode as decode
 
 __all__ = ["decode"]
+
+_suggest(globals())

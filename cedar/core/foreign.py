@@ -115,11 +115,16 @@ def _unknown(what: str, name: str, answers: dict[str, str], known: Iterable[str]
 
 
 def with_suggestions(function: F) -> F:
-    """Make a public function suggest fixes for wrong arguments, and shorten the tracebacks of its errors.
+    """Make a public function, or a class's constructor, suggest fixes for wrong arguments, and shorten tracebacks.
 
     Raises:
         PipelineError: from the function; also replaces the TypeError for invalid arguments.
     """
+    if isinstance(function, type):
+        constructor: Any = vars(function).get("__init__")
+        if inspect.isfunction(constructor) and not hasattr(constructor, "__wrapped__"):
+            cast("Any", function).__init__ = with_suggestions(constructor)
+        return cast("F", function)
 
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
@@ -135,6 +140,12 @@ def with_suggestions(function: F) -> F:
     return cast("F", called)
 
 
+def suggest_in_module(names: dict[str, Any]) -> None:
+    """Wrap all public functions and classes of a module, given as ``globals()``, in ``with_suggestions``."""
+    for name in names["__all__"]:
+        names[name] = with_suggestions(names[name])
+
+
 def suggest_in_methods(kind: C) -> C:
     """Wrap all public methods and properties of a class, including inherited ones, in ``with_suggestions``."""
     for name in dir(kind):
@@ -148,7 +159,7 @@ def suggest_in_methods(kind: C) -> C:
 
 def _wrong_arguments(function: Any, options: dict[str, Any], error: TypeError) -> CedarError:
     """Return the error for a call whose arguments Python rejected."""
-    name = function.__name__
+    name = _name(function)
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     usage = CALLS.get(name) or f"write {_usage(function)}"
@@ -165,5 +176,11 @@ def _wrong_arguments(function: Any, options: dict[str, Any], error: TypeError) -
 def _usage(function: Any) -> str:
     signature = inspect.signature(function)
     parameters = [p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "self"]
-    usage = f"{function.__name__}{signature.replace(parameters=parameters, return_annotation=signature.empty)}"
-    return usage if len(usage) <= 160 else f"{function.__name__}(name=value, ...): its options are given by name"
+    usage = f"{_name(function)}{signature.replace(parameters=parameters, return_annotation=signature.empty)}"
+    return usage if len(usage) <= 160 else f"{_name(function)}(name=value, ...): its options are given by name"
+
+
+def _name(function: Any) -> str:
+    """Return the name by which users call a function; for a constructor, that of its class."""
+    names = function.__qualname__.split(".")
+    return str(names[-2 if names[-1] == "__init__" else -1])

@@ -12,7 +12,8 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.pipeline.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS, with_suggestions
+from cedar.core.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS, with_suggestions
+from cedar.operators import recsys
 
 P: Any = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
 
@@ -94,6 +95,12 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "sample(5)": (lambda: P.sample(5), "sample(n=5)"),
     "with_columns({})": (lambda: P.with_columns({"z": col("x")}), "y=..."),
     "p[0]": (lambda: P[0], "next(iter(p))"),
+    "Skip(rate=)": (lambda: cast("Any", cedar.Skip)(rate=0.1), "did you mean max_rate=?"),
+    "Skip(1, ..., 7)": (lambda: cast("Any", cedar.Skip)(*range(7)), "write Skip(max_rate=None, max_count=None"),
+    "Budget(mem=)": (lambda: cast("Any", cedar.Budget)(mem="1GiB"), "did you mean memory=?"),
+    "Service(worker=)": (lambda: cast("Any", cedar.Service)(worker=1), "did you mean workers=?"),
+    "Quantiles(bin=)": (lambda: cast("Any", cedar.preprocessing.Quantiles)("x", bin=3), "did you mean bins=?"),
+    "Clamp()": (lambda: cast("Any", recsys.Clamp)(), "write Clamp(low, high)"),
     "p['x'] = 1": (lambda: P.__setitem__("x", 1), "p = p.with_columns("),
 }
 
@@ -107,6 +114,13 @@ def test_a_foreign_call_is_answered_at_the_users_line(call: str) -> None:
     assert isinstance(caught.value, TypeError) or call in ("sample(5)", "with_columns({})")
     assert caught.value.site is not None
     assert caught.value.site.file == __file__
+
+
+def test_public_classes_keep_their_signatures_and_are_wrapped_once() -> None:
+    assert list(inspect.signature(cedar.Skip).parameters)[:2] == ["max_rate", "max_count"]
+    once = vars(cedar.Skip)["__init__"]
+    assert vars(with_suggestions(cedar.Skip))["__init__"] is once
+    assert pickle.loads(pickle.dumps(cedar.Skip(max_count=3))) == cedar.Skip(max_count=3)
 
 
 def test_a_type_error_from_inside_is_not_taken_for_a_wrong_call() -> None:
