@@ -13,7 +13,6 @@ from cedar.core.block import equal_frames, frame_of
 from cedar.core.errors import PipelineError, SourceError, invalid_call, missing_column, user_site
 from cedar.operators.base import Operator
 from cedar.pipeline.core import Pipeline
-from cedar.pipeline.foreign import with_suggestions
 from cedar.pipeline.surveying import in_order, require_steady, survey
 from cedar.plan.graph import Node
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
@@ -54,6 +53,11 @@ class Fitted:
             if column in learned:
                 return step.shown(column, learned[column])
         raise missing_column(column, self.columns, "fitted")
+
+    def __repr__(self) -> str:
+        return (
+            f"<Fitted: {', '.join(f'{type(step).__name__} of {name}' for step, found in self.steps for name in found)}>"
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the preprocessors and results to a JSON file, atomically.
@@ -96,7 +100,6 @@ class Fitted:
             ) from error
 
 
-@with_suggestions
 def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
     """Fit preprocessors in one pass over the columns that they name.
 

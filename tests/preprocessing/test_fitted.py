@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,22 @@ def test_quantiles_have_about_as_many_rows_each(monkeypatch: pytest.MonkeyPatch,
         assert fitted["x"]["borders"] == np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     few = cedar.from_items([{"x": None}, {"x": 1.0}, {"x": 1.0}])
     assert [row["x"] for row in few.apply(cedar.fit(few, Quantiles("x")))] == [None, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "bins"),
+    [
+        (pa.array([True, None, False, False]), [1, None, 0, 0]),
+        (pa.array([Decimal("1.5"), None, Decimal("-2.25"), Decimal(9)]), [0, None, 0, 1]),
+        (pa.nulls(3), [None, None, None]),
+    ],
+)
+def test_quantiles_of_what_other_scalers_take(values: pa.Array, bins: list[int | None]) -> None:
+    rows = cedar.from_arrow(pa.table({"x": values}))
+    fitted = cedar.fit(rows, Quantiles("x", bins=2))
+    for executor in ("inline", "processes"):
+        assert [row["x"] for row in rows.apply(fitted).loader(executor=executor, workers=1)] == bins
+    assert repr(fitted) == "<Fitted: Quantiles of x>"
 
 
 @pytest.mark.parametrize("rank", [None, 0, 1])

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from cedar.core.columns import Column, ColumnType, TensorType
 from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.algebra import per_value
-from cedar.operators.recsys.lists import Array, Items, Mask, is_numbers, values_of
+from cedar.operators.recsys.lists import Array, Items, Mask, is_lists, is_numbers, values_of
 from cedar.operators.transform import BadValues, Transform
 
 
@@ -26,6 +26,7 @@ class Bucketize(Items):
 
     A value equal to a border belongs to the bucket below it. A repeated border has a separate bucket: with
     (1, 5, 5, 9), 4 is in bucket 1, 5 in 2 and 6 in 3. NaN is in the last bucket. Nulls and empty lists stay unchanged.
+    Booleans and decimals are compared as float64.
 
     Args:
         borders: at least one number, in ascending order; each may occur at most twice.
@@ -44,9 +45,16 @@ class Bucketize(Items):
         object.__setattr__(self, "borders", check_borders("Bucketize", self.borders))
 
     def item_type(self, kind: Any) -> pa.DataType:
-        if not is_numbers(kind):
+        if not is_numbers(kind) and not any(is_kind(kind) for is_kind in (pt.is_boolean, pt.is_decimal, pt.is_null)):
             raise self.unfit(kind, "numbers or lists of them")
         return pa.int64()
+
+    def columns(self, *columns: Column) -> Column:
+        (array,) = columns
+        wide, lists = pa.float64(), is_lists(array.type)
+        if not is_numbers(array.type.value_type if lists else array.type):
+            array = array.cast(pa.large_list(wide) if lists else wide)
+        return super().columns(array)
 
     def transform_values(self, values: Array) -> Array:
         return bucket_of(self.borders, values)
