@@ -107,7 +107,8 @@ def read_lines(file: File, split: Split) -> Iterator[Lines]:
             longest = int(np.argmax(ends - starts))
             if ends[longest] - starts[longest] > file.limits.line_bytes:
                 raise _too_long_error(file, lines.start + int(starts[longest]))
-        if len(lines.data):
+        only_mark = lines.start == 0 and len(lines.data) == len(BOM_UTF8) and lines.data.tobytes() == BOM_UTF8
+        if len(lines.data) and not only_mark:
             yield lines
 
 

@@ -184,6 +184,11 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path, size: int):
     path = write(tmp_path, codecs.BOM_UTF8 + "one\r\n\ufefftwo".encode())
     rows = read_rows(replace(read_text(path), split_bytes=size))
     assert [(row["line"], row["text"]) for row in rows] == [(0, "one"), (1, "\ufefftwo")]
+    for read in (read_text, read_jsonl):
+        only = replace(read(write(tmp_path, codecs.BOM_UTF8, "only.txt")), split_bytes=size)
+        assert read_rows(only) == read_rows(read(write(tmp_path, gzip.compress(codecs.BOM_UTF8), "only.txt.gz"))) == []
+    (empty,) = read_rows(read_text(write(tmp_path, codecs.BOM_UTF8 + b"\n")))
+    assert empty["text"] == ""
 
 
 @pytest.mark.parametrize("read", [read_csv, read_jsonl, read_text])
