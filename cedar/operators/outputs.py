@@ -275,15 +275,15 @@ def _check_sample(blame: ErrorContext, sampled: SampledResults) -> None:
             site=blame.site,
             fix="did it forget to return? A column of nulls needs dtype=",
         )
-    waiting = [result for result in sampled.results if inspect.isawaitable(result)]
-    for result in waiting:
+    kinds = inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen
+    unfinished = [result for result in sampled.results if any(is_kind(result) for is_kind in kinds)]
+    for result in unfinished:
         getattr(result, "close", bool)()  # otherwise Python warns that the coroutine was never awaited
-    if waiting:
-        raise PipelineError(
-            f"{blame.label} returned a {type(waiting[0]).__name__} to be awaited",
-            site=blame.site,
-            fix="pass the `async def` function itself, so that its rows are awaited",
-        )
+    if unfinished:
+        what, fix = "", "return a list, or use flat_map to make a row of each value"
+        if inspect.isawaitable(unfinished[0]):
+            what, fix = " to be awaited", "pass the `async def` function itself, so that its rows are awaited"
+        raise PipelineError(f"{blame.label} returned a {type(unfinished[0]).__name__}{what}", site=blame.site, fix=fix)
 
 
 def check_row_names(blame: ErrorContext, row: Mapping[Any, Any], declared: Mapping[str, Any]) -> None:

@@ -12,7 +12,16 @@ from cedar.core.block import frame_of
 from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
-from cedar.core.errors import PipelineError, Skip, check_names, invalid_call, missing_column, names_of, user_site
+from cedar.core.errors import (
+    PipelineError,
+    RowError,
+    Skip,
+    check_names,
+    invalid_call,
+    missing_column,
+    names_of,
+    user_site,
+)
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
 from cedar.operators.surveys import StoredTable, Survey, kept_table
@@ -173,7 +182,7 @@ def class_weights(pipeline: Pipeline, column: str) -> Join:
         raise missing_column(column, pipeline.columns, "balance_classes", user_site())
     rows = pipeline.select(column)
     keys, types = JoinKeys((column,), (column,)), _types_of(rows) | {WEIGHT: pa.float64()}
-    node = in_order(rows.given)
+    node, site = in_order(rows.given), user_site()
 
     def counted(on_error: Skip | None) -> pa.Table:
         import polars as pl
@@ -181,6 +190,9 @@ def class_weights(pipeline: Pipeline, column: str) -> Join:
         counts: list[pl.DataFrame] = []
         for frame in map(frame_of, survey(node, None, "balance_classes", on_error)):
             counts = [pl.concat([*counts, frame.group_by(column).len(WEIGHT)]).group_by(column).sum()]
+        if nulls := sum(frame.filter(pl.col(column).is_null())[WEIGHT].sum() for frame in counts):
+            what = f"balance_classes({column!r}): the column has {nulls:,} null(s), which belong to no class"
+            raise RowError(what, site=site, fix=f"first filter(col({column!r}).is_not_null()), or fill the nulls")
         found = counts[0].with_columns((1 / pl.col(WEIGHT)).alias(WEIGHT)).to_arrow() if counts else None
         columns = {name: pa.nulls(0, kind) if found is None else found.column(name) for name, kind in types.items()}
         return arranged(columns, keys.right, unique=True)

@@ -80,6 +80,7 @@ async def later(x):
     [
         (lambda x: None, "returned None for each of the first 3 rows"),
         (lambda x: later(x), "returned a coroutine to be awaited"),
+        (lambda x: (i for i in range(x)), "returned a generator"),
         (lambda x: x.nothing, "has no attribute 'nothing'"),
         (lambda x: "a" if x == 2 else x, "1 (int) and 'a' (str) do not fit into one column"),
     ],
