@@ -37,6 +37,12 @@ def one_line(text: str) -> str:
     return _ODD_IN_LINE.sub(_escaped, text)
 
 
+def brief(value: object) -> str:
+    """Return the ``repr()`` of an object that prints as several lines: its type and its first line."""
+    first, _, rest = str(value).partition("\n")
+    return f"<{type(value).__name__}: {first}{'; print() shows all of it' if rest else ''}>"
+
+
 def escape(text: str) -> str:
     """Escape a text for HTML."""
     return html.escape(printable(text))

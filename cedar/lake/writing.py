@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, Skip, nearest
 from cedar.core.limits import as_int
-from cedar.core.printable import StorageOptions
+from cedar.core.printable import StorageOptions, brief
 from cedar.core.process import Rank, find_rank
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
@@ -64,6 +64,8 @@ class Written:
     bytes: int
     resumed: int = 0
     layout: dict[str, list[str]] = field(default_factory=dict)
+
+    __repr__ = brief
 
     def __str__(self) -> str:
         before = f", {self.resumed:,} of them from earlier calls" if self.resumed else ""

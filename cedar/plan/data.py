@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from cedar.core.errors import invalid_call
 from cedar.core.limits import parse_bytes
 from cedar.core.numeric import NumericEnvironment
-from cedar.core.printable import escape
+from cedar.core.printable import brief, escape
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.profile import Profile
@@ -145,6 +145,8 @@ class Plan:
         from cedar.plan.saved import format_plan
 
         return format_plan(self)
+
+    __repr__ = brief
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

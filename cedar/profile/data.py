@@ -115,8 +115,7 @@ class Profile:
         shares = self.shares
         return [HEAD, *(cells_of(self.operators[i], shares[i]) for i in sorted(self.operators))]
 
-    def __str__(self) -> str:
-        return self.table()
+    __repr__ = __str__ = table
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.table())}</pre>"

@@ -71,6 +71,8 @@ class Description:
         ):  # fmt: skip
             return f"{self._title}\n{self.table()}"
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         import polars as pl
 

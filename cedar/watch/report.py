@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cedar.control.timeline import Line
-from cedar.core.printable import printable
+from cedar.core.printable import brief, printable
 from cedar.core.process import resident
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import requests_outside_tasks
@@ -108,6 +108,8 @@ class Report:
 
         with open(path, "w", encoding="utf-8", errors="xmlcharrefreplace") as file:
             file.write(page.page(self, [] if self.metrics is None else list(TraceRecord.of(self.metrics).spans())))
+
+    __repr__ = brief
 
     def __str__(self) -> str:
         lines = [

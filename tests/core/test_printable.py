@@ -15,7 +15,7 @@ import cedar
 from cedar import col
 from cedar.cli.tables import profile_table, report_table
 from cedar.core.errors import CedarError, RowRef
-from cedar.core.printable import escape, one_line, printable, redact, redact_url, redacted
+from cedar.core.printable import brief, escape, one_line, printable, redact, redact_url, redacted
 from cedar.engine.metrics import Metrics
 from cedar.watch.progress import Progress
 from tests.core.toy_secrets import TOKEN
@@ -149,3 +149,14 @@ def test_causes_are_redacted_in_place_or_replaced():
     assert TOKEN not in printed
     assert "Stubborn: https://host/?***" in printed
     assert "test_causes_are_redacted" in printed
+
+
+def test_results_have_a_short_repr() -> None:
+    rows = cedar.from_items([{"x": i} for i in range(3)])
+    with rows.batch(2).loader() as loader:
+        list(loader)
+    assert repr(loader.report()).startswith("<Report: 3 rows in 2 deliveries, ")
+    assert re.fullmatch(r"<Plan: plan \(\w+\): 2 nodes.*; print\(\) shows all of it>", repr(rows.batch(2).optimize()))
+    assert repr(rows.describe()) == str(rows.describe())
+    assert brief("a\nb") == "<str: a; print() shows all of it>"
+    assert brief("a") == "<str: a>"
