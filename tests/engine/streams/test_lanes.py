@@ -12,11 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import cedar
 from cedar import col
-from cedar.engine.streams.lanes import assigned, lanes_of
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from cedar.engine.streams.lanes import RowsByKey, assigned, lanes_of
+from cedar.operators.base import Env
 from tests.how_much import SEED, cases
 from tests.toy_pipelines import Source, expand
 from tests.toy_runs import rows_of, run, saved
@@ -329,3 +333,20 @@ def test_no_rank_is_idle_after_a_change_of_worlds() -> None:
         lengths.append(sum(len(batch["id"]) for batch in part))
     assert pairs(got) == pairs(run(p.loader(executor="inline"))[0])
     assert max(lengths) - min(lengths) <= 3 * 32, lengths  # windows that were begun stay whole
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("past", "of"), [((), 3), (((4, (0, 1, 2, 3)),), 2), (((4, (0, 1, 2, 3)), (3, (0, 1, 2))), 6)])
+def test_each_lane_has_each_row_once_in_as_many_passes_as_there_are_lanes(
+    rows: int, past: tuple[tuple[int, tuple[int, ...]], ...], of: int
+) -> None:
+    """Therefore ``repeat()`` gives up after so many passes without a row, also if the number of ranks has changed."""
+    before = [(place, *level) for place, level in enumerate(past)]
+    found = Counter[tuple[int, int]]()
+    for lap in range(5, 5 + of):
+        x = np.arange(rows)
+        block = Block({"x": pa.array(x)}, Keys(x, repeat=lap))
+        for lane in range(of):
+            mine = RowsByKey((*before, (len(past), of, (lane,))))(block, Env(seed=7))
+            found.update((lane, int(x)) for x in mine.columns["x"].to_pylist())  # type: ignore[union-attr]
+    assert found == {(lane, x): 1 for lane in range(of) for x in range(rows)}
