@@ -56,8 +56,6 @@ class Programs:
             if isinstance(node, Branch) or node.storage is None:
                 nodes.append(node)
         steps = tuple(fuse_steps([*first, *map(self._step, nodes), *last]))
-        if self.physical.nodes[-1] is self.binding.root:  # the pipeline as written
-            return Program(steps)
         operator = self.physical.nodes[scan].operator if scan >= 0 else None
         scanned = operator if isinstance(operator, Scan) else None
         where = scanned.where if scanned is not None else ()
