@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import replace
 
-from cedar.core.errors import CedarError, Skip, invalid_call, user_site
+from cedar.core.errors import CedarError, invalid_call, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import Piece
 from cedar.engine.account import DeliveryCounter
@@ -21,7 +21,6 @@ from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks, TimeUp, Watcher
 from cedar.operators.base import Env, RowOperator
 from cedar.operators.expressions import ByExpressions
-from cedar.operators.instances import Instances
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
@@ -33,17 +32,15 @@ _MIN_SECONDS = 0.1  # a run on threads that is shorter than this many seconds is
 _CALLS = 3  # calls on one row to measure the cost of a call; the fastest counts
 
 
-def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip | None = None) -> Profile:
+def profile(root: Node, seconds: float = 2.0) -> Profile:
     """Run a pipeline as written, in this thread, from the beginning of an epoch, and time each operator.
 
-    Random operators draw as in a run with that seed. A ``cache()`` neither stores nor returns rows. Skipped rows are
+    Random operators draw as in a run with seed 0. A ``cache()`` neither stores nor returns rows. Skipped rows are
     neither counted against limits nor quarantined.
 
     Args:
         root: the pipeline's last node.
         seconds: approximate seconds to measure; a small pipeline may reach the end of the epoch earlier.
-        seed: the seed of the run.
-        on_error: the default skip policy of operators.
 
     Raises:
         PipelineError: ``seconds`` is not a positive finite number.
@@ -53,7 +50,7 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
     if not number or not 0 < seconds < math.inf:
         raise invalid_call(f"seconds={seconds!r}: a number of seconds above 0")
     here, began = machine(), time.perf_counter()
-    work = _ProfilePass(root, seed, on_error)
+    work = _ProfilePass(root)
     account = DeliveryCounter(work.binding, work.metrics, 0, None, user_site())
     try:
         work.measure_operators(began + _SEPARATE_FRACTION * seconds)
@@ -69,9 +66,9 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
 class _ProfilePass:
     """One measurement of a pipeline."""
 
-    def __init__(self, root: Node, seed: int, on_error: Skip | None) -> None:
-        self._env = Env(seed, 0, Instances(), numeric=NumericEnvironment.of_caller())
-        self.binding = Binding(root, on_error, self._env)
+    def __init__(self, root: Node) -> None:
+        self._env = Env(numeric=NumericEnvironment.of_caller())
+        self.binding = Binding(root, None, self._env)
         self.metrics = Metrics(labels=dict(self.binding.subject.labels))
 
     def _epoch(self, runner: Runner, metrics: Metrics, watcher: Watcher) -> bool:
@@ -79,7 +76,7 @@ class _ProfilePass:
         root, binding = self.binding.root, self.binding
         # Run without ``cache()``, to measure the cost of each operator rather than what a cache saves.
         listed = binding.splits
-        choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
+        choice = Choice(splits=listed, caches=False, settled=listed.settled)
         physical = lower(root, choice)
         compiler = Compiler(physical, binding, Tasks(runner, self._env, metrics, watcher), Store())
         top, assigned = compiler.top(Share(chunk=min_run_units(binding), last=deal_mode(root)))
