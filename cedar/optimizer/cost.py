@@ -295,16 +295,6 @@ def as_written(cost: ChainCost, place: int) -> Path:
     return Path(cost.evaluate(order, places, start), order, places, start)
 
 
-def keep_best(paths: Sequence[Path]) -> list[Path]:
-    """Keep paths that no other path beats in every resource, and the first of several equal paths."""
-    kept: list[Path] = []
-    for path in paths:
-        if not any(dominates(other.use, path.use) for other in kept):
-            kept = [other for other in kept if not dominates(path.use, other.use)]
-            kept.append(path)
-    return kept
-
-
 def dominates(a: Use, b: Use) -> bool:
     """Return whether ``a`` uses no more of any resource than ``b``."""
     more = 1.0 + ROUNDING

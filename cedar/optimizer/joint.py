@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cedar.optimizer.arrange import Precedence
-from cedar.optimizer.cost import NOTHING, ROUNDING, ChainCost, Path, Use, add, as_written, total
-from cedar.optimizer.paths import MAX_STATES, exact_paths, improved_path
+from cedar.optimizer.cost import ROUNDING, ChainCost, Path, Use, add, as_written, dominates, total
+from cedar.optimizer.paths import MAX_COMPARISONS, exact_paths, improved_path
 from cedar.optimizer.predict import Model
 
 Method: TypeAlias = Literal["exact", "local"]
@@ -63,18 +63,24 @@ def written(model: Model) -> PathChoice:
 def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, Method]:
     """Return the plan whose most used resource is used least, and the method that found it."""
     first = _improved(written(model), precedences)
-    bound = first.slowest
-    floors = [NOTHING for _ in model.costs]  # what each chain uses at least, once it was searched
-    fronts: list[list[Path]] = [[] for _ in model.costs]
+    bound, chains = first.slowest * (1 + 2 * ROUNDING), len(model.costs)
+    mixes: list[tuple[Use, dict[int, Path]]] = [(model.base, {})]  # combinations of paths of the chains so far
     whole = True
-    for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):  # short chains first, to bound long ones
-        others = add(model.base, total(floor for j, floor in enumerate(floors) if j != k))
-        front = exact_paths(model.costs[k], precedences[k], others, bound, MAX_STATES // len(fronts))
-        whole &= front is not None
-        fronts[k] = front or [first.paths[k]]
-        floors[k] = _least([path.use for path in fronts[k]])
-    mixed, all_mixed = _combine(model, fronts, floors, bound)
-    return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "local"
+    for k in sorted(range(chains), key=lambda k: model.costs[k].size):  # short chains first, to bound long ones
+        least: Use = tuple(min(use[i] for use, _ in mixes) for i in range(5))  # type: ignore[assignment]
+        front = exact_paths(model.costs[k], precedences[k], least, first.slowest, MAX_COMPARISONS // chains)
+        grown = [
+            (use, {**paths, k: path})
+            for before, paths in mixes
+            for path in front or [first.paths[k]]
+            if max(use := add(before, path.use)) <= bound
+        ]
+        mixes = _undominated(sorted(grown, key=lambda mix: max(mix[0])))
+        whole &= front is not None and len(mixes) <= _MAX_COMBINATIONS
+        if not mixes:  # no other plan is as good as the first
+            break
+    plans = [PathChoice(model, tuple(paths[k] for k in range(chains))) for _, paths in mixes]
+    return min([first, *plans], key=_rank), "exact" if whole else "local"
 
 
 def _rank(candidate: PathChoice) -> tuple[float, float, int]:
@@ -98,32 +104,11 @@ def _improved(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathC
     return candidate
 
 
-def _least(uses: Sequence[Use]) -> Use:
-    return tuple(min(use[k] for use in uses) for k in range(5))  # type: ignore[return-value]
-
-
-def _combine(
-    model: Model, fronts: Sequence[Sequence[Path]], floors: Sequence[Use], bound: float
-) -> tuple[list[PathChoice], bool]:
-    """Return all combinations of the chains' paths within the bound, and False if some had to be left out."""
-    mixes: list[tuple[Use, tuple[Path, ...]]] = [(model.base, ())]
-    whole = True
-    for k, front in enumerate(fronts):
-        rest = total(floors[k + 1 :])
-        grown = [(add(use, path.use), (*paths, path)) for use, paths in mixes for path in front]
-        grown = [mix for mix in grown if max(add(mix[0], rest)) <= bound * (1 + 2 * ROUNDING)]
-        grown.sort(key=lambda mix: max(add(mix[0], rest)))
-        mixes = _undominated(grown)
-        if len(mixes) > _MAX_COMBINATIONS:
-            mixes, whole = mixes[:_MAX_COMBINATIONS], False
-    return [PathChoice(model, paths) for _, paths in mixes], whole
-
-
-def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, tuple[Path, ...]]]:
+def _undominated(mixes: list[tuple[Use, dict[int, Path]]]) -> list[tuple[Use, dict[int, Path]]]:
     """Keep combinations that no other combination beats in every resource, up to one more than the limit."""
-    kept: list[tuple[Use, tuple[Path, ...]]] = []
+    kept: list[tuple[Use, dict[int, Path]]] = []
     for use, paths in mixes:
-        if not any(all(a <= b * (1 + ROUNDING) for a, b in zip(other, use, strict=True)) for other, _ in kept):
+        if not any(dominates(other, use) for other, _ in kept):
             kept.append((use, paths))
             if len(kept) > _MAX_COMBINATIONS:
                 break

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cedar.optimizer.arrange import Precedence
-from cedar.optimizer.cost import NOTHING, ROUNDING, ChainCost, Path, Use, add, dominates, keep_best
+from cedar.optimizer.cost import NOTHING, ROUNDING, ChainCost, Path, Use, add, dominates
 
 MAX_SETS = 1 << 12  # the number of subsets of twelve operators that may run in any order
-MAX_STATES = 150_000  # partial orders that the exact search tries, over all chains
+MAX_COMPARISONS = 2_000_000  # comparisons of two partial orders in the exact search, over all chains
 _WIDTH = 8  # states per set of operators and executor that the local search keeps
 _MIN_IMPROVEMENT = 0.001  # the local search ends when a round improves a path by less
 
@@ -37,16 +37,16 @@ def exact_paths(
     precedence: Precedence,
     others: Use,
     bound: float,
-    limit: int = MAX_STATES,
+    limit: int = MAX_COMPARISONS,
     width: int | None = None,
 ) -> list[Path] | None:
     """Return a chain's orders and executors that can be part of a plan whose largest use is at most ``bound``.
 
-    Omit paths that another path beats in every resource. Return None if the search needs too many states.
+    Omit paths that another path to the same executor beats in every resource. Return None if the search takes too long.
 
     Args:
         others: a lower bound on the use of the rest of the plan.
-        limit: how many states to try.
+        limit: how often to compare two states at most.
         width: how many states to keep for each set of operators and executor; None keeps all.
     """
     layers: list[list[int]] = [[0]]  # the sets of operators that may have run, grouped by size
@@ -73,7 +73,7 @@ def exact_paths(
                 del front[width:]
         states = following
     paths = [_path(cost, state, at) for (_, at), front in states.items() for state in front]
-    return keep_best([p for p in paths if _fits(p.use, room[cost.full])])
+    return [path for path in paths if _fits(path.use, room[cost.full])]
 
 
 def _extend(
@@ -84,8 +84,8 @@ def _extend(
     done: int,
     i: int,
 ) -> int:
-    """Extend the states of ``done`` by operator ``i`` on every executor. Return how many states were explored."""
-    tried = 0
+    """Extend the states of ``done`` by operator ``i`` on every executor. Return the number of comparisons."""
+    compared = 0
     after = done | 1 << i
     free = room[after]
     for at in range(-1, 2 * len(cost.places)):
@@ -95,15 +95,15 @@ def _extend(
         for place in range(len(cost.places)):
             step = cost.step(NOTHING, done, at, i, place)
             front = following.setdefault((after, cost.location_after(at, i, place)), [])
-            tried += len(reached)
             for state in reached:
+                compared += 1 + len(front)
                 was = state.use
                 use = (was[0] + step[0], was[1] + step[1], was[2] + step[2], was[3] + step[3], was[4] + step[4])
                 if not _fits(use, free) or any(dominates(other.use, use) for other in front):
                     continue
                 front[:] = [other for other in front if not dominates(use, other.use)]
                 front.append(_OrderState(use, state, i, place))
-    return tried
+    return compared
 
 
 def _fits(use: Use, room: Use) -> bool:
