@@ -6,7 +6,7 @@ RecD introduced this format (Zhao et al., 2022, arXiv 2211.05239).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from cedar.core.errors import PipelineError
 from cedar.core.jagged import (
     Container,
     JaggedTensor,
+    device_arguments,
     each,
     gather,
     is_array,
@@ -97,16 +98,10 @@ class InverseKeyedJaggedTensor(Container):
             )
         weighed = [JaggedTensor(given[key], features[key].offsets) for key in given]
         inverse, first = distinct([feature.to_arrow() for feature in [*features.values(), *weighed]])
-        like = next(iter(features.values())).offsets
-        rows = _like(first, like)
-        picked = {key: gather(feature.values, feature.offsets, rows) for key, feature in features.items()}
-        return cls(
-            tuple(features),
-            {key: values for key, (values, _) in picked.items()},
-            {key: offsets for key, (_, offsets) in picked.items()},
-            _like(inverse, like),
-            {key: gather(given[key], features[key].offsets, rows)[0] for key in given},
-        )
+        values, offsets = ({key: getattr(f, part) for key, f in features.items()} for part in ("values", "offsets"))
+        like = next(iter(offsets.values()))
+        every = cls(tuple(features), values, offsets, _like(np.arange(len(inverse)), like), given)
+        return every._of_unique(_like(first, like), _like(inverse, like))
 
     @classmethod
     def concat(cls, parts: Sequence[InverseKeyedJaggedTensor]) -> InverseKeyedJaggedTensor:
@@ -122,7 +117,7 @@ class InverseKeyedJaggedTensor(Container):
         whole = cls.from_jagged(joined, weights)
         ends = np.cumsum([0, *(part.unique for part in parts)]).tolist()
         stored = join([part.inverse_lookup + end for part, end in zip(parts, ends, strict=False)])
-        return cls(whole.keys, whole.values, whole.offsets, whole.inverse_lookup[stored], whole.weights)
+        return replace(whole, inverse_lookup=whole.inverse_lookup[stored])
 
     # ---- contents ----------------------------------------------------------------------------------------------------
 
@@ -154,14 +149,17 @@ class InverseKeyedJaggedTensor(Container):
         """Return the rows at ``rows`` (integers), in that order, as a group."""
         index = _like(np.asarray(rows, dtype=np.int64), self.inverse_lookup)
         inverse, used = renumber(on_host(self.inverse_lookup[index]).astype(np.int32))
-        stored = _like(used.astype(np.int64), self.inverse_lookup)
-        picked = {key: gather(self.values[key], self.offsets[key], stored) for key in self.keys}
+        return self._of_unique(_like(used.astype(np.int64), self.inverse_lookup), _like(inverse, self.inverse_lookup))
+
+    def _of_unique(self, rows: Any, inverse: Any) -> InverseKeyedJaggedTensor:
+        """Return the group of the unique rows at ``rows``, with another inverse."""
+        picked = {key: gather(self.values[key], self.offsets[key], rows) for key in self.keys}
         return InverseKeyedJaggedTensor(
             self.keys,
             {key: values for key, (values, _) in picked.items()},
             {key: offsets for key, (_, offsets) in picked.items()},
-            _like(inverse, self.inverse_lookup),
-            {key: gather(weights, self.offsets[key], stored)[0] for key, weights in (self.weights or {}).items()},
+            inverse,
+            {key: gather(weights, self.offsets[key], rows)[0] for key, weights in (self.weights or {}).items()},
         )
 
     def expand(self) -> dict[str, JaggedTensor]:
@@ -215,17 +213,13 @@ class InverseKeyedJaggedTensor(Container):
 
     def to(self, *args: Any, **kwargs: Any) -> InverseKeyedJaggedTensor:
         """Apply ``torch.Tensor.to`` to all parts; a dtype only changes values and weights."""
-        moved = {key: self[key].to(*args, **kwargs) for key in self.keys}
-        place: dict[str, Any] = {
-            "device": next(iter(moved.values())).offsets.device,
-            "non_blocking": bool(kwargs.get("non_blocking")),
-        }
+        place = device_arguments(self.inverse_lookup, args, kwargs)
         return InverseKeyedJaggedTensor(
             self.keys,
-            {key: each_.values for key, each_ in moved.items()},
-            {key: each_.offsets for key, each_ in moved.items()},
+            each(self.values, lambda values: values.to(*args, **kwargs)),
+            each(self.offsets, lambda offsets: offsets.to(**place)),
             self.inverse_lookup.to(**place),
-            {key: weights.to(*args, **kwargs) for key, weights in (self.weights or {}).items()},
+            each(self.weights, lambda weights: weights.to(*args, **kwargs)),
         )
 
     def pin_memory(self) -> InverseKeyedJaggedTensor:

@@ -172,7 +172,7 @@ class JaggedTensor(Container):
     def to(self, *args: Any, **kwargs: Any) -> JaggedTensor:
         """Apply ``torch.Tensor.to`` to values and offsets; a dtype only changes the values."""
         values = each(self.values, lambda v: v.to(*args, **kwargs))
-        return JaggedTensor(values, self.offsets.to(**_device_arguments(self.offsets, args, kwargs)))
+        return JaggedTensor(values, self.offsets.to(**device_arguments(self.offsets, args, kwargs)))
 
     def pin_memory(self) -> JaggedTensor:
         """Copy to page-locked memory, from which copies to a device run in the background."""
@@ -274,7 +274,7 @@ def each(values: Any, fn: Any) -> Any:
     return fn(values) if is_array(values) and values.dtype != object else values
 
 
-def _device_arguments(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def device_arguments(like: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return only the device from arguments of ``Tensor.to``, since offsets and indices keep their dtype."""
     device = like.new_empty(0).to(*args, **kwargs).device  # let torch parse the arguments
     return {"device": device, "non_blocking": bool(kwargs.get("non_blocking"))}
