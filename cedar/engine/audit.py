@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from cedar.core.block import Block, concat_blocks
-from cedar.core.columns import OBJECT, numbers
+from cedar.core.columns import OBJECT
+from cedar.core.compare import column_difference
 from cedar.core.cursor import Keys
-from cedar.core.groups import plain
 from cedar.core.stream import PENDING, Flow, Piece
 from cedar.engine.binding import Binding
 from cedar.plan.graph import source_of
@@ -150,7 +147,7 @@ def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
     if set(ours.columns) != set(theirs.columns):
         return f"columns {sorted(set(ours.columns) ^ set(theirs.columns))} are on one side only"
     for name, column in ours.columns.items():
-        why = _differs(column, theirs.columns[name])
+        why = column_difference(column, theirs.columns[name])
         if why is not None:
             return f"column {name!r}: {why}"
     return None
@@ -173,95 +170,3 @@ def _same_keys(ours: Keys, theirs: Keys) -> bool:
         elif not np.array_equal(np.broadcast_to(mine, count), np.broadcast_to(other, count)):
             return False
     return True
-
-
-def _differs(ours: Any, theirs: Any) -> str | None:
-    """Describe the first difference between two columns, or their parts; equal tensors may be laid out differently."""
-    ours, theirs = plain(ours), plain(theirs)
-    if isinstance(ours, pa.Array) and isinstance(theirs, pa.Array):
-        if ours.type != theirs.type:
-            return f"{ours.type} in the plan, {theirs.type} as written"
-        return None if same_array(ours, theirs) else _first_diff(ours.to_pylist(), theirs.to_pylist())
-    if type(ours) is not type(theirs) and not (isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray)):
-        return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
-    if hasattr(ours, "expand_weights"):
-        pairs = [(column, theirs.expand().get(name)) for name, column in ours.expand().items()]
-        return next((unlike for pair in pairs if (unlike := _differs(*pair)) is not None), None)
-    if hasattr(ours, "offsets"):
-        return _differs(ours.values, theirs.values) or _differs(ours.offsets, theirs.offsets)
-    if not hasattr(ours, "dtype"):
-        return None if _same_object(ours, theirs) else f"{ours!r:.60} in the plan, {theirs!r:.60} as written"
-    ours, theirs = _on_host(ours), _on_host(theirs)
-    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        return f"{ours.dtype}{ours.shape} in the plan, {theirs.dtype}{theirs.shape} as written"
-    if ours.dtype == object:
-        return None if all(map(_same_object, ours, theirs)) else _first_diff(ours, theirs)
-    same = _plain_nan(ours).tobytes() == _plain_nan(theirs).tobytes()
-    return None if same else _first_diff(ours, theirs)
-
-
-def _on_host(values: Any) -> Any:
-    """Return a tensor as a NumPy array; dtypes that NumPy lacks (bfloat16) are viewed as integers."""
-    if not hasattr(values, "detach"):
-        return values
-    values = values.detach().cpu()
-    try:
-        return values.numpy()
-    except TypeError:
-        import torch
-
-        return values.view(torch.int16).numpy()
-
-
-def _plain_nan(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Replace every NaN by one bit pattern, because the NaN bits of a sum or product depend on the block size."""
-    if values.dtype.kind not in "fc" or not np.isnan(values).any():
-        return np.ascontiguousarray(values)
-    return np.where(np.isnan(values), values.dtype.type(np.nan), values)
-
-
-def same_array(ours: pa.Array, theirs: pa.Array) -> bool:
-    """Compare types, nulls and values; floats are compared by their bits, except that any NaN equals any NaN."""
-    if len(ours) != len(theirs) or not ours.is_null().equals(theirs.is_null()):
-        return False
-    kind = ours.type
-    if pa.types.is_floating(kind):
-        bits = np.dtype(f"u{kind.bit_width // 8}")
-        mine, other = (_plain_nan(numbers(a.drop_null())).view(bits) for a in (ours, theirs))
-        return np.array_equal(mine, other)
-    if pa.types.is_struct(kind):
-        return all(same_array(a, b) for a, b in zip(ours.flatten(), theirs.flatten(), strict=True))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        same = ours.value_lengths().equals(theirs.value_lengths())
-        return bool(same) and same_array(ours.flatten(), theirs.flatten())
-    if pa.types.is_fixed_size_list(kind):
-        return same_array(ours.flatten(), theirs.flatten())
-    return bool(ours.equals(theirs))
-
-
-def _same_object(ours: Any, theirs: Any) -> bool:
-    if ours is theirs:
-        return True
-    if type(ours) is not type(theirs):
-        return False
-    if isinstance(ours, tuple | list):
-        return len(ours) == len(theirs) and all(map(_same_object, ours, theirs))
-    if isinstance(ours, dict):
-        return list(ours) == list(theirs) and all(map(_same_object, ours.values(), theirs.values()))
-    try:
-        if hasattr(ours, "__array__"):  # includes tensors, since the pickle of a view contains its whole storage
-            ours, theirs = np.asarray(ours), np.asarray(theirs)
-            return (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
-        return bool(ours == theirs) or pickle.dumps(ours) == pickle.dumps(theirs)
-    except Exception:  # noqa: BLE001 - objects without a usable == are equal if their pickles are
-        try:
-            return pickle.dumps(ours) == pickle.dumps(theirs)
-        except Exception:  # noqa: BLE001 - objects that cannot be compared or pickled, such as file handles, are equal
-            return True
-
-
-def _first_diff(ours: Any, theirs: Any) -> str:
-    for row, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-        if not _same_object(a, b):
-            return f"row {row}: {a!r:.60} in the plan, {b!r:.60} as written"
-    return "other bits"

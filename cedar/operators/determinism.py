@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Column, take
@@ -27,6 +26,8 @@ def find_row_dependence(
         block: the sample.
         whole: the result of ``run`` for the whole sample.
     """
+    from cedar.core.compare import column_difference
+
     rows, slots = len(block), block.live_slots()
     if rows < 2:
         return None
@@ -38,10 +39,10 @@ def find_row_dependence(
         for part in parts:
             columns = run(block.take(slots[part]))
             for name, column in whole.items():
-                if same_column(take(column, part), columns[name]):
+                if column_difference(take(column, part), columns[name]) is None:
                     continue
                 again = run(block)
-                if not all(same_column(each, again[other]) for other, each in whole.items()):
+                if any(column_difference(each, again[other]) for other, each in whole.items()):
                     return (
                         "called again, it gives another result for the same rows",
                         "draw from map(..., random=True), and keep no state between calls",
@@ -52,37 +53,6 @@ def find_row_dependence(
                     "give size=, the number of rows that the function sees at a time, or work on each row alone",
                 )
     return None
-
-
-def same_column(a: Column, b: Column) -> bool:
-    """Return whether two columns contain bit-identical values, including NaN."""
-    if isinstance(a, pa.Array) and isinstance(b, pa.Array):
-        return bool(a.type == b.type) and (bool(a.equals(b)) or repr(a.to_pylist()) == repr(b.to_pylist()))
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        if a.dtype == object:
-            return all(same_value(x, y) for x, y in zip(a, b, strict=True))
-        return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
-    return False
-
-
-def same_value(a: Any, b: Any) -> bool:
-    """Return whether two Python values are equal; True for types that compare only by identity."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(map(same_value, a.values(), b.values()))
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same_value, a, b))
-    if hasattr(a, "__array__") or hasattr(a, "__array_interface__"):  # tensors, images, frames
-        return same_column(np.asarray(a), np.asarray(b))
-    if getattr(type(a), "__eq__", None) is object.__eq__:  # identity does not show whether values are equal
-        return True
-    try:
-        return bool(a == b) or repr(a) == repr(b)
-    except Exception:  # noqa: BLE001 - a user's __eq__ may not return a bool
-        return repr(a) == repr(b)
 
 
 ROWS = 8  # the number of rows on which a function is called again, to compare results
@@ -123,5 +93,7 @@ def preserve_generators() -> Iterator[None]:
 
 def calls_differ(fn: Callable[..., Any], *args: Any, **named: Any) -> bool:
     """Whether two calls return different values."""
+    from cedar.core.compare import same_value
+
     first = fn(*copy.deepcopy(args), **copy.deepcopy(named))  # copies, as fn may modify its arguments
     return not same_value(first, fn(*args, **named))

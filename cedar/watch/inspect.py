@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block, python_values
 from cedar.core.columns import Column, type_of
+from cedar.core.compare import same_value
 from cedar.core.errors import CedarError, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import redact
@@ -17,7 +18,6 @@ from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.operators.base import Env, RowOperator, StreamOperator
-from cedar.operators.determinism import same_value
 from cedar.operators.instances import Instances
 from cedar.pipeline.explain_logical import as_written
 from cedar.plan.graph import Node
