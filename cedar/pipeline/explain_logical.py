@@ -136,22 +136,28 @@ def as_written(root: Node, labels: Mapping[int, str]) -> dict[int, str]:
 def _label_as_written(node: Node, label: str) -> str:
     if node.site is None or "col(" not in label:
         return label
-    source, calls = _parse_calls(node.site.file)
+    lines, calls = _parse_calls(node.site.file)
     matches = calls.get((node.site.line, node.operator.name), [])
     if len(matches) != 1:  # the file has changed, or the line has two such calls
         return label
-    given = [*matches[0].args, *matches[0].keywords]
-    words = [" ".join((ast.get_source_segment(source, each) or "").split()) for each in given]
+    words = [_source_text(lines, each) for each in (*matches[0].args, *matches[0].keywords)]
     return redact(f"{node.operator.name}({', '.join(words)})")
 
 
+def _source_text(lines: Sequence[str], part: ast.expr | ast.keyword) -> str:
+    """Return a part of a file on one line; unlike ``ast.get_source_segment``, split the file into lines only once."""
+    own = [line.encode() for line in lines[part.lineno - 1 : part.end_lineno]]
+    own[-1] = own[-1][: part.end_col_offset]
+    return " ".join(b"".join(own)[part.col_offset :].decode().split())
+
+
 @functools.lru_cache(maxsize=16)
-def _parse_calls(file: str) -> tuple[str, dict[tuple[int, str], list[ast.Call]]]:
-    """Return a file's source, and its method calls by (line, method name)."""
-    source = "".join(linecache.getlines(file))
+def _parse_calls(file: str) -> tuple[list[str], dict[tuple[int, str], list[ast.Call]]]:
+    """Return a file's lines, and its method calls by (line, method name)."""
+    lines = linecache.getlines(file)
     calls: dict[tuple[int, str], list[ast.Call]] = {}
     with suppress(SyntaxError, ValueError):
-        for call in ast.walk(ast.parse(source)):
+        for call in ast.walk(ast.parse("".join(lines))):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
                 calls.setdefault((call.func.end_lineno or 0, call.func.attr), []).append(call)
-    return source, calls
+    return lines, calls
