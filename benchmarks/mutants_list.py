@@ -131,7 +131,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a result that is read", _RESULTS, "dead_results",
          "if name not in {None, *live}]", "if name is not None]"),
         ("what may fail", _PUSHDOWN, "DropResults.check",
-         "if not operator.never_fails(i, facts.schemas[id(graph.inputs[0])]):", "if False:"),
+         "if not operator.never_fails(i, graph.inputs[0].schema):", "if False:"),
         ("another result", _PUSHDOWN, "DropResults.apply",
          "graph.operator.without(self.results)", "graph.operator.without(range(len(self.results)))"),
         ("the order of columns", _PUSHDOWN, "KeepOrder.apply",

@@ -191,7 +191,7 @@ def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
 def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
     """Return the columns of the data that a pipeline needs; None means all."""
     node = _source_of(pipeline, data)
-    needed = live_columns(pipeline.node, graph.schemas(pipeline.node))[id(node)]
+    needed = live_columns(pipeline.node)[id(node)]
     known = data.schema
     if needed is None:
         return None

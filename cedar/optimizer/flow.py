@@ -123,7 +123,7 @@ def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> DataFlow:
         below = [sizes[id(child)] for child in node.inputs]
         rate[id(node)] = _rate(node, facts, loads, rates, shares)
         sizes[id(node)] = _sizes(node, loads, rates, below)
-    return DataFlow(rate, sizes, live_columns(root, graph.schemas(root)))
+    return DataFlow(rate, sizes, live_columns(root))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
     """Raise an error at the user's line if rows differ between epochs, since one pass must be valid for all epochs."""
     require_rows(pipeline, method)
     root = pipeline.given
-    live = live_columns(root, graph.schemas(root), None if columns is None else frozenset(columns))
+    live = live_columns(root, None if columns is None else frozenset(columns))
     for node in graph.walk(root):
         effects, needed = node.effects, live[id(node)]
         if node.row_use.unsteady is not None:

@@ -137,7 +137,7 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
     kept = unread(node, facts)
     if not any(kept):
         return None
-    pairs = [(facts.schemas[id(child)], names) for child, names in zip(node.inputs, kept, strict=True)]
+    pairs = [(child.schema, names) for child, names in zip(node.inputs, kept, strict=True)]
     gone = set[str]().union(*(set(schema or ()) - set(names) for schema, names in pairs if names))
     listed = sorted(gone)[:6] + ([f"{len(gone) - 6} more"] if len(gone) > 6 else [])
     return Change(Keep(kept), facts.label(node), f"{', '.join(listed)} dropped below it")
@@ -154,7 +154,7 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
         if alone and writes and not live & writes and operator.calls_functions:
             return Refusal("no operator reads its result, but the function may have side effects")
         return None
-    names, types = operator.results, facts.schemas[id(node.inputs[0])]
+    names, types = operator.results, node.inputs[0].schema
     dead = [number for number, name in enumerate(names) if name not in {None, *live}]
     gone = [number for number in dead if operator.never_fails(number, types)]
     fewer = operator.without(gone) if gone else operator
@@ -172,10 +172,10 @@ def scan_columns(node: Node, facts: Facts) -> Outcome:
     """
     operator = node.operator
     columns = columns_needed(node, facts) if isinstance(operator, Read) else None
-    if columns is None or columns == columns_of(node, facts):
+    if columns is None or columns == columns_of(node):
         return None
     assert isinstance(operator, Read)
-    known = facts.schemas[id(node)] or {}
+    known = node.schema or {}
     unread = f"{len(known) - len(chosen_fields(columns, known))} of {len(known)} columns are not used"
     if not operator.source.selects:
         return Refusal(f"{unread}, and the source cannot leave them out")

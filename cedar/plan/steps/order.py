@@ -122,9 +122,9 @@ def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
     return None
 
 
-def _order(below: Node, above: Node, facts: Facts) -> str | None:
+def _order(below: Node, above: Node, _facts: Facts) -> str | None:
     """Refuse a swap of operators that both append columns if column names, and so the original order, are unknown."""
-    if facts.schemas.get(id(below.inputs[0])) is not None:
+    if below.inputs[0].schema is not None:
         return None
     for node in (below, above):
         effects = node.effects
@@ -235,7 +235,7 @@ def falls_away(node: Node, facts: Facts) -> bool:
     """Return whether the optimizer inserted the node only to change the order of columns."""
     if not is_inserted(node, facts):
         return False
-    schema = facts.schemas[id(node.inputs[0])]
+    schema = node.inputs[0].schema
     return schema is not None and set(schema) == set(node.projection or ())
 
 

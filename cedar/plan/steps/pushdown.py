@@ -44,7 +44,7 @@ def live_fields(node: Node, column: str, facts: Facts) -> Fields:
     for current in graphs.walk(facts.root):
         if names.keys().isdisjoint(map(id, current.inputs)):
             continue
-        needed = needs_each(current, facts.live.get(id(current)), facts.schemas)
+        needed = needs_each(current, facts.live.get(id(current)))
         for child, wanted in zip(current.inputs, needed, strict=True):
             for name in names.get(id(child), ()):
                 if wanted is not None and name not in wanted:
@@ -144,7 +144,7 @@ class PushColumns(Step):
     downward = True
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        operator, known = graph.operator, facts.schemas[id(graph)] or {}
+        operator, known = graph.operator, graph.schema or {}
         needed = columns_needed(graph, facts) if isinstance(operator, Read) else None
         if needed is None:
             return Refusal("it is not a source whose columns are known")
@@ -161,7 +161,7 @@ class PushColumns(Step):
                 return Refusal(f"column {name!r} is read further up")
         if any(paths is not None for paths in chosen.values()) and operator.source.selects != "fields":
             return Refusal("the source cannot select fields")
-        return Refusal("it reads these columns already") if self.columns == columns_of(graph, facts) else None
+        return Refusal("it reads these columns already") if self.columns == columns_of(graph) else None
 
     def apply(self, graph: Node, facts: Facts) -> Node:
         scan = _scan(graph)
@@ -183,16 +183,16 @@ def _scan(node: Node) -> Scan:
     return operator if isinstance(operator, Scan) else Scan(operator.source)
 
 
-def columns_of(node: Node, facts: Facts) -> tuple[str, ...]:
+def columns_of(node: Node) -> tuple[str, ...]:
     """Return the columns and fields that a source currently delivers."""
     operator = node.operator
     chosen = operator.columns if isinstance(operator, Scan) else None
-    return tuple(facts.schemas[id(node)] or ()) if chosen is None else chosen
+    return tuple(node.schema or ()) if chosen is None else chosen
 
 
 def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
     """Return the columns and fields of a source that are read; None if columns are unknown or all may be read."""
-    live, known = facts.live.get(id(node)), facts.schemas[id(node)]
+    live, known = facts.live.get(id(node)), node.schema
     if live is None or known is None:
         return None
     names = tuple(name for name in known if name in live) or _least(known)
@@ -244,11 +244,11 @@ class Keep(Step):
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         if len(self.columns) != len(graph.inputs) or not any(self.columns):
             return Refusal("it has other inputs")
-        live = needs_each(graph, facts.live.get(id(graph)), facts.schemas)
+        live = needs_each(graph, facts.live.get(id(graph)))
         for child, names, needed in zip(graph.inputs, self.columns, live, strict=True):
             if not names:
                 continue
-            schema = facts.schemas[id(child)]
+            schema = child.schema
             if schema is None or needed is None or not set(names) < set(schema):
                 return Refusal("its columns are unknown, or all are kept")
             if lost := sorted(needed.intersection(schema) - set(names)):
@@ -266,10 +266,10 @@ class Keep(Step):
 
 def unread(node: Node, facts: Facts) -> tuple[tuple[str, ...], ...]:
     """Return, for each input of a node, the columns to keep; () if all columns are read."""
-    live = needs_each(node, facts.live.get(id(node)), facts.schemas)
+    live = needs_each(node, facts.live.get(id(node)))
     kept: list[tuple[str, ...]] = []
     for child, names in zip(node.inputs, live, strict=True):
-        schema = facts.schemas[id(child)]
+        schema = child.schema
         if schema is None or names is None or names >= set(schema):  # unknown, or all are needed
             kept.append(())
         else:
@@ -300,7 +300,7 @@ class DropResults(Step):
             name = names[i]
             if live is None or name is None or name in live:
                 return Refusal(f"{name} is read")
-            if not operator.never_fails(i, facts.schemas[id(graph.inputs[0])]):
+            if not operator.never_fails(i, graph.inputs[0].schema):
                 return Refusal(f"nothing reads {name}, but they may fail on some row")
         fewer = operator.without(self.results)
         return Refusal("no result would be left") if fewer is not None and not fewer.results else None
@@ -325,12 +325,12 @@ class KeepOrder(Step):
         restored before a node after which the columns are unknown. Selections that the optimizer inserted are removed
         if they select all columns or if another such selection follows.
         """
-        schemas, written = facts.schemas, graphs.schemas(facts.logical)
+        written = graphs.schemas(facts.logical)
         done: dict[int, Node] = {}
         for node in graphs.walk(graph):
             inputs = [done[id(child)] for child in node.inputs]
             if is_inserted(node, facts):
-                below, schema = inputs[0], schemas[id(node.inputs[0])]
+                below, schema = inputs[0], node.inputs[0].schema
                 if schema is not None and tuple(schema) == node.projection:
                     done[id(node)] = below
                     continue
@@ -339,12 +339,12 @@ class KeepOrder(Step):
             elif facts.ordinal(node) is not None and len(node.logical.inputs) == len(inputs):
                 sees = node.effects.reads is None or node.storage is not None
                 for i, child in enumerate(node.inputs):
-                    lost = schemas[id(node)] is None and schemas[id(child)] is not None
+                    lost = node.schema is None and child.schema is not None
                     if sees or lost:
-                        names = _wanted(schemas[id(child)], written[id(node.logical.inputs[i])])
+                        names = _wanted(child.schema, written[id(node.logical.inputs[i])])
                         inputs[i] = only(inputs[i], names) if names else inputs[i]
             done[id(node)] = with_inputs(node, tuple(inputs), facts)
-        top, names = done[id(graph)], _wanted(schemas[id(graph)], written[id(facts.logical)])
+        top, names = done[id(graph)], _wanted(graph.schema, written[id(facts.logical)])
         return only(top.inputs[0] if is_inserted(top, facts) else top, names) if names else top
 
 

@@ -136,7 +136,7 @@ class Replace(Step):
                 return Refusal(f"{node.operator.label()} was inserted by the optimizer")
         if graph.operator is not graph.logical.operator and len(run) == 1:
             return Refusal(f"{graph.operator.label()} already replaces another operator")
-        before, after = facts.schemas[id(graph)], self.operator.schema(facts.schemas[id(run[0].inputs[0])])
+        before, after = graph.schema, self.operator.schema(run[0].inputs[0].schema)
         if before is not None and after is not None and before != after:
             return Refusal("the output columns would differ")
         return None

@@ -81,10 +81,10 @@ def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
     The function also adds the new node to ``facts``.
     """
     made = with_inputs(node, inputs, facts)
-    if made is node and id(node) in facts.schemas:
+    if made is node and id(node) in facts.nodes:
         return node  # unchanged
     node = made
-    below = facts.schemas[id(inputs[0])] if len(inputs) == 1 else None
+    below = inputs[0].schema if len(inputs) == 1 else None
     if below is not None and isinstance(node.operator, ColumnEdit):
         operator = node.operator.fitted(below)
         if operator is None:
@@ -125,14 +125,14 @@ def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
 Names: TypeAlias = "frozenset[str] | None"  # None means all columns
 
 
-def live_columns(root: Node, schemas: dict[int, Schema], out: Names = None) -> dict[int, Names]:
+def live_columns(root: Node, out: Names = None) -> dict[int, Names]:
     """Return the columns that the output of each node must have, by the node's ``id()``.
 
     ``drop`` and ``rename`` do not count as readers: ``fitted`` adapts them if a column is missing.
     """
-    live: dict[int, Names] = {id(root): all_of(schemas[id(root)]) if out is None else out}
-    for node in reversed(list(graph.walk(root))):  # consumers come before their inputs
-        spread(node, live, schemas)
+    live: dict[int, Names] = {id(root): all_of(graph.schemas(root)[id(root)]) if out is None else out}
+    for node in reversed(graph.walk(root)):  # consumers come before their inputs
+        spread(node, live)
     return live
 
 
@@ -149,34 +149,31 @@ def leave_unread(root: Node, out: Names = None) -> Node:
     lazy = [(node, source) for node, source in read if isinstance(source, FileSource) and source.can_skip_parsing]
     if not lazy:
         return root
-    schemas = graph.schemas(root)
-    live = live_columns(root, schemas, out)
+    live = live_columns(root, out)
     made: dict[int, Node] = {}
     for node, source in lazy:
         needed = live[id(node)]
-        if needed is not None and (unread := frozenset(schemas[id(node)] or ()) - needed):
+        if needed is not None and (unread := frozenset(node.schema or ()) - needed):
             made[id(node)] = dataclasses.replace(node, operator=Read(source.leaving(unread)))
     return graph.replace(root, lambda node: made.get(id(node)))
 
 
-def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> None:
+def spread(node: Node, live: dict[int, Names]) -> None:
     """Add the columns that ``node`` needs from its inputs to ``live``."""
-    for child, needed in zip(node.inputs, needs_each(node, live[id(node)], schemas), strict=True):
+    for child, needed in zip(node.inputs, needs_each(node, live[id(node)]), strict=True):
         live[id(child)] = needed if id(child) not in live else union(live[id(child)], needed)
 
 
-def needs_each(node: Node, out: Names, schemas: dict[int, Schema]) -> list[Names]:
+def needs_each(node: Node, out: Names) -> list[Names]:
     """Return the columns that ``node`` needs from each input to deliver the columns ``out``."""
-    if alike(node) and any(schemas[id(child)] is None for child in node.inputs):
-        return [
-            all_of(schemas[id(child)]) for child in node.inputs
-        ]  # inputs must have the same columns, and some columns are unknown
-    return [needs(node, child, out, schemas) for child in node.inputs]
+    if alike(node) and any(child.schema is None for child in node.inputs):
+        return [all_of(child.schema) for child in node.inputs]  # they must have the same columns; some are unknown
+    return [needs(node, child, out) for child in node.inputs]
 
 
-def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Names:
+def needs(node: Node, child: Node, out: Names) -> Names:
     """Return the columns that ``node`` needs from one of its inputs."""
-    operator, effects, schema = node.operator, node.effects, schemas[id(child)]
+    operator, effects, schema = node.operator, node.effects, child.schema
     others_read = isinstance(operator, StoresRows) and operator.storage != "auto" and not operator.layout
     if effects.reads is None or effects.writes is None or others_read:  # other pipelines may read the cache, too
         return all_of(schema)
@@ -255,7 +252,7 @@ class Facts:
         exact: False allows rewrites that change results within an operator's tolerance.
         refused: names of rules that are not tried.
         root: the graph that is being rewritten.
-        schemas: schemas of the nodes of this graph and of earlier versions.
+        nodes: the nodes of this graph and of earlier versions, so that ids stay unique.
         consumers: for each node, the nodes that read from it.
         live: for each node, the columns that it must deliver; None, or a missing entry, means all.
         streams: returns whether a source has splits that can only be read from their start; by default from its splits.
@@ -274,10 +271,9 @@ class Facts:
     streams: Callable[[Node], bool] = _reads_from_the_beginning
     keeping: CacheCosts | None = None
     factors: Factors | None = None
-    schemas: dict[int, Schema] = field(default_factory=dict)
+    nodes: dict[int, Node] = field(default_factory=dict, repr=False)
     consumers: dict[int, list[Node]] = field(default_factory=dict)
     live: dict[int, Names] = field(default_factory=dict)
-    _nodes: list[Node] = field(default_factory=list, repr=False)  # keeps nodes alive, so that ids stay unique
 
     @cached_property
     def readers(self) -> dict[Hashable, list[Node]]:
@@ -294,17 +290,17 @@ class Facts:
         for node in graph.walk(root):
             for child in node.inputs:
                 consumers.setdefault(id(child), []).append(node)
-        return replace(self, root=root, consumers=consumers, live=live_columns(root, self.schemas))
+        return replace(self, root=root, consumers=consumers, live=live_columns(root))
 
     def learn(self, root: Node) -> None:
-        """Derive schemas and consumers of new nodes from their inputs.
+        """Derive schemas of new nodes, and consumers of their inputs.
 
         Raises:
             CedarError: an operator rejects the columns of its inputs.
         """
-        for node in graph.walk(root, self.schemas):
-            self.schemas[id(node)] = node.schema
-            self._nodes.append(node)
+        for node in graph.walk(root, self.nodes):
+            _ = node.schema  # inputs come first, so a long pipeline does not exceed the recursion limit
+            self.nodes[id(node)] = node
             for child in node.inputs:
                 self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]
 

@@ -86,9 +86,9 @@ def _visit_inputs_first(nodes: list[Node], facts: Facts, asked: Callable[[int, N
 
 
 def _visit_outputs_first(nodes: list[Node], facts: Facts, asked: Callable[[int, Node], Node]) -> Node:
-    live, schemas, root = facts.live, facts.schemas, nodes[-1]
+    live, root = facts.live, nodes[-1]
     live.clear()
-    live[id(root)] = all_of(schemas[id(root)])
+    live[id(root)] = all_of(root.schema)
     old = set(map(id, nodes))
     tops: dict[int, Node] = {}
     unchanged = True
@@ -96,12 +96,12 @@ def _visit_outputs_first(nodes: list[Node], facts: Facts, asked: Callable[[int, 
         node = nodes[number]
         top = tops[id(node)] = asked(number, node)
         if top is node:
-            spread(node, live, schemas)
+            spread(node, live)
             continue
         unchanged = False
         live[id(top)] = union(live[id(top)], live[id(node)]) if id(top) in live else live[id(node)]
         for each in reversed(graph.walk(top, old)):
-            spread(each, live, schemas)
+            spread(each, live)
     if unchanged:
         return root
     done: dict[int, Node] = {}

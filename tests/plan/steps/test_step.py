@@ -53,7 +53,7 @@ def test_what_follows_for_new_nodes_is_learned_and_old_ones_are_let_go() -> None
     below = rebuilt(old, (read,), facts)
     new = rebuilt(old.inputs[0], (below,), facts)
     facts.learn(new)
-    assert facts.schemas[id(new)] == facts.schemas[id(old)]
+    assert new.schema == old.schema
     facts.replace_node(new, old)
     assert facts.consumers[id(new)] == [top]
     assert facts.consumers[id(read)] == [below]
@@ -82,7 +82,7 @@ def live_f(x):
 
 
 def at_source(p):
-    live = live_columns(p.node, graph.schemas(p.node))
+    live = live_columns(p.node)
     return live[id(graph.sources(p.node)[0])]
 
 

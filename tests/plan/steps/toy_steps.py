@@ -29,7 +29,7 @@ from cedar.plan.steps.sweep import Sweep, one_step, run_pass
 
 def drawn(node: Node, facts: Facts, draw: random.Random) -> Step:
     """Any step at a node, most of which may not be taken."""
-    schema = [list(facts.schemas[id(child)] or ()) for child in node.inputs]
+    schema = [list(child.schema or ()) for child in node.inputs]
     some = tuple(tuple(name for name in names if draw.random() < 0.8) for names in schema)
     order = list(range(draw.randint(2, 4)))
     draw.shuffle(order)
@@ -38,7 +38,7 @@ def drawn(node: Node, facts: Facts, draw: random.Random) -> Step:
         Reorder(tuple(order)), Reorder((1, 0)), Cross("down"), Cross("up", draw.randint(1, 2), draw.randint(1, 2)),
         Group(draw.randint(1, 2)), PushFilter(), Share(), Cache(draw.choice([None, 0, 1, 2])),
         DropResults((draw.randint(0, 2),)), Keep(some), Keep(unread(node, facts) or ((),)),
-        PushColumns(needed or ()), PushColumns(tuple(facts.schemas[id(node)] or ())[draw.randint(0, 1) :]),
+        PushColumns(needed or ()), PushColumns(tuple(node.schema or ())[draw.randint(0, 1) :]),
     ]  # fmt: skip
     return draw.choice(kinds)
 
