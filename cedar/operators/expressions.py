@@ -104,12 +104,16 @@ class _StepOperator(RowOperator, Mergeable):
         (known,) = inputs
         if known is None:
             return None
+        used, effects = known, self.effects()
+        if self.code() and effects.reads is not None and effects.reads <= known.keys():
+            used = {name: kind for name, kind in known.items() if name in effects.reads}
         schemas: dict[Hashable, Schema] = self.__dict__.setdefault("_schemas", {})
-        key = tuple(known.items())
+        key = tuple(used.items())
         if key not in schemas:  # planning needs it repeatedly, and polars computes it slowly
-            schemas[key] = output_types((self.step(ErrorContext(0, self.label())),), known)
+            schemas[key] = output_types((self.step(ErrorContext(0, self.label())),), used)
         types = schemas[key]
-        return None if types is None else dict(types)
+        others = known if self.code() and effects.survivors is None else {}
+        return None if types is None else {**others, **types}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the same kernel in all runs with the same label and site, so that they share its compiled programs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from cedar.core.errors import CedarError
@@ -25,15 +25,17 @@ class Change:
         step: the step, which is checked before it is applied; ``explain()`` shows why a step was refused.
         what: label of the operator that moves or changes, for messages.
         how: a description such as "below map(f)".
+        also: the labels and descriptions of other operators that the step moves.
     """
 
     step: Step
     what: str
     how: str = ""
+    also: tuple[tuple[str, str], ...] = ()
 
 
 class Rule(Protocol):
-    """A function of a node and the facts. It returns a step, a Refusal with a reason, or None if it does not apply.
+    """A function of a node and the facts. It returns a step, Refusals with reasons, or None if it does not apply.
 
     The function's ``__name__`` is the rule's name. cedar calls a rule for inputs before outputs, or in reverse order if
     it is marked with ``downward``. A rewrite never returns to an earlier graph, so it ends if rules undo each other.
@@ -44,7 +46,7 @@ class Rule(Protocol):
     def __call__(self, node: Node, facts: Facts, /) -> Outcome: ...
 
 
-Outcome: TypeAlias = "Step | Change | Refusal | None"
+Outcome: TypeAlias = "Step | Change | Refusal | tuple[Refusal, ...] | None"
 
 
 def downward(rule: Rule) -> Rule:
@@ -107,28 +109,28 @@ class Rewriting:
 
     def apply(self, rule: Rule) -> bool:
         """Apply a rule's steps in one pass, or one step if all together do not help. Return whether any applied."""
-        most = len(self.facts.consumers)
+        alone = False
         while True:
-            changes, why = self.run_pass(rule, most)
+            changes, why = self.run_pass(rule, alone)
             if not changes or not why:
                 return bool(changes)
-            if len(changes) > 1:
-                most = 1
+            if len(changes) > 1 or changes[0][1].also:
+                alone = True
             else:
                 self.failed[rule.__name__, changes[0][0]] = why
 
-    def run_pass(self, rule: Rule, most: int) -> tuple[list[tuple[str, Change]], str]:
+    def run_pass(self, rule: Rule, alone: bool) -> tuple[list[tuple[str, Change]], str]:
         """Run a pass of a rule over every node.
 
         Returns:
-            At most ``most`` changes with the label of the node at which the rule proposed each, and why the new graph
-            is rejected, or "".
+            The changes (with ``alone``, at most one) with the label of the node at which the rule proposed each, and
+            why the new graph is rejected, or "".
         """
         name = rule.__name__
         changes: list[tuple[str, Change]] = []
 
         def ask(_number: int, node: Node, facts: Facts) -> Step | None:
-            if len(changes) >= most or (self.failed and (name, facts.label(node)) in self.failed):
+            if (alone and changes) or (self.failed and (name, facts.label(node)) in self.failed):
                 return None
             outcome = rule(node, facts)
             change = None if outcome is None else self._checked(outcome, rule, node, facts)
@@ -138,7 +140,7 @@ class Rewriting:
             return change.step
 
         try:
-            root, sweep = run_pass(self.facts, ask, getattr(rule, "downward", False))
+            root, sweep = run_pass(replace(self.facts, alone=alone), ask, getattr(rule, "downward", False))
             if not changes:
                 return changes, ""
             facts = self.facts.at(root)
@@ -155,12 +157,13 @@ class Rewriting:
         self.facts = facts
         self.sweeps.append(sweep)
         for _, change in changes:
-            hows = self.applied.setdefault((name, change.what), [])
-            if change.how not in hows:
-                hows.append(change.how)
+            for what, how in ((change.what, change.how), *change.also):
+                hows = self.applied.setdefault((name, what), [])
+                if how not in hows:
+                    hows.append(how)
         return changes, ""
 
-    def _checked(self, outcome: Step | Change | Refusal, rule: Rule, node: Node, facts: Facts) -> Change | None:
+    def _checked(self, outcome: Outcome, rule: Rule, node: Node, facts: Facts) -> Change | None:
         """Return the change that a rule proposes at a node if its step may be applied; otherwise record why not."""
         label = facts.label(node)
         change = Change(outcome, label) if isinstance(outcome, Step) else outcome
@@ -168,12 +171,13 @@ class Rewriting:
             refusal = change.step.check(node, facts)
             if refusal is None:
                 return change
-            refusal = Refusal(refusal.reason, refusal.what or change.what)
-        elif isinstance(change, Refusal):
-            refusal = change
+            refusals: tuple[Refusal, ...] = (Refusal(refusal.reason, refusal.what or change.what),)
+        elif isinstance(change, Refusal | tuple):
+            refusals = change if isinstance(change, tuple) else (change,)
         else:
-            refusal = Refusal(f"it returned {type(outcome).__name__}; expected a step from cedar.plan.steps")
-        self.refusals[Decision(rule.__name__, refusal.what or label, applied=False, why=refusal.reason)] = None
+            refusals = (Refusal(f"it returned {type(outcome).__name__}; expected a step from cedar.plan.steps"),)
+        for each in refusals:
+            self.refusals[Decision(rule.__name__, each.what or label, applied=False, why=each.reason)] = None
         return None
 
 

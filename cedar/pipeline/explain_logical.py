@@ -140,8 +140,9 @@ def _label_as_written(node: Node, label: str) -> str:
     matches = calls.get((node.site.line, node.operator.name), [])
     if len(matches) != 1:  # the file has changed, or the line has two such calls
         return label
-    words = [_source_text(lines, each) for each in (*matches[0].args, *matches[0].keywords)]
-    return redact(f"{node.operator.name}({', '.join(words)})")
+    given: list[ast.expr | ast.keyword] = [*matches[0].args, *matches[0].keywords]
+    words = ", ".join(_source_text(lines, each) for each in given)
+    return redact(f"{node.operator.name}({words})")
 
 
 def _source_text(lines: Sequence[str], part: ast.expr | ast.keyword) -> str:

@@ -2,67 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.operators.base import RowOperator
 from cedar.operators.expressions import SeparateResults
 from cedar.optimizer.rewrite import Change, Outcome, downward
 from cedar.plan.graph import Node, chosen_fields
-from cedar.plan.steps.order import Cross, Reorder, falls_away, may_swap, under_limit
+from cedar.plan.steps.order import Cross, Reorder, falls_away, may_swap, rivals, under_limit
 from cedar.plan.steps.pushdown import DropResults, Keep, PushColumns, PushFilter, columns_needed, columns_of, unread
-from cedar.plan.steps.step import Facts, Refusal, is_inserted, run_below, shared
+from cedar.plan.steps.step import Facts, Refusal, is_inserted, shared
 
 _GAIN = 0.95  # a function filter moves only if that cuts the chain's cost below this share; measurements are noisy
 
 
 def push_filter(node: Node, facts: Facts) -> Outcome:
-    """Move an expression filter down as far as allowed, and a function filter as far as measurements justify."""
-    if node.condition is not None:
-        passed, refused = _below(node, facts)
-        while passed and passed[-1].condition is not None:
-            passed.pop()  # the search orders filters by cost
-        if passed:
-            return _moved(node, passed, facts)
-        below = node.inputs[0]
-        if refused is not None or isinstance(below.operator, Read) or below.condition is not None:
-            return refused  # below another filter, that one moves first
+    """Move an expression filter down as far as allowed, and a function filter as far as measurements justify.
+
+    The last filter of a run of row operators proposes one step for all filters of the run.
+    """
+    if not node.filters:
+        return None
+    below = node.inputs[0]
+    if node.condition is not None and not isinstance(below.operator, RowOperator | Read):
         how = f"into every input of {facts.label(below)}" if len(below.inputs) > 1 else f"below {facts.label(below)}"
         return Change(Cross("down"), facts.label(node), how)
-    return _by_cost(node, facts) if node.filters else None
+    above = facts.consumers[id(node)]
+    while not facts.alone and len(above) == 1 and isinstance(above[0].operator, RowOperator):
+        if above[0].filters:
+            return None
+        above = facts.consumers[id(above[0])]
+    return _arranged(node, facts)
 
 
-def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
-    """Return the operators below that ``node`` may run before, top first, and why it may not move further."""
-    passed: list[Node] = []
-    current = node.inputs[0]
-    while isinstance(current.operator, RowOperator):
-        why = shared(current, facts)
-        refused = may_swap(current, node, facts) if why is None else Refusal(why)
-        if refused is not None:
-            return passed, Refusal(refused.reason, facts.label(node))
-        passed.append(current)
-        current = current.inputs[0]
-    return passed, None
-
-
-def _moved(node: Node, passed: list[Node], facts: Facts) -> Change:
-    seen = [facts.label(below) for below in passed if facts.ordinal(below) is not None]
-    count = sum(not falls_away(below, facts) for below in passed)
-    return Change(Reorder((count, *range(count))), facts.label(node), f"below {', '.join(seen)}" if seen else "")
+def _arranged(last: Node, facts: Facts) -> Outcome:
+    """Move the filters of the run that ends in ``last``, or ``last`` alone."""
+    run, end = [last], None
+    below = last.inputs[0]
+    while isinstance(below.operator, RowOperator) and (end := shared(below, facts)) is None:
+        run += [] if falls_away(below, facts) else [below]
+        below = below.inputs[0]
+    run.reverse()
+    order, moves, refusals = list(run), list[tuple[str, str]](), list[Refusal]()
+    for node, earlier in zip(run, rivals(run, facts), strict=True):
+        if not node.filters or (facts.alone and node is not last):
+            continue
+        at, lowest, why = order.index(node), 0, end
+        for place in sorted([order.index(run[i]) for i in earlier], reverse=True):
+            if (refused := may_swap(order[place], node, facts)) is not None:
+                lowest, why = place + 1, refused.reason
+                break
+        passed, label = order[lowest:at][::-1], facts.label(node)
+        if node.condition is None:
+            passed, why = _by_cost(node, passed, facts)
+        while node.condition is not None and passed and passed[-1].condition is not None:
+            passed.pop()  # the search orders filters by cost
+        if passed:
+            order.insert(at - len(passed), order.pop(at))
+            seen = [facts.label(each) for each in passed if facts.ordinal(each) is not None]
+            moves.append((label, f"below {_listed(seen)}" if seen else ""))
+        elif why is not None:
+            refusals.append(Refusal(why, label))
+    if not moves:
+        return tuple(refusals) or None
+    same = next(i for i, node in enumerate(order) if node is not run[i])
+    numbers = {id(node): i for i, node in enumerate(run[same:])}
+    return Change(Reorder(tuple(numbers[id(node)] for node in order[same:])), *moves[0], tuple(moves[1:]))
 
 
 # ---- by cost ---------------------------------------------------------------------------------------------------------
 
 
-def _by_cost(node: Node, facts: Facts) -> Outcome:
-    passed, _ = _below(node, facts)
-    passed = [below for below in passed if facts.ordinal(below) is not None]
-    if not passed or run_below(node, len(passed) + 1) != [*reversed(passed), node]:
-        return None
+def _by_cost(node: Node, below: list[Node], facts: Facts) -> tuple[list[Node], str | None]:
+    """Return the operators below a function filter, top first, that it passes; if none, also why."""
+    passed = [each for each in below if facts.ordinal(each) is not None]
+    if not passed or below[: len(passed)] != passed:
+        return [], None
     if facts.profile is None:
-        return Refusal("it needs measurements to decide whether moving it down pays off")
+        return [], "it needs measurements to decide whether moving it down pays off"
     best, least = 0, _cost([*reversed(passed), node], facts)
     if least is None:
-        return Refusal("the operators below it were not measured")
+        return [], "the operators below it were not measured"
     limit = least * _GAIN
     for count in range(1, len(passed) + 1):
         if passed[count - 1].condition is not None:
@@ -71,7 +91,7 @@ def _by_cost(node: Node, facts: Facts) -> Outcome:
         cost = _cost(order, facts)
         if cost is not None and cost < limit:
             best, limit = count, cost
-    return _moved(node, passed[:best], facts) if best else Refusal("moving it down costs more than it saves")
+    return passed[:best], "moving it down costs more than it saves"
 
 
 def _cost(order: list[Node], facts: Facts) -> float | None:
@@ -184,5 +204,5 @@ def scan_columns(node: Node, facts: Facts) -> Outcome:
     return Change(PushColumns(columns), facts.label(node), f"reads {_listed(columns)} alone")
 
 
-def _listed(names: tuple[str, ...], most: int = 6) -> str:
+def _listed(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

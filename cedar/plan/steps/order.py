@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -30,6 +31,37 @@ def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
         if reason is not None:
             return Refusal(reason, facts.label(above))
     return None
+
+
+def rivals(run: Sequence[Node], facts: Facts) -> list[Collection[int]]:
+    """Return, for each operator of a run (inputs first), the earlier ones that ``may_swap`` might not swap with it.
+
+    Operators that do no more than use columns may swap unless one writes a column that the other reads or writes.
+    """
+    writers, users = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    others: list[int] = []  # operators that do more than use columns
+    found: list[Collection[int]] = []
+    for i, node in enumerate(run):
+        reads, writes = node.effects.reads, node.effects.writes
+        if reads is None or writes is None or _more_than_columns(node, facts):
+            found.append(range(i))
+            others.append(i)
+            continue
+        found.append(set(others).union(*(users[name] for name in writes), *(writers[name] for name in reads)))
+        for name in writes:
+            writers[name].append(i)
+        for name in reads | writes:
+            users[name].append(i)
+    return found
+
+
+def _more_than_columns(node: Node, facts: Facts) -> bool:
+    effects = node.effects
+    alike = node.is_row_operator and node.storage is None and not isinstance(node.operator, MakesGroups)
+    new = (effects.writes or frozenset()) - (effects.reads or frozenset())
+    unordered = bool(new) and node.inputs[0].schema is None
+    one = effects.rows in ("1:1", "1:0..1") and effects.survivors is None
+    return not alike or not one or unordered or may_skip(node, facts)
 
 
 def batch_rows(node: Node) -> int | None:
@@ -177,7 +209,7 @@ class Reorder(Step):
     A row operator processes each row independently of other rows. ``may_swap`` decides for two adjacent operators
     whether they give the same rows in either order: neither may read or drop a column that the other writes, and the
     same operator must skip each failing row. Any order can be reached by swapping neighbors, so it suffices to check
-    each pair of operators whose order changes.
+    each pair of operators whose order changes, and of those only ``rivals``.
 
     The step removes selections that the optimizer inserted only for the order of columns, which is restored after all
     steps. It keeps selections that drop columns, because a later ``drop`` may rely on these columns being gone.
@@ -198,12 +230,12 @@ class Reorder(Step):
         for node in between:
             if (why := shared(node, facts)) is not None:
                 return Refusal(why, facts.label(graph))
-        rest = list(range(len(run)))
+        earlier, done = rivals(run, facts), set[int]()
         for i in self.order:
-            for below in rest[: rest.index(i)]:
+            for below in sorted(set(earlier[i]) - done):
                 if (refused := may_swap(run[below], run[i], facts)) is not None:
                     return refused
-            rest.remove(i)
+            done.add(i)
         return None
 
     def apply(self, graph: Node, facts: Facts) -> Node:

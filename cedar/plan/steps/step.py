@@ -256,6 +256,7 @@ class Facts:
         consumers: for each node, the nodes that read from it.
         live: for each node, the columns that it must deliver; None, or a missing entry, means all.
         streams: returns whether a source has splits that can only be read from their start; by default from its splits.
+        alone: whether a step may move only one operator, because several moves together cost more.
         keeping: the costs of storing rows; None if rows may not be stored.
         factors: returns how often rows repeat in each column of a ``dedup()``, from a sample of its source.
     """
@@ -269,6 +270,7 @@ class Facts:
     exact: bool = True
     refused: frozenset[str] = field(default_factory=frozenset)
     streams: Callable[[Node], bool] = _reads_from_the_beginning
+    alone: bool = False
     keeping: CacheCosts | None = None
     factors: Factors | None = None
     nodes: dict[int, Node] = field(default_factory=dict, repr=False)
@@ -329,7 +331,7 @@ class Facts:
 
     def label(self, node: Node) -> str:
         """Return the label of the corresponding node of the pipeline as written."""
-        return self.labels.get(id(node.logical), node.operator.label())
+        return self.labels.get(id(node.logical)) or node.operator.label()
 
     def ordinal(self, node: Node) -> int | None:
         """Return the node's index in the pipeline as written; None if the optimizer inserted it."""
