@@ -114,10 +114,9 @@ class Rewriting:
             changes, why = self.run_pass(rule, alone)
             if not changes or not why:
                 return bool(changes)
-            if len(changes) > 1 or changes[0][1].also:
-                alone = True
-            else:
+            if alone or (len(changes) == 1 and not changes[0][1].also):
                 self.failed[rule.__name__, changes[0][0]] = why
+            alone = True
 
     def run_pass(self, rule: Rule, alone: bool) -> tuple[list[tuple[str, Change]], str]:
         """Run a pass of a rule over every node.

@@ -9,7 +9,9 @@ from cedar.datasets.base import Split
 from cedar.operators.base import RowOperator
 from cedar.operators.sample import Sample
 from cedar.optimizer.rules import limit, push_filter, scan_filter
+from cedar.plan import graph
 from cedar.plan.graph import Scan
+from cedar.plan.steps.order import may_swap
 from tests.optimizer.plan_lines import after, decided, line, measured, rewritten, table
 
 
@@ -130,6 +132,28 @@ def test_a_function_goes_down_where_figures_say_that_it_pays():
     dear = measured(cpu={1: 1e-6, 2: 1e-6, 3: 1e-4}, keep={3: 0.1})
     assert after(p, push_filter, profile=dear) == line(p.node)
     assert "costs more than it saves" in decided(p, push_filter, profile=dear)[0]
+
+
+def test_a_filter_that_costs_more_further_down_stays_alone():
+    p = table("x", "y").map(f, "x", into="z").filter(col("z") > 1).filter(col("y") > 1).filter(col("x") > 1)
+    profile = measured(cpu={1: 1e-6, 2: 1e-6, 3: 1e-3, 4: 1e-6}, keep={2: 0.01, 3: 1.0, 4: 0.9}, rows={1: 100})
+    root, decisions = rewritten(p, push_filter, profile=profile)
+    assert line(root) == "read -> filter(x > 1) -> map(f) -> filter(z > 1) -> filter(y > 1)"
+    assert [d.applied for d in decisions] == [True, False, False]
+    assert 'which filter([(col("z")) > (1)]) uses' in decisions[1].why
+    assert "map(f): it would cost" in decisions[2].why
+
+
+def test_operators_that_share_no_column_are_not_compared(monkeypatch):
+    compared = []
+    for place in ("cedar.optimizer.rules.pushdown.may_swap", "cedar.plan.steps.order.may_swap"):
+        monkeypatch.setattr(place, lambda below, above, facts: compared.append(above) or may_swap(below, above, facts))
+    p = table("x", "y")
+    for i in range(100):
+        p = p.filter(col(f"z{i - 1}") > 0).filter(col("x") > i) if i % 2 else p.with_columns(**{f"z{i}": col("y") + i})
+    root, _ = rewritten(p, push_filter)
+    assert [node.filters for node in graph.walk(root)][1:52] == [True] * 50 + [False]
+    assert len(compared) < 1000
 
 
 def test_filters_behind_batch_stay_there():

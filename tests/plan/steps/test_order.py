@@ -17,7 +17,7 @@ from cedar.operators.base import Bound, Env
 from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import RULES
 from cedar.plan import graph
-from cedar.plan.steps.order import may_swap
+from cedar.plan.steps.order import may_swap, rivals
 from cedar.plan.steps.step import facts_of, is_inserted, rebuilt
 from tests.optimizer.plan_lines import table
 
@@ -35,7 +35,14 @@ def drawn(x, rng):
 
 
 def swap(p, skips=lambda node: False):
-    return may_swap(p.node.inputs[0], p.node, facts_of(p.node, p.node, skips))
+    return refusal(p.node.inputs[0], p.node, facts_of(p.node, p.node, skips))
+
+
+def refusal(below, above, facts):
+    """Why two operators may not be swapped; such operators are rivals."""
+    refused = may_swap(below, above, facts)
+    assert refused is None or 0 in rivals((below, above), facts)[1]
+    return refused
 
 
 YES = [
@@ -200,7 +207,7 @@ def swapped(p: cedar.Pipeline, draw: random.Random, facts):
             break
         above = draw.choice(places)
         below = above.inputs[0]
-        if may_swap(below, above, facts.at(root)) is None:
+        if refusal(below, above, facts.at(root)) is None:
             lower = rebuilt(above, below.inputs, facts)
             root = substituted(root, above, rebuilt(below, (lower,), facts), facts)
     return root
