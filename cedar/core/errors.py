@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Real
 from types import FrameType, TracebackType
 from typing import Any, cast
 
@@ -476,7 +477,8 @@ class Skip:
     blocks: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_rate is not None and not 0 <= self.max_rate <= 1:
-            raise PipelineError(f"Skip(max_rate={self.max_rate}): a rate is between 0 and 1", site=user_site())
-        if self.max_count is not None and self.max_count < 0:
-            raise PipelineError(f"Skip(max_count={self.max_count}): a count is not negative", site=user_site())
+        rate, count = self.max_rate, self.max_count
+        if rate is not None and not (isinstance(rate, Real) and 0 <= rate <= 1):
+            raise PipelineError(f"Skip(max_rate={rate!r}): a rate is a number between 0 and 1", site=user_site())
+        if count is not None and not (isinstance(count, Integral) and count >= 0):
+            raise PipelineError(f"Skip(max_count={count!r}): a count is an integer, not negative", site=user_site())

@@ -123,11 +123,19 @@ def test_what_code_of_users_raises_itself_is_an_error_of_its_row(kind: type[Base
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_rate": 1.5}, {"max_rate": -0.1}, {"max_rate": float("nan")}, {"max_count": -1}]
+    "wrong",
+    [
+        {"max_rate": 1.5},
+        {"max_rate": -0.1},
+        {"max_rate": float("nan")},
+        {"max_count": -1},
+        {"max_rate": "1%"},
+        {"max_count": 1.5},
+    ],
 )
 def test_a_budget_that_cannot_be_is_refused_at_the_line(wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(PipelineError, match=rf"Skip\({name}={value}\)") as caught:
+    with pytest.raises(PipelineError, match=rf"Skip\({name}={value!r}\)") as caught:
         Skip(**wrong)
     assert caught.value.site is not None
     assert caught.value.site.file == __file__

@@ -95,6 +95,8 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "sample(5)": (lambda: P.sample(5), "sample(n=5)"),
     "with_columns({})": (lambda: P.with_columns({"z": col("x")}), "y=..."),
     "p[0]": (lambda: P[0], "next(iter(p))"),
+    "loader.update_mix(weight=)": (lambda: P.loader().update_mix(weight={}), "did you mean weights=?"),
+    "loader.reshard(rank)": (lambda: P.loader().reshard(0), "write reshard(rank, world)"),
     "Skip(rate=)": (lambda: cast("Any", cedar.Skip)(rate=0.1), "did you mean max_rate=?"),
     "Skip(1, ..., 7)": (lambda: cast("Any", cedar.Skip)(*range(7)), "write Skip(max_rate=None, max_count=None"),
     "Budget(mem=)": (lambda: cast("Any", cedar.Budget)(mem="1GiB"), "did you mean memory=?"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, ResumeError, UsageError, user_site
+from cedar.core.foreign import suggest_in_methods
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.jagged import JaggedTensor, register
 from cedar.core.packages import extension
@@ -64,6 +65,7 @@ class EpochSampler:
             self._epochs.set_epoch(epoch)
 
 
+@suggest_in_methods
 class Loader(Generic[T]):
     """Iterates over a pipeline, epoch by epoch, and can be stopped and resumed after any batch.
 
