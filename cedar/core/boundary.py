@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.columns import from_array, from_numbers, numbers
+from cedar.core.columns import from_array, from_numbers, native, numbers
 from cedar.core.errors import CedarError, PipelineError, Site
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def as_column(values: Any) -> Any:
         LargeListType(large_list<item: int8>)
     """
     if isinstance(values, np.ndarray):
+        values = native(values)
         if values.dtype == object or values.ndim != 1 or values.dtype.kind not in "biufM":
             if values.dtype.kind in "US":
                 return as_column(pa.array(values.tolist()))

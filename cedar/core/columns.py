@@ -315,6 +315,11 @@ def _packed(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
+def native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array in the machine's byte order, in which Arrow and torch need it."""
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
 def from_array(values: npt.NDArray[Any]) -> pa.Array:
     """Convert a one-dimensional ndarray to an Arrow array. Numeric arrays share memory with the result.
 

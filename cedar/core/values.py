@@ -32,6 +32,7 @@ from cedar.core.columns import (
     from_flags,
     from_numbers,
     from_strings,
+    native,
     objects,
 )
 
@@ -334,7 +335,7 @@ def _concat_arrays(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.
     flat = np.concatenate(arrays)
     if flat.dtype.kind not in "biufMm":
         return _arrow(flat.tolist(), kind)
-    array = from_array(flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("=")))
+    array = from_array(native(flat))
     if array.type == kind:
         return array
     wider = pa.types.is_integer(array.type) and pa.types.is_floating(kind)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.boundary import as_column, canonical_types, table_of
-from cedar.core.columns import TensorType, detached, from_numbers
+from cedar.core.columns import TensorType, detached, from_numbers, native
 from cedar.core.errors import PipelineError, invalid_call, user_site
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, once
 from cedar.datasets.items import ItemsSource
@@ -135,7 +135,7 @@ def from_numpy(arrays: Any) -> TableSource:
     if not isinstance(arrays, Mapping):
         fix = "give cedar.from_numpy({'x': array})"
         raise PipelineError(f"from_numpy takes a dict of arrays by column, not {type(arrays).__name__}", fix=fix)
-    columns = {name: np.asarray(array) for name, array in arrays.items()}
+    columns = {name: native(np.asarray(array)) for name, array in arrays.items()}
     shapes = {name: array.shape for name, array in columns.items()}
     if len({shape[:1] for shape in shapes.values()}) > 1 or () in shapes.values():
         raise PipelineError(f"from_numpy: all arrays need one entry per row; got shapes {shapes}", fix="array[:n]")

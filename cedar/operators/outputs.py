@@ -337,7 +337,7 @@ def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
     if is_masked(type(value)):
         raise BadResult(f"returned a masked array for column {name!r}", "fill it: array.filled(value)")
     if isinstance(value, np.ndarray) and value.ndim and value.dtype != object:
-        return as_column(value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("=")))
+        return as_column(value)
     if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1):
         try:
             values: Sequence[Any] = list(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.core.block import first_rows
+from cedar.core.block import first_rows, frame_of
 from cedar.core.errors import Site, invalid_call
 from cedar.core.packages import extension, has_extension
 from cedar.engine.delivery.loader import Loader
@@ -68,7 +68,8 @@ class LookMethods:
         planner, _ = choose_plan(node, "auto", "inline", 1, None, True, PlanOptions())
         options = Options(rank=0, world=1, subgroup=True, as_blocks=True, executor="inline", planner=planner)
         with Loader(node, options) as loader:
-            return first_rows(loader, n)
+            rows = first_rows(loader, n)
+            return rows if rows.width else frame_of(loader.sample()).clear()
 
     def inspect(self, rows: int = 4, *, seed: int = 0, epoch: int = 0) -> Sheet:
         """Return a sheet of the source's first rows before and after each operator of the pipeline as written.

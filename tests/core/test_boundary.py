@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -31,6 +32,18 @@ def test_no_rows_of_polars_join_others():
 def test_lists_of_any_framework_are_columns() -> None:
     made = JaggedTensor(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
     assert as_column(made).to_pylist() == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("kind", [">i4", ">f8", ">M8[s]", ">U3"])
+def test_arrays_in_the_byte_order_of_other_machines_are_columns(kind: str) -> None:
+    swapped = np.array(["2024", "2025", "2026"]).astype(kind if kind[1] in "MU" else ">i8").astype(kind)
+    native = swapped.astype(np.dtype(kind).newbyteorder("="))
+    assert as_column(swapped).equals(as_column(native))
+    rows = list(cedar.from_numpy({"x": native}))
+    assert list(cedar.from_numpy({"x": swapped})) == rows
+    if kind[1] in "if":
+        batch = next(iter(cedar.from_numpy({"x": swapped.reshape(3, 1)}).batch(3).loader(format="torch")))
+        assert batch["x"].tolist() == native.reshape(3, 1).tolist()
 
 
 @pytest.mark.parametrize("milliseconds", [1, -1, 86_400_000 << 32])

@@ -22,6 +22,7 @@ def test_head_is_a_frame_of_the_first_rows(tmp_path):
     assert p.batch(4).head(7).equals(p.head(7))
     assert p.repeat().head(2).height == 2
     assert p.head(0).height == 0
+    assert p.head(0).columns == p.filter(col("f") > 1e9).head(3).columns == p.columns
     with pytest.raises(cedar.PipelineError):
         p.head(-1)
 
