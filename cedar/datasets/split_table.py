@@ -54,11 +54,13 @@ class SplitTable(Sequence[Split]):
         streaming: npt.ArrayLike = False,
         length: int | None = None,
     ) -> None:
-        given = dict(zip(_NAMES, (file, start, stop, rows, bytes, part, streaming), strict=True))
-        self._columns = {name: _column(name, value) for name, value in given.items()}
+        self._columns: dict[str, Numbers] = {}
         self._objects: Sequence[Split] | None = None
-        lengths = {len(column) for column in self._columns.values() if column.ndim}
-        lengths |= set() if length is None else {length}
+        lengths = set() if length is None else {length}
+        for name, given in zip(_NAMES, (file, start, stop, rows, bytes, part, streaming), strict=True):
+            self._columns[name] = column = _column(name, given)
+            if column.ndim:
+                lengths.add(len(column))
         if len(lengths) != 1:
             reported = (
                 f"arrays of different lengths: {sorted(lengths)}" if lengths else "only single values, and no length="

@@ -215,9 +215,12 @@ def _read(
         if env.watch == "audit":  # copied, as an in-memory source returns the same objects again
             block = own_copy(block)
         entered = clocks.now()
-        blocks.append(run_steps(steps, from_row(block, first), env, timing))
-        arrays = [column for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)]
-        take(sum(map(nbytes, arrays)), "its rows")
+        result = run_steps(steps, from_row(block, first) if first else block, env, timing)
+        size = 0
+        for column in result.columns.values():
+            size += nbytes(column) if isinstance(column, np.ndarray) else 0
+        take(size, "its rows")
+        blocks.append(result)
         inside = inside.plus(clocks.now().since(entered))
         on_block(blocks)
     for _, wall, cpu in scanning.parts:
@@ -242,10 +245,7 @@ def marked(blocks: Iterator[Block], plain: Reader, split: Split, first: int, mar
 
 def from_row(block: Block, first: int) -> Block:
     """Return the block without rows whose row number in the file is below ``first``."""
-    if not first or not block.slots:
-        return block
-    rows = block.keys.row
-    return block.slice(int(np.searchsorted(rows, first)), block.slots)
+    return block.slice(int(np.searchsorted(block.keys.row, first)), block.slots) if block.slots else block
 
 
 def guarded(source: BaseSource, split: Split, read: Any = None) -> Any:

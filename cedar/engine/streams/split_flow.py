@@ -72,7 +72,8 @@ class SplitFlow(Flow):
                 break
             self._readers.append(self._next_reader())
         for reader in self._readers:
-            reader.advance()
+            if isinstance(reader, _Chunks):
+                reader.advance()
 
     def _fenced(self) -> bool:
         """Whether reading must stop here, so that the next plan reads the next window (or split, without windows)."""
@@ -137,9 +138,6 @@ class _SplitTask:
 
     def done(self) -> bool:
         return self._future.done() if self._early is None else self._early.blocks[self._taken].done()
-
-    def advance(self) -> None:
-        """Do nothing, since the only task is already submitted."""
 
     def take(self) -> Iterator[Piece]:
         if self._early is not None:

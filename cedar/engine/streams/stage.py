@@ -209,7 +209,11 @@ class StageFlow(Flow):
         block = result.blocks[0]
         size = block.nbytes if stream.per_row and not piece.batch else 0
         metrics.add(result.timing, None, not self._runner.local, len(piece.rows.row), ordinals, size=size)
-        metrics.results[stream.program.label] = _size(block)
+        result_bytes = 0  # columns in formats that do not report bytes count as 0
+        for column in block.columns.values():
+            known = columns.nbytes(column) if isinstance(column, pa.Array) else getattr(column, "nbytes", 0)
+            result_bytes += int(known)
+        metrics.results[stream.program.label] = result_bytes
         if stream.per_row and not piece.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(piece.units, worked, size)
@@ -314,11 +318,3 @@ class StageFlow(Flow):
                 future.cancel()
         self._tasks.clear()
         self._source.close()
-
-
-def _size(block: Block) -> int:
-    """Return the bytes of a block's columns; columns in formats that do not report bytes count as 0."""
-    size = 0
-    for column in block.columns.values():
-        size += columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
-    return size
