@@ -21,6 +21,7 @@ from cedar.engine.memory import MemoryBound
 from cedar.engine.rendezvous import PATIENCE
 from cedar.executors.base import TaskExecutor, task_executor
 from cedar.executors.choose import (
+    DoneFuture,
     InlineExecutor,
     ThreadExecutor,
     check_executor,
@@ -249,8 +250,8 @@ class Runner:
         """Run a function in this process; see ``run`` for ``hurry``."""
         return self._guard(_RUN_NOW if hurry else self._here, fn, *args)
 
-    def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result]:
-        """Submit a task that gathers the rows and runs the program.
+    def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result] | Result:
+        """Submit a task that gathers the rows and runs the program. Cheap work that cannot block is done immediately.
 
         Args:
             hurry: run a program without operators immediately in this thread, because the caller waits for its result.
@@ -258,9 +259,13 @@ class Runner:
         stays = not program.ordinals
         copies = self.local or rows.part is not None or not isinstance(rows.row, range)
         if stays and (hurry or (not program.encodes and (self.inline or not copies))):
-            # The work is cheap and cannot block or hang, so run it immediately.
-            future = _RUN_NOW.submit(run_rows, program, rows, env)
-            return future if self.untaken is None else self.untaken.add(future)
+            try:
+                result = run_rows(program, rows, env)
+            except Exception as error:  # noqa: BLE001 - raised once the results of earlier tasks are delivered
+                failed: Future[Result] = Future()
+                failed.set_exception(error)
+                return failed
+            return result if self.untaken is None else self.untaken.add(DoneFuture(result))
         if self.local or stays:
             return self._guard(self._here, run_rows, program, rows, env)
         code, gathering = self._ship((program,)), Gathering(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,14 @@ import pyarrow as pa
 import pytest
 
 import cedar
+from cedar.core.block import Block
+from cedar.core.errors import RowError
+from cedar.core.stream import Rows
 from cedar.engine import runner
 from cedar.engine.runner import Runner
+from cedar.operators.base import BlockKernel, Env
+from cedar.tasks.chain import KernelStep, Program, Result
+from tests.toy_blocks import block
 
 
 def most_ahead(size: int) -> int:
@@ -39,6 +46,20 @@ def test_large_results_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_ahead(1 << 10) > 12, "small ones may"
     monkeypatch.setattr(runner, "_AHEAD_BYTES", 1 << 20)
     assert most_ahead(1 << 20) <= 7
+
+
+def test_work_that_is_done_at_once_fails_where_its_result_is_taken() -> None:
+    class Fails(BlockKernel):
+        def __call__(self, block: Block, env: Env) -> Block:
+            raise ValueError("no such format")
+
+    runner, rows = Runner("inline", 1), Rows.of(block(x=[1, 2]))
+    assert isinstance(runner.run(Program(), rows, Env()), Result)
+    failed = runner.run(Program((KernelStep(Fails()),)), rows, Env())
+    assert isinstance(failed, Future)
+    with pytest.raises(RowError, match="no such format"):
+        runner.result(failed, "a batch")
+    runner.close()
 
 
 def test_more_threads_run_at_once_after_a_resize() -> None:

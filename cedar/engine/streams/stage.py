@@ -137,7 +137,7 @@ class StageFlow(Flow):
         self._rebase = rebase
         self._runner = stream.tasks.runner
         # Submitted tasks, and the pieces that they work on; a piece without units, which ends a window, has no task.
-        self._tasks: deque[tuple[Future[Result] | None, Piece]] = deque()
+        self._tasks: deque[tuple[Future[Result] | Result | None, Piece]] = deque()
         self._held: deque[Piece] = deque()  # pieces that were pulled or cut, but not submitted yet
         self._ended = False
         self._short = False  # whether fewer tasks are in progress than possible, for lack of input rows
@@ -160,16 +160,16 @@ class StageFlow(Flow):
             if self._fenced:
                 raise Fenced
             return None if self._ended else PENDING
-        future, piece = self._tasks[0]
-        if not wait and future is not None and not future.done():
+        task, piece = self._tasks[0]
+        if not wait and _running(task):
             self._top_up(False)
             return PENDING
-        while self._short and future is not None and not future.done():
+        while self._short and (running := _running(task)):
             another = self._runner.reads.another()  # also wake up for newly read rows, to give other workers tasks
             self._top_up(False)
             if self._short:
-                self._runner.wait([future, another], self._stream.program.awaited)
-        done = self._finish(future, piece)
+                self._runner.wait([*running, another], self._stream.program.awaited)
+        done = self._finish(task, piece)
         self._tasks.popleft()
         self._top_up(False)
         return done
@@ -186,25 +186,25 @@ class StageFlow(Flow):
             if not self._tasks:
                 return self.pull(wait)
             chosen = [task for task in self._tasks if sum(task[1].position()) == wanted] or self._tasks
-            task = next((task for task in chosen if task[0] is None or task[0].done()), None)
+            task = next((task for task in chosen if not _running(task[0])), None)
             if task is not None:
                 break
             if not wait:
                 return PENDING
-            futures = [future for future, _ in chosen if future is not None]
+            futures = [future for task, _ in chosen for future in _running(task)]
             self._runner.wait([*futures, *another], self._stream.program.awaited)
         piece = self._finish(*task)
         self._tasks.remove(task)
         self._top_up(False)
         return piece
 
-    def _finish(self, future: Future[Result] | None, piece: Piece) -> Piece:
+    def _finish(self, task: Future[Result] | Result | None, piece: Piece) -> Piece:
         """Return the result of a task on a piece."""
         stream = self._stream
         at, skip = (piece.at, piece.skip) if stream.keeps_rows else stream.place(self._next, piece)
-        if future is None:
+        if task is None:
             return Piece(Rows.of(_EMPTY), at, skip, False, piece.ends_window)
-        result = self._runner.result(future, stream.program.awaited)
+        result = task if isinstance(task, Result) else self._runner.result(task, stream.program.awaited)
         metrics, ordinals = stream.tasks.metrics, stream.program.ordinals
         block = result.blocks[0]
         size = block.nbytes if stream.per_row and not piece.batch else 0
@@ -313,8 +313,13 @@ class StageFlow(Flow):
         return Piece(concat_rows(runs), first.at, first.skip, False, ends, keeps=first.keeps, joined=joined)
 
     def close(self) -> None:
-        for future, _ in self._tasks:
-            if future is not None:
+        for task, _ in self._tasks:
+            for future in _running(task):
                 future.cancel()
         self._tasks.clear()
         self._source.close()
+
+
+def _running(task: Future[Result] | Result | None) -> list[Future[Result]]:
+    """Return the future of a task that is not done yet; otherwise an empty list."""
+    return [] if task is None or isinstance(task, Result) or task.done() else [task]
