@@ -66,8 +66,7 @@ def _arranged(last: Node, facts: Facts) -> Outcome:
     if not moves:
         return tuple(refusals) or None
     same = next(i for i, node in enumerate(order) if node is not run[i])
-    numbers = {id(node): i for i, node in enumerate(run[same:])}
-    return Change(Reorder(tuple(numbers[id(node)] for node in order[same:])), *moves[0], tuple(moves[1:]))
+    return Change(Reorder(tuple(run.index(node) - same for node in order[same:])), *moves[0], tuple(moves[1:]))
 
 
 # ---- by cost ---------------------------------------------------------------------------------------------------------

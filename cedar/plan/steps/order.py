@@ -42,8 +42,10 @@ def rivals(run: Sequence[Node], facts: Facts) -> list[Collection[int]]:
     others: list[int] = []  # operators that do more than use columns
     found: list[Collection[int]] = []
     for i, node in enumerate(run):
-        reads, writes = node.effects.reads, node.effects.writes
-        if reads is None or writes is None or _more_than_columns(node, facts):
+        effects, reads, writes = node.effects, node.effects.reads, node.effects.writes
+        simple = effects.rows in ("1:1", "1:0..1") and effects.survivors is None and not may_skip(node, facts)
+        simple = simple and _kinds(node, node, facts) is None and not isinstance(node.operator, MakesGroups)
+        if not simple or reads is None or writes is None or (writes - reads and node.inputs[0].schema is None):
             found.append(range(i))
             others.append(i)
             continue
@@ -53,15 +55,6 @@ def rivals(run: Sequence[Node], facts: Facts) -> list[Collection[int]]:
         for name in reads | writes:
             users[name].append(i)
     return found
-
-
-def _more_than_columns(node: Node, facts: Facts) -> bool:
-    effects = node.effects
-    alike = node.is_row_operator and node.storage is None and not isinstance(node.operator, MakesGroups)
-    new = (effects.writes or frozenset()) - (effects.reads or frozenset())
-    unordered = bool(new) and node.inputs[0].schema is None
-    one = effects.rows in ("1:1", "1:0..1") and effects.survivors is None
-    return not alike or not one or unordered or may_skip(node, facts)
 
 
 def batch_rows(node: Node) -> int | None:

@@ -29,6 +29,7 @@ from cedar.plan.steps.step import (
     only,
     rebuilt,
     shared,
+    union,
     with_inputs,
 )
 
@@ -49,14 +50,14 @@ def live_fields(node: Node, column: str, facts: Facts) -> Fields:
             for name in names.get(id(child), ()):
                 if wanted is not None and name not in wanted:
                     continue
-                fields = _union(fields, _fields_used(current, name))
+                fields = union(fields, _fields_used(current, name))
                 above = _passed_on(current, name)
                 if above is not None:
                     names.setdefault(id(current), {})[above] = None
         if fields is None:
             return None
-    delivered = names.get(id(facts.root), {})
-    return None if any(_delivered(name, facts) for name in delivered) else fields
+    delivered, live = names.get(id(facts.root), {}).keys(), facts.live.get(id(facts.root))
+    return None if delivered and (live is None or delivered & live) else fields
 
 
 def fields_read(node: Node, column: str) -> Fields:
@@ -64,17 +65,8 @@ def fields_read(node: Node, column: str) -> Fields:
     operator = node.operator
     fields: Fields = _NOTHING
     for expr in operator.code():
-        fields = None if columns_of_expr(expr) is None else _union(fields, fields_of(expr).get(column, _NOTHING))
+        fields = None if columns_of_expr(expr) is None else union(fields, fields_of(expr).get(column, _NOTHING))
     return fields
-
-
-def _union(first: Fields, second: Fields) -> Fields:
-    return None if first is None or second is None else first | second
-
-
-def _delivered(name: str, facts: Facts) -> bool:
-    live = facts.live.get(id(facts.root))
-    return live is None or name in live
 
 
 def _fields_used(node: Node, name: str) -> Fields:
@@ -212,8 +204,7 @@ def _read(node: Node, name: str, facts: Facts) -> Fields:
     """Return the fields that the scan's filters and later operators read."""
     read = live_fields(node, name, facts)
     for each in node.operator.where if isinstance(node.operator, Scan) else ():
-        inside = fields_read(each, name)
-        read = None if read is None or inside is None else read | inside
+        read = union(read, fields_read(each, name))
     return read
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
@@ -123,6 +123,7 @@ def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
 # ---- facts -----------------------------------------------------------------------------------------------------------
 
 Names: TypeAlias = "frozenset[str] | None"  # None means all columns
+T = TypeVar("T")
 
 
 def live_columns(root: Node, out: Names = None) -> dict[int, Names]:
@@ -198,8 +199,8 @@ def all_of(schema: Schema) -> Names:
     return None if schema is None else frozenset(schema)
 
 
-def union(first: Names, second: Names) -> Names:
-    """Return the columns that are in either set."""
+def union(first: frozenset[T] | None, second: frozenset[T] | None) -> frozenset[T] | None:
+    """Return the columns or fields that are in either set; None means all."""
     return None if first is None or second is None else first | second
 
 
