@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cedar.operators.base import Algebra, Effects, Operator, StreamOperator
+from cedar.operators.base import Algebra, Operator, StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.operators.dedup import MakesGroups
 from cedar.operators.expressions import ColumnEdit
@@ -107,7 +107,8 @@ def _runs_once(below: Node, above: Node, facts: Facts) -> str | None:
 
 def _columns(below: Node, above: Node, facts: Facts) -> str | None:
     first, second = below.effects, above.effects
-    if _same_column(first, second):
+    own, *others = {first.reads, first.writes, second.reads, second.writes}
+    if not others and own is not None and len(own) == 1:  # they read and write this column and no other
         return _algebra(below, above, facts)
     for node, mine, other, theirs in ((below, first, above, second), (above, second, below, first)):
         touched = (mine.writes or frozenset()) & ((theirs.reads or frozenset()) | (theirs.writes or frozenset()))
@@ -115,12 +116,6 @@ def _columns(below: Node, above: Node, facts: Facts) -> str | None:
             doing = "uses" if touched & (theirs.reads or frozenset()) else "writes, too"
             return f"{facts.label(node)} writes {_named(touched)}, which {facts.label(other)} {doing}"
     return None
-
-
-def _same_column(first: Effects, second: Effects) -> bool:
-    """Return whether both operators read and write the same single column and no other."""
-    touched = {first.reads, first.writes, second.reads, second.writes}
-    return len(touched) == 1 and all(names is not None and len(names) == 1 for names in touched)
 
 
 def _algebra(below: Node, above: Node, facts: Facts) -> str | None:
@@ -172,8 +167,6 @@ def _rows(below: Node, above: Node, facts: Facts) -> str | None:
 def _skipped(below: Node, above: Node, facts: Facts) -> str | None:
     """Refuse a swap that changes which operator skips a failing row or which rows other operators process."""
     skips = may_skip(below, facts), may_skip(above, facts)
-    if not any(skips):
-        return None
     for node, other in ((below, above), (above, below)):
         if not skips[node is above]:
             continue
