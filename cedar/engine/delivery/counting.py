@@ -15,7 +15,6 @@ from cedar.core.errors import Skip
 from cedar.core.process import Rank
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.manifest import Counts, file_mark, load_counts, place_of, save_counts
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
@@ -47,6 +46,9 @@ class Counting:
 
     def __call__(self, source: Node, splits: SplitTable, filters: tuple[Node, ...]) -> Numbers:
         """Return the number of rows of each split that pass the filters, int64[splits]."""
+        # imports the Parquet reader, which most runs do not need here
+        from cedar.datasets.manifest import Counts, file_mark, load_counts, place_of, save_counts
+
         given = source_of(source)
         assert isinstance(given, FileSource)  # only files have columns that are read separately
         columns = columns_of(source, filters)
