@@ -70,14 +70,12 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
         SourceError: the footer cannot be interpreted, or a column name appears twice.
     """
     with reading(file.url, "footer"):
-        paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
-        fields = list(footer.schema.to_arrow_schema())
-        chosen = range(len(paths)) if wanted is None else sorted(_choose(fields, paths, wanted, file))
+        chosen = list(range(len(footer.schema))) if wanted is None else sorted(_choose(footer.schema, wanted, file))
         # INT96 timestamps as microseconds, since int64 nanoseconds overflow in the year 2262
         with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as stored:
             selected = stored.reader.read_row_groups([], column_indices=chosen).schema
         types = canonical_types(selected, file.url, SourceError)
-    return types, list(chosen)
+    return types, chosen
 
 
 def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
@@ -91,11 +89,12 @@ def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
     return sizes
 
 
-def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: File) -> list[int]:
+def _choose(schema: Any, wanted: Sequence[str], file: File) -> list[int]:
     """Return the leaf indices of the wanted columns, each a column name or a dotted path into a struct column."""
+    paths = [schema.column(i).path for i in range(len(schema))]
     spans = {}
     start = 0
-    for field in fields:
+    for field in schema.to_arrow_schema():
         stop = start + _leaf_count(field.type)
         spans[field.name] = range(start, stop)
         start = stop
