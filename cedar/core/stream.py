@@ -227,6 +227,19 @@ class Fenced(Exception):
     """Raised at the end of a window if another plan runs the next window, and must be opened at this position."""
 
 
+class Altered(Exception):
+    """Raised, while a position is checked, at the first split whose rows may differ from when the state was saved.
+
+    Args:
+        text: names the file and its change.
+        delivered: whether rows of the split may have been delivered.
+    """
+
+    def __init__(self, text: str, delivered: bool = False) -> None:
+        super().__init__(text)
+        self.delivered = delivered
+
+
 class Flow(Abstract):
     """An open stream."""
 
@@ -389,6 +402,13 @@ def _same_form(value: Any, example: Any) -> bool:
 def _drop_units(source: Flow, units: int) -> Flow:
     """Return a flow without the first units of ``source``."""
 
+    def pull(wait: bool) -> Pulled:
+        try:
+            return source.pull(wait)
+        except Altered as altered:
+            altered.delivered = altered.delivered or units > 0
+            raise
+
     def drop(piece: Piece) -> Piece | None:
         nonlocal units
         if not units:
@@ -405,4 +425,4 @@ def _drop_units(source: Flow, units: int) -> Flow:
             return None
         return Piece(piece.rows.slice(0, 0), piece.at, piece.skip + piece.units, ends_window=True)
 
-    return GeneratorFlow(converted(source.pull, drop), source, limit=lambda more: source.limit(units + more))
+    return GeneratorFlow(converted(pull, drop), source, limit=lambda more: source.limit(units + more))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cedar.core.errors import CedarError, SourceError
 from cedar.datasets.base import GONE, LOST, ONE_SLOT, UNCOUNTED, row_bytes_of
-from cedar.datasets.files_io import File
+from cedar.datasets.files_io import BUCKETS, File, changed_runs, marks_of, run_of
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import Listing
 from cedar.datasets.split_table import SplitTable
@@ -27,12 +27,19 @@ from cedar.datasets.split_table import SplitTable
 _MAX_SPLITS = 512  # a state records the listing only of sources with at most this many files and splits
 _MAX_TEXT = 1536  # maximum characters of the encoded listing
 _MAX_BYTES = 1 << 20  # maximum bytes of the listing after decompression
+_CHANGES = {
+    "gone": "were removed or damaged since the state was saved: their remaining rows are missing",
+    "changed": "changed since the state was saved, and are read as they are now",
+    "doubtful": "include one that changed since the state was saved, and are read as they are now",
+    "unlike": "have other row counts than when the state was saved: the parts that differ join in the next epoch",
+    "new": "were added since the state was saved, and join in the next epoch",
+}
 _COLUMNS = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
 
 
 def listing_text(source: Any) -> str | None:
-    """Encode the files and splits of a source for a state; return None if it has no files or too many."""
-    if not isinstance(source, FileSource):
+    """Encode the files and splits of a source for a state; return None if it has no such splits or too many."""
+    if not isinstance(source, FileSource) or source.splits_join_files:
         return None
     splits, listing = SplitTable.of(source.splits()), source.listing
     if max(len(splits), len(listing.every)) > _MAX_SPLITS:
@@ -62,11 +69,6 @@ class Saved:
     files: list[tuple[str, int | None]]
     columns: dict[str, list[int]]
 
-    @property
-    def misses_uncounted(self) -> bool:
-        """Whether files were missing whose rows are not counted, so that positions do not fit if they are back."""
-        return UNCOUNTED in self.columns["part"]
-
     @staticmethod
     def of(text: str) -> Saved:
         """Decode the output of ``listing_text``; raise ValueError if ``text`` is invalid."""
@@ -88,79 +90,101 @@ class Saved:
 
 
 def as_saved(
-    source: FileSource, saved: Saved, marks: Any, counted: bool, in_order: bool = True
-) -> tuple[FileSource, list[str]]:
+    source: FileSource, saved: Saved, marks: Any, counted: bool, by_number: bool, in_order: bool = True
+) -> tuple[FileSource, list[str]] | None:
     """Return the source with the files and splits of a state, and warnings about files that changed after it was saved.
+
+    The result is None if no file changed.
 
     Args:
         source: the source with its current listing.
         saved: what the state records about the source.
-        marks: the result of ``FileSource.marks`` when the state was saved.
+        marks: the result of ``FileSource.marks`` when the state was saved; None if unknown.
         counted: whether positions in the epoch count rows; if so, the rows of a removed file keep their positions.
+        by_number: whether positions fit whatever values the counted rows have.
         in_order: whether a position may be inside a removed file whose rows are not counted.
     """
-    now = {name: number for number, name in enumerate(source.listing.names())}
+    listing = source.listing
+    now = {name: number for number, name in reversed([*enumerate(listing.names())])}
     if not any(name in now for name, _ in saved.files):
         raise SourceError(
             f"the data of {source.describe()} changed: the state is for other files, such as {saved.files[0][0]}",
             fix="read the files of the state, or set_epoch() to the next epoch without the state",
         )
-    splits = SplitTable.of(source.splits())
     columns = {name: np.array(values, dtype=np.int64) for name, values in saved.columns.items()}
-    file = columns["file"].copy()
-    lost: list[tuple[File, CedarError]] = list(source.listing.lost)
-    changed, gone = [], []
+    file, part, splits = columns["file"].copy(), columns["part"].copy(), SplitTable.of(source.splits())
+    known = [listing[now[name]] if name in now else _removed_file(listing, name, size) for name, size in saved.files]
+    rewritten = _rewritten(source, known[: min(file[part < 0].tolist(), default=len(known))], marks)
+    if source.digest() == saved.digest and not rewritten and UNCOUNTED not in part:
+        return None
+    lost: list[tuple[File, CedarError]] = list(listing.lost)
+    urls: dict[str, list[str]] = {change: [] for change in _CHANGES}
+    altered: dict[int, str] = {}  # file -> how positions may not fit its rows
     for number, (name, size) in enumerate(saved.files):
-        own_splits = np.flatnonzero(file == number)
-        position = now.get(name)
-        if position is not None and position >= len(source.listing):  # the file is damaged now
-            gone.append(source.listing[position].url)
-            _mark_removed(columns, own_splits, counted)
-            columns["file"][own_splits] = position
+        own, position, url = np.flatnonzero(file == number), now.get(name), known[number].url
+        if not len(own):  # it has no rows in this epoch
             continue
-        if position is None or (columns["part"][own_splits] == LOST).any():
-            known = _removed_file(source.listing, name, size) if position is None else source.listing[position]
-            if position is None:
-                gone.append(known.url)
-                _mark_removed(columns, own_splits, counted)
-            columns["file"][own_splits] = len(source.listing) + len(lost)
-            why = "was removed" if position is None else "was damaged when the epoch began"
-            lost.append((known, SourceError(f"{known.url} {why}: its rows are missing")))
-            continue
-        columns["file"][own_splits] = position
-        if source.listing[position].size != size or (columns["part"][own_splits] <= GONE).any():
-            changed.append(source.listing[position].url)
+        why: CedarError = SourceError(f"{url} was removed: its rows are missing")
+        missing = own
+        if position is None:
+            urls["gone"].append(url)
+        elif position >= len(listing):  # it is damaged now
+            why = listing.lost[position - len(listing)][1]
+            urls["gone"].append(url)
+        elif (part[own] == LOST).any():
+            why = SourceError(f"{url} was damaged when the epoch began: its rows are missing")
+        else:
+            columns["file"][own], back = position, bool((part[own] <= GONE).any())
+            if listing[position].size == size and number not in rewritten and not back:
+                continue
             current = splits[splits.column("file") == position]
-            _use_current_splits(columns, own_splits, current, source.listing[position])
-    new = [source.listing[number].url for name, number in now.items() if name not in dict(saved.files)]
+            missing = own[~_use_current_splits(columns, own, current)]
+            why = SourceError(f"{url} has other row counts than when the epoch began: its rows are missing")
+            doubtful = len(saved.files) > BUCKETS and listing[position].size == size
+            unlike = len(missing) or len(own) != len(current)
+            urls["unlike" if unlike else "doubtful" if doubtful else "changed"].append(url)
+            change = "is back" if back else "may have changed" if doubtful else "has changed"
+            altered[position] = f"{url} {change} since the state was saved"
+        if len(missing):
+            _mark_removed(columns, missing, counted)
+            columns["file"][missing] = len(listing) + len(lost)
+            lost.append((known[number], why))
+    every = Listing(listing.files, tuple(lost))
+    gone = columns["file"][(columns["part"] <= GONE) & (part >= 0)].tolist()
+    altered |= {number: f"{every[number].url} is gone" for number in gone}
+    urls["new"] = [listing[number].url for name, number in now.items() if name not in dict(saved.files)]
     other = source.share_known(replace(source))
-    listing = Listing(source.listing.files, tuple(lost))
-    # Files that were removed, or came back, since the state was saved.
-    uncounted = (columns["part"] == UNCOUNTED) != (np.array(saved.columns["part"]) == UNCOUNTED)
     if not in_order:
         columns["part"] = np.where(columns["part"] == UNCOUNTED, ONE_SLOT, columns["part"])
-    table = SplitTable(**columns | {"streaming": columns["streaming"].astype(bool)})
     other.__dict__.update(
-        listing=listing, splits=partial(_constant, table), digest=partial(_constant, saved.digest),
-        marks=marks, saved_row_bytes=(saved.row_bytes,),
-        gone=frozenset(columns["file"][uncounted].tolist()),
+        listing=every, digest=partial(_constant, saved.digest), saved_row_bytes=(saved.row_bytes,),
+        splits=partial(_constant, SplitTable(**columns | {"streaming": columns["streaming"].astype(bool)})),
+        altered={} if by_number else altered,
     )  # fmt: skip
     messages = [
-        f"{len(urls)} file(s) of {source.describe()} {what}: {', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''}"
-        for urls, what in (
-            (gone, "were removed or damaged since the state was saved: their remaining rows are missing"),
-            (changed, "changed since the state was saved, and are read as they are now"),
-            (new, "were added since the state was saved, and join in the next epoch"),
-        )
-        if urls
+        f"{len(each)} file(s) of {source.describe()} {_CHANGES[change]}: "
+        f"{', '.join(each[:3])}{', ...' if len(each) > 3 else ''}"
+        for change, each in urls.items()
+        if each
     ]
     return other, messages
 
 
-def _mark_removed(columns: dict[str, Any], own_splits: Any, counted: bool) -> None:
-    """Mark the splits of a removed file as missing; if positions count rows, the missing rows keep their positions."""
-    absent = np.where((columns["rows"][own_splits] >= 0) & counted, GONE, UNCOUNTED)
-    columns["part"][own_splits] = np.where(columns["part"][own_splits] == LOST, LOST, absent)
+def _rewritten(source: FileSource, files: Sequence[File], marks: Any) -> set[int]:
+    """Return the numbers of the files in runs that changed since ``marks`` were made. A run may be a single file."""
+    if marks is None:
+        return set()
+    own = source.marks if files == list(source.listing.files) else marks_of(files)
+    if [len(each) for each in own] != [len(each) for each in marks]:
+        raise ValueError("'files' does not match 'listings'")
+    runs = changed_runs(len(files), marks, own)
+    return {number for run in runs for number in run_of(range(len(files)), run)}
+
+
+def _mark_removed(columns: dict[str, Any], missing: Any, counted: bool) -> None:
+    """Mark splits as missing; if positions count rows, the missing rows keep their positions."""
+    absent = np.where((columns["rows"][missing] >= 0) & counted, GONE, UNCOUNTED)
+    columns["part"][missing] = np.where(columns["part"][missing] == LOST, LOST, absent)
 
 
 def _constant(value: Any) -> Any:
@@ -174,14 +198,18 @@ def _removed_file(listing: Listing, name: str, size: int | None) -> File:
     return replace(known, path=root + name, name=name, size=size, stamp=None)
 
 
-def _use_current_splits(columns: dict[str, Any], own_splits: Any, splits: Sequence[Any], file: File) -> None:
-    """Replace the saved splits of a changed file by its current ones; raise SourceError if their row counts differ."""
+def _use_current_splits(columns: dict[str, Any], own: Any, splits: Sequence[Any]) -> Any:
+    """Replace each saved split of a changed file by the current one with the same start, and rows if they are known.
+
+    Return which of them there are.
+    """
     now = SplitTable.of(splits)
-    rows, before = now.rows.astype(np.int64), columns["rows"][own_splits]
-    if len(now) != len(own_splits) or ((before >= 0) & (rows != before)).any():
-        raise SourceError(
-            f"{file.url} has changed: its splits or row counts differ from the saved state",
-            fix="restore the file as it was, or set_epoch() to the next epoch without the state",
-        )
-    for name in ("start", "stop", "part", "streaming"):
-        columns[name][own_splits] = now.column(name).astype(np.int64)
+    numbers: dict[tuple[int, int], int] = {}
+    for number, (start, rows) in enumerate(zip(now.column("start").tolist(), now.rows.tolist(), strict=True)):
+        numbers[start, rows] = numbers[start, -1] = number
+    keys = zip(columns["start"][own].tolist(), columns["rows"][own].tolist(), strict=True)
+    found = np.array([numbers.get(key, -1) for key in keys])
+    fits = found >= 0
+    for name in ("stop", "part", "streaming"):
+        columns[name][own[fits]] = now.column(name)[found[fits]].astype(np.int64)
+    return fits

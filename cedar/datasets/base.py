@@ -120,7 +120,7 @@ class BaseSource(ABC):
     tolerant = False  # skips damaged files: the result of ``skipping_damaged``
 
     # ---- set if the source was restored from a state: see ``as_saved`` ----
-    gone: ClassVar[frozenset[int]] = frozenset()  # files removed or back since then, whose row counts are unknown
+    altered: ClassVar[Mapping[int, str]] = {}  # file -> how it differs since then, if positions may not fit its rows
     saved_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # the estimate at that time
 
     @property

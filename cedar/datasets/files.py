@@ -32,6 +32,7 @@ class FilesSource(FileSource):
     reader: ClassVar[str] = "read_files"
     reads_columns_separately: ClassVar[bool] = True  # paths are known without reading the contents
     second_read_cost_bytes: ClassVar[int] = 0  # a second pass over other columns has no overhead
+    splits_join_files: ClassVar[bool] = True
 
     def sound_splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)

@@ -62,6 +62,7 @@ class FileSource(BaseSource):
     selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
     can_skip_parsing: ClassVar[bool] = False  # whether the format can skip parsing the columns in ``unread``
     reads_files: ClassVar[bool] = True
+    splits_join_files: ClassVar[bool] = False  # whether a split may have rows of several files
     selects: ClassVar[Selects] = "columns"
 
     @property

@@ -292,6 +292,8 @@ class ParquetSource(FileSource):
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if statistics in the footer prove that no row of the split satisfies the predicate."""
+        if split.part < 0:  # its file is missing
+            return False
         excluded = excludes(predicate, lambda path: self._bounds(split, path), self._delivered.types)
         file = self.listing[split.file]
         if excluded and split.start == 0 and file.remote is None:  # once per epoch, as pruned files are not opened

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import heapq
 import logging
 import time
@@ -254,29 +253,6 @@ class DataEpoch:
         if self._before is not None:
             entry["before"] = {"epoch": self._before.epoch, "entry": self._before.entry()}
         return entry
-
-    def check_position(self, in_order: bool) -> None:
-        """Raise ResumeError if rows of a file that is missing or back may have been delivered, without reading.
-
-        Args:
-            in_order: the position shows which rows were delivered, unless ranks take turns or share rows by key.
-        """
-        turns = bool(self._history) or (self._job.rank.world > 1 and not self._job.split_batches)
-        places: list[tuple[Lane | None, Position | None, bool]] = [(None, self._deal, turns)]
-        if self._lanes is not None:
-            lanes = [LaneState(*lane) for lane in self._lanes]
-            places = [(each.lane(self._past), each.position, each.shared) for each in lanes if not each.ended]
-        for lane, position, turns in places:
-            compiler, share = self._job.compiled(self._runner, self.epoch, self._history, lane, mixed=self._mixed)
-            by_key = any(isinstance(each, SplitStream) and each.by_key is not None for each in compiler.streams)
-            if turns or by_key or not in_order:
-                top, assigned = compiler.top(share)
-                at, skip = position or [assigned.start(), 0]
-                if turns and at[1] is None:  # a copy, since other ranks may not be at the start
-                    at = [at[0], copy.deepcopy([assigned.source.start(), 0]), 0]
-                _at(top, [at, skip]).close()
-        if self._before is not None:
-            self._before.check_position(in_order)
 
     def closed(self, ended: bool) -> dict[str, Any]:
         """Return this epoch's part of a state after this rank's last unit; other ranks may still be in the epoch.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cedar.core.errors import ResumeError, Site, SourceError
+from cedar.core.errors import ResumeError, RowError, Site, SourceError
 from cedar.core.process import Rank
+from cedar.core.stream import Altered, Piece, Position
 from cedar.datasets.as_saved import Saved, as_saved
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
@@ -19,9 +21,12 @@ from cedar.engine.delivery.epochs import Epochs, units_left
 from cedar.engine.delivery.mixtures import add_saved_inputs, apply_saved_weights, load_changes, saved_weights
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import VERSION, at_snapshots, check_snapshots, choose, copied, seal, validated
-from cedar.engine.epoch import DataEpoch
+from cedar.engine.epoch import DataEpoch, Job, mixed_of
+from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
+from cedar.engine.streams.lanes import Lane, LaneState
+from cedar.engine.streams.splits import SplitStream
 from cedar.operators.base import StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.plan import graph
@@ -64,13 +69,15 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
     first = min(own or states, key=lambda each: int(each["data"]))
     add_saved_inputs(epochs, first)
     _read_snapshots(epochs, first.get("snapshots", []), site)
-    read_files_as_saved(epochs, first, site)
+    compared = read_files_as_saved(epochs, first, site)
     parts = epochs.parts
     for saved in states:
-        # A rank that has finished the epoch already reads the files of the next one.
-        finished = saved["data"] > first["data"] and str(saved["data"]) not in saved["open"]
-        files = {"sources": first["sources"], "files": first.get("files")} if finished else {}
-        parts.identity.check(saved | files, site)
+        # A rank that has finished the epoch already reads the files of the next one, unlike the others.
+        ahead = max(saved, first, key=lambda each: int(each["data"]))
+        apart = saved["data"] != first["data"] and str(ahead["data"]) not in ahead["open"]
+        files = saved | ({"sources": first["sources"], "files": first.get("files")} if apart else {})
+        marks = [None if number in compared else each for number, each in enumerate(files.get("files") or [])]
+        parts.identity.check(files | {"files": marks}, site)
     chunk = partial(min_run_units, parts.job.binding)
     derive = partial(epochs.elastic.state_of_rank, epochs, site=site)
     chosen = choose(states, parts.job.rank.rank, parts.job.rank.world, chunk, derive, site)
@@ -96,7 +103,7 @@ def continue_from(epochs: Epochs, state: dict[str, Any], site: Site | None) -> N
     """Move to the position of this rank's state, or of its part of a merged state."""
     load_changes(epochs, state, site)
     epochs.move_to(state)
-    _check_missing_files(epochs, site)
+    _check_changed_files(epochs, site)
     apply_saved_weights(epochs, state, site)
 
 
@@ -112,26 +119,32 @@ def _epoch_is_over(parts: Parts, state: dict[str, Any], rank: int) -> bool | Non
     return None if units is None or (units > 0 and parts.may_skip_units) else units <= 0
 
 
-def read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:
-    """If files changed since the state was saved, use the file list and splits that the state recorded."""
+def read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | None) -> set[int]:
+    """If files changed since the state was saved, use the file list and splits that the state recorded.
+
+    Return the numbers of the sources whose files were compared.
+    """
     epochs.read_current_files()
     epochs.file_changes = []
     root, own = epochs.job.binding.root, epochs.parts.identity.sources
     listings, sources = state.get("listings") or [], graph.sources(root)
     if not len(listings) == len(sources) == len(own) == len(state["sources"]):
-        return
+        return set()
     made: dict[int, Node] = {}
+    compared = set()
     counted = epochs.job.streams(Runner("inline", 1), 0, [], dry=True)[1].source.count is not None
+    reading = [n for n in graph.walk(root) if n.effects.rows == "stream" and n.effects.reads != frozenset()]
+    by_number = counted and not reading  # no operator chooses or sorts rows by their values
+    files = state.get("files") or [None] * len(sources)
     try:
-        for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
+        for number, (node, listing, marks) in enumerate(zip(sources, listings, files, strict=True)):
             source = graph.source_of(node)
             if listing is None or not isinstance(source, FileSource):
                 continue
-            saved = Saved.of(listing)
-            if own[number] != state["sources"][number] or saved.misses_uncounted:
-                other, said = as_saved(source, saved, state["files"][number], counted, _in_order(root))
-                made[id(node)] = replace(node, operator=Read(other))
-                epochs.file_changes += said
+            compared.add(number)
+            if (read := as_saved(source, Saved.of(listing), marks, counted, by_number, _in_order(root))) is not None:
+                made[id(node)] = replace(node, operator=Read(read[0]))
+                epochs.file_changes += read[1]
     except (SourceError, ValueError) as error:
         what = error.what if isinstance(error, SourceError) else f"the state is damaged: {error}"
         fix = error.fix if isinstance(error, SourceError) else "use an earlier checkpoint"
@@ -143,26 +156,64 @@ def read_files_as_saved(epochs: Epochs, state: dict[str, Any], site: Site | None
         epochs.compile(graph.replace(root, lambda node: made.get(id(node))), replace(options, planner=None, plan=None))
         for each in epochs.file_changes:
             _log.warning("%s", each)
+    return compared
 
 
-def _check_missing_files(epochs: Epochs, site: Site | None) -> None:
-    """Raise ResumeError if a file that is now missing was partly delivered, so its remaining rows are unknown."""
-    job = epochs.job
-    gone = [source for read in job.binding.sources if (source := read.operator.source).__dict__.get("gone")]  # type: ignore[attr-defined]
-    in_order, position = _in_order(job.binding.root), epochs.position
+def _check_changed_files(epochs: Epochs, site: Site | None) -> None:
+    """Raise ResumeError if rows of a changed file were delivered among others, so that the position does not fit."""
+    job, position = epochs.job, epochs.position
+    sources = [read.operator.source for read in job.binding.sources]  # type: ignore[attr-defined]
+    altered = [source for source in sources if isinstance(source, FileSource) and source.altered]
     try:
-        for number, entry in position.open.items() if gone else ():
+        for number, entry in position.open.items() if altered else ():
             if int(number) >= position.data:  # otherwise this rank has finished it
-                DataEpoch(job, Runner("inline", 1), int(number), copied(entry)).check_position(in_order)
-    except ResumeError as error:
+                _check_entry(replace(job, metrics=Metrics(), counts={}), int(number), entry)
+    except Altered as error:
         epochs.read_current_files()
-        error.site, error.done = site, "nothing was loaded"
-        error.fix = (
-            f"put it back as it was then, or give up the rest of the epoch: set_epoch({epochs.position.epoch + 1})"
-        )
-        raise
-    for source in gone:
-        del source.__dict__["gone"]  # from now on, positions refer only to existing files
+        raise ResumeError(
+            f"{error}; its rows may have been delivered",
+            site=site,
+            done="nothing was loaded",
+            fix=f"put it back as it was then, or give up the rest of the epoch: set_epoch({position.epoch + 1})",
+        ) from None
+    for source in altered:
+        del source.__dict__["altered"]  # from now on, positions refer to the files as they are
+
+
+def _check_entry(job: Job, epoch: int, entry: dict[str, Any]) -> None:
+    """Raise Altered if the position in a data epoch does not fit: compute the units that were delivered once more."""
+    entry = copied(entry)
+    turns = bool(entry["history"]) or (job.rank.world > 1 and not job.split_batches)
+    places: list[tuple[Lane | None, Position | None, bool]] = [(None, entry["deal"], turns)]
+    if entry["lanes"] is not None:
+        lanes = [LaneState(*lane) for lane in entry["lanes"]]
+        places = [(each.lane(entry.get("past") or []), each.position, each.shared) for each in lanes if not each.ended]
+    for lane, position, turns in places:
+        runner, history = Runner("inline", 1), entry["history"]
+        compiler, share = job.compiled(runner, epoch, history, lane, dry=True, mixed=mixed_of(entry))
+        top, assigned = compiler.top(share)
+        streams = [each for each in compiler.streams if isinstance(each, SplitStream)]
+        # Other ranks may have delivered rows that come later than this rank's.
+        apart = assigned.source.count is None and (turns or any(each.by_key is not None for each in streams))
+        for segment in (segment for each in streams for segment in each.segments if lane is not None and lane.of > 1):
+            if segment.conditions and segment.source.altered:  # the lanes depend on statistics of the changed file
+                raise Altered(next(iter(segment.source.altered.values())), delivered=True)
+        at, skip = position or [assigned.start(), 0]
+        if (not apart and _in_order(job.binding.root)) or not top.fits_position([at, skip]):
+            continue
+        for each in streams:
+            each.may_lag = apart
+        if apart and turns and at[1] is None:  # a copy, since other ranks may not be at the start
+            at = [at[0], copied([assigned.source.start(), 0]), 0]
+        try:
+            with suppress(RowError, SourceError), closing(top.open([at, skip])) as flow:  # the run will raise them
+                while not apart and isinstance(piece := flow.pull(True), Piece) and not piece.units:
+                    pass
+        except Altered as error:
+            if error.delivered:
+                raise
+    if entry.get("before"):
+        _check_entry(job, entry["before"]["epoch"], entry["before"]["entry"])
 
 
 def _in_order(root: Node) -> bool:

@@ -14,7 +14,7 @@ from cedar.core.block import Block
 from cedar.core.columns import nbytes
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError
-from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Pulled, Rows
+from cedar.core.stream import PENDING, Altered, At, Fenced, Flow, Piece, Pulled, Rows
 from cedar.datasets.base import UNCOUNTED, Split
 from cedar.operators.base import Env
 from cedar.tasks.chain import Result, Timing
@@ -54,6 +54,10 @@ class SplitFlow(Flow):
             if not self._readers:
                 if self._fenced():
                     raise Fenced
+                if text := self._altered():
+                    if not wait:  # units before this split can be computed without it
+                        return PENDING
+                    raise Altered(text)
                 return None
             head = self._readers[0]
             if not wait and not head.done():
@@ -67,7 +71,7 @@ class SplitFlow(Flow):
     def _top_up(self) -> None:
         limit = self._stream.ahead
         stop = min(self._stop, len(self._layout.order))
-        while len(self._readers) < limit and self._place < stop and not self._fenced():
+        while len(self._readers) < limit and self._place < stop and not self._fenced() and not self._altered():
             if self._readers and isinstance(self._readers[-1], _Chunks) and len(self._readers) * 2 >= limit:
                 break
             self._readers.append(self._next_reader())
@@ -81,6 +85,12 @@ class SplitFlow(Flow):
         if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
             return False
         return not self._stream.windowed or bool(self._layout.ends[place - 1])
+
+    def _altered(self) -> str | None:
+        """While a position is checked, return how the next split differs from when the state was saved, if it does."""
+        if not self._stream.alters or self._place >= len(self._layout.order):
+            return None
+        return self._stream.altered(self._layout, self._place)
 
     def _next_reader(self) -> _SplitTask | _Chunks:
         place, row = self._place, self._row

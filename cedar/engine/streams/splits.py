@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.cursor import Hashes, hash_array, hash_ints
-from cedar.core.errors import ResumeError
-from cedar.core.stream import At, Flow, Piece, Position, Stream
-from cedar.datasets.base import UNCOUNTED, BaseSource, Split, file_ids, row_bytes_of
+from cedar.core.stream import Altered, At, Flow, Piece, Position, Stream
+from cedar.datasets.base import BaseSource, Split, file_ids, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane, RowsByKey, assigned_by_key
 from cedar.engine.streams.split_flow import SplitFlow
@@ -127,6 +126,8 @@ class SplitStream(Stream):
     ) -> None:
         self.windowed = windowed
         self.reports_begun = False  # whether pieces report how many splits the lane has started
+        self.alters = any(segment.source.altered for segment in segments)
+        self.may_lag = False  # whether other ranks may have delivered rows of later splits
         self.segments = segments
         self.tasks = tasks
         self.lane = lane
@@ -179,6 +180,11 @@ class SplitStream(Stream):
         """Return a split and the segment that it belongs to."""
         which = int(np.searchsorted(self._firsts, number, side="right")) - 1
         return self.segments[which], self.segments[which].splits[number - int(self._firsts[which])]
+
+    def altered(self, layout: Layout, place: int) -> str | None:
+        """Return how the split at an index of a layout differs from when the state was saved, if it does."""
+        segment, split = self.entry(int(layout.order[place]))
+        return segment.source.altered.get(split.file)
 
     def row_bytes(self, segment: SplitSegment) -> float:
         """Return the estimated decoded size of a source's row in bytes."""
@@ -278,11 +284,11 @@ class SplitStream(Stream):
         return [[start, 0], 0], int(layout.before[start])
 
     def open_at(self, at: At, lap: int) -> Flow:
-        if at is not _START and any(segment.source.gone for segment in self.segments):
-            for segment, split in map(self.entry, self.layout(lap).order[int(at[0]) :].tolist()):
-                if split.file in segment.source.gone:
-                    why = "is gone" if split.part <= UNCOUNTED else "is back since the state was saved"
-                    raise ResumeError(f"{segment.source.url(split.file)} {why}; its rows may have been delivered")
+        if self.alters and self.may_lag and at is not _START:
+            layout = self.layout(lap)
+            for text in (self.altered(layout, place) for place in range(int(at[0]), len(layout.order))):
+                if text is not None:
+                    raise Altered(text, delivered=True)
         return SplitFlow(self, int(at[0]), int(at[1]), lap)
 
 
