@@ -12,16 +12,7 @@ from cedar.core.block import frame_of
 from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
-from cedar.core.errors import (
-    PipelineError,
-    RowError,
-    Skip,
-    check_names,
-    invalid_call,
-    missing_column,
-    names_of,
-    user_site,
-)
+from cedar.core.errors import PipelineError, Skip, check_names, invalid_call, missing_column, names_of, user_site
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
 from cedar.operators.surveys import StoredTable, Survey, kept_table
@@ -192,7 +183,7 @@ def class_weights(pipeline: Pipeline, column: str) -> Join:
             counts = [pl.concat([*counts, frame.group_by(column).len(WEIGHT)]).group_by(column).sum()]
         if nulls := sum(frame.filter(pl.col(column).is_null())[WEIGHT].sum() for frame in counts):
             what = f"balance_classes({column!r}): the column has {nulls:,} null(s), which belong to no class"
-            raise RowError(what, site=site, fix=f"first filter(col({column!r}).is_not_null()), or fill the nulls")
+            raise PipelineError(what, site=site, fix=f"first filter(col({column!r}).is_not_null()), or fill the nulls")
         found = counts[0].with_columns((1 / pl.col(WEIGHT)).alias(WEIGHT)).to_arrow() if counts else None
         columns = {name: pa.nulls(0, kind) if found is None else found.column(name) for name, kind in types.items()}
         return arranged(columns, keys.right, unique=True)

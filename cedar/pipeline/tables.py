@@ -240,8 +240,8 @@ class TableMethods:
             seed: combined with the run's seed; every epoch draws different rows.
 
         Raises:
-            PipelineError: the column is missing, the pipeline delivers batches, or classes differ between epochs.
-            RowError: while running, the class of a row is null.
+            PipelineError: the column is missing, the pipeline delivers batches, or classes differ between epochs. While
+                running, the class of a row is null.
 
         Examples:
             >>> import cedar

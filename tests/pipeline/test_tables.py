@@ -56,7 +56,7 @@ def test_balanced_on_ranks_and_resumed() -> None:
 
 def test_classes_that_cannot_be_balanced() -> None:
     rows = cedar.from_items([{"y": 1}, {"y": None}])
-    with pytest.raises(cedar.RowError, match=r"balance_classes\('y'\): the column has 1 null") as caught:
+    with pytest.raises(cedar.PipelineError, match=r"balance_classes\('y'\): the column has 1 null") as caught:
         list(rows.balance_classes("y"))
     assert "filter(col('y').is_not_null())" in str(caught.value)
     with pytest.raises(cedar.PipelineError, match="no column 'z'"):

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from cedar.core.columns import Column, ColumnType, TensorType
 from cedar.core.errors import PipelineError, invalid_call
 from cedar.operators.algebra import per_value
-from cedar.operators.recsys.lists import Array, Items, Mask, is_lists, is_numbers, values_of
+from cedar.operators.recsys.lists import Array, Items, Lists, Mask, is_numbers, values_of
 from cedar.operators.transform import BadValues, Transform
 
 
@@ -49,12 +49,8 @@ class Bucketize(Items):
             raise self.unfit(kind, "numbers or lists of them")
         return pa.int64()
 
-    def columns(self, *columns: Column) -> Column:
-        (array,) = columns
-        wide, lists = pa.float64(), is_lists(array.type)
-        if not is_numbers(array.type.value_type if lists else array.type):
-            array = array.cast(pa.large_list(wide) if lists else wide)
-        return super().columns(array)
+    def _transform_items(self, array: pa.Array, lists: Lists | None) -> pa.Array:
+        return super()._transform_items(array if is_numbers(array.type) else array.cast(pa.float64()), lists)
 
     def transform_values(self, values: Array) -> Array:
         return bucket_of(self.borders, values)
