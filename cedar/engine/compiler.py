@@ -386,7 +386,9 @@ class Compiler:
     def _find_lane_stages(self, number: int) -> set[int]:
         stage = self.physical.stages[number]
         operator = self._nodes[stage.out].operator if stage.kind == "stream" else None
-        if stage.kind == "read" or (isinstance(operator, StreamOperator) and not (operator.shares or operator.local)):
+        if stage.kind == "read" or (
+            isinstance(operator, StreamOperator) and not (operator.row_use.lanes or operator.local)
+        ):
             return {number}
         return set().union(*map(self._find_lane_stages, stage.inputs))
 

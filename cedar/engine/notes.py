@@ -110,7 +110,7 @@ def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """Describe the extra work that a stream operator causes with several ranks; "" if it causes none."""
     if operator.row_use.rows == "balanced":
         return "each rank computes everything below it for all ranks, and everything above it for its own rows"
-    if all(stream.count is not None for stream in inputs) or operator.shares:
+    if all(stream.count is not None for stream in inputs) or operator.row_use.lanes:
         return ""
     if operator.local:
         return "local to each rank"

@@ -412,11 +412,13 @@ class RowUse:
         counts: the reason why filters may not move before the operator; None if they may.
         unsteady: the reason why the operator delivers different rows in each epoch; None if it does not, or if its
             effects are random.
+        lanes: whether the outputs for all lanes of an epoch together equal the output for the epoch.
     """
 
     rows: Literal["each", "first", "rest", "repeated", "drawn", "joined", "paired", "mixed", "balanced"] = "each"
     counts: str | None = "counts rows"
     unsteady: str | None = None
+    lanes: bool = False
 
 
 class StreamOperator(Operator):
@@ -425,7 +427,6 @@ class StreamOperator(Operator):
     local: bool = False  # True if the operator works on each lane separately, although it counts rows
 
     # ---- capabilities, like those of ``Operator`` ----
-    shares: ClassVar[bool] = False  # the outputs for all lanes of an epoch together equal the output for the epoch
 
     @property
     def ordering(self) -> Ordering:

@@ -30,7 +30,17 @@ from cedar.core.stream import (
     Stream,
     concat_rows,
 )
-from cedar.operators.base import BlockKernel, Effects, Env, Ordering, Resizable, Schema, StreamContext, StreamOperator
+from cedar.operators.base import (
+    BlockKernel,
+    Effects,
+    Env,
+    Ordering,
+    Resizable,
+    RowUse,
+    Schema,
+    StreamContext,
+    StreamOperator,
+)
 
 Last = Literal["drop", "keep", "pad"] | None
 # A piece, how many of its slots are used, and which of the others count as rows of a batch; None means all.
@@ -74,7 +84,7 @@ class Batch(StreamOperator, MakesBatches, Resizable):
     last: Last = None
     local: bool = False
     name = "batch"
-    shares = True
+    row_use = RowUse(lanes=True)
     group_use = "kept"
     ordering = Ordering(moves_rows=True, reports_splits_started=True)
 

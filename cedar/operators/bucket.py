@@ -30,7 +30,7 @@ from cedar.core.stream import (
     is_count,
     is_list,
 )
-from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
+from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.batch import MakesBatches
 from cedar.operators.buffers import OrderedTasks, keep_columns, task_per_piece
 from cedar.operators.take import whole
@@ -70,7 +70,7 @@ class BucketByLength(StreamOperator, MakesBatches):
     local: bool = False
     name: ClassVar[str] = "bucket_by_length"
     last = None
-    shares = True
+    row_use = RowUse(lanes=True)
 
     def keeping_rest(self) -> BucketByLength:
         return replace(self, local=True)

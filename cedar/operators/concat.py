@@ -45,10 +45,9 @@ class Concat(StreamOperator):
     """
 
     name: ClassVar[str] = "concat"
-    shares = True
     inputs: ClassVar[int | None] = None
     ordering = Ordering(preserves_windows=True)
-    row_use = RowUse(counts=None)
+    row_use = RowUse(counts=None, lanes=True)
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")

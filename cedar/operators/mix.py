@@ -74,7 +74,6 @@ class Mix(StreamOperator):
     local: bool = False
     names: tuple[str, ...] = ()
     name: ClassVar[str] = "mix"
-    shares = True
     inputs: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
@@ -88,7 +87,7 @@ class Mix(StreamOperator):
     @property
     def row_use(self) -> RowUse:
         unsteady = "leaves out other rows in each epoch" if self.stop == "first" else None
-        return RowUse("mixed", "counts rows: how many came before decides which input is next", unsteady)
+        return RowUse("mixed", "counts rows: how many came before decides which input is next", unsteady, lanes=True)
 
     def label(self) -> str:
         weights = ["a schedule" if callable(weight) else f"{weight:g}" for weight in self.weights]

@@ -82,8 +82,7 @@ class Pack(StreamOperator):
     local: bool = False
     value: Any = 0
     name: ClassVar[str] = "pack"
-    shares = True
-    row_use = RowUse("joined")
+    row_use = RowUse("joined", lanes=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))

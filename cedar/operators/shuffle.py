@@ -52,7 +52,6 @@ class Shuffle(StreamOperator, Resizable):
     by: str | None = None
     interleave: int = 1
     name = "shuffle"
-    shares = True
     group_use = "kept"
 
     def __post_init__(self) -> None:
@@ -108,7 +107,7 @@ class Shuffle(StreamOperator, Resizable):
     @property
     def row_use(self) -> RowUse:
         counted = self.by is not None and self.interleave > 1
-        return RowUse(counts="deals rows out in turns, and counts them" if counted else None)
+        return RowUse(counts="deals rows out in turns, and counts them" if counted else None, lanes=True)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return ShuffleStream(inputs[0], self, context)

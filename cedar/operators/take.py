@@ -216,8 +216,7 @@ class Repeat(StreamOperator):
 
     n: int | None = None
     name: ClassVar[str] = "repeat"
-    row_use = RowUse("repeated")
-    shares = True
+    row_use = RowUse("repeated", lanes=True)
 
     def __post_init__(self) -> None:
         if self.n is not None:
