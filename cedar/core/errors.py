@@ -113,6 +113,12 @@ def user_site() -> Site | None:
     return None
 
 
+def warn(message: str) -> None:
+    """Warn with the line of the nearest caller outside cedar."""
+    site = user_site() or Site("<unknown>", 0)
+    warnings.warn_explicit(message, UserWarning, site.file, site.line)
+
+
 def _is_user_frame(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     # The __init__ of a dataclass has the file name "<string>".

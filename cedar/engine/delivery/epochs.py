@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.errors import CedarError
+from cedar.core.errors import CedarError, warn
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import Count
 from cedar.engine.delivery.options import Options
@@ -228,10 +227,9 @@ class Epochs:
             missing = parts.numeric.missing(NumericEnvironment.of_caller())
             parts.job.binding.begin(parts.environment)
             if missing:
-                warnings.warn(
+                warn(
                     f"functions run in a different numeric environment than the state's: {missing}; results may "
-                    "differ in the last bits",
-                    stacklevel=4,
+                    "differ in the last bits"
                 )
 
     def compile(self, root: Node, options: Options) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from cedar.core.errors import ResumeError, Site
+from cedar.core.errors import ResumeError, Site, warn
 from cedar.core.stream import is_count
 from cedar.datasets.as_saved import listing_text
 from cedar.datasets.base import Read, Versioned
@@ -177,10 +176,9 @@ class Identity:
                 fix="resume with the filters that were saved, or begin a new epoch without the state",
             )
         if self.code != state["code"]:
-            warnings.warn(
+            warn(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the "
-                "position stays the same, and the rest of the epoch uses the new code",
-                stacklevel=4,
+                "position stays the same, and the rest of the epoch uses the new code"
             )
 
     def _check_sources(self, state: dict[str, Any], site: Site | None) -> None:
