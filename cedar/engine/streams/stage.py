@@ -314,8 +314,8 @@ class StageFlow(Flow):
 
     def close(self) -> None:
         for task, _ in self._tasks:
-            for future in _running(task):
-                future.cancel()
+            if (cancel := getattr(task, "cancel", None)) is not None:  # uses no global name, for interpreter exit
+                cancel()
         self._tasks.clear()
         self._source.close()
 

@@ -238,3 +238,11 @@ def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatc
     assert flow._rows == 1600  # 100 ms
     flow._adapt(1600, 1.0, 100)
     assert 400 < flow._rows < 600, "one task that was interrupted counts a quarter"
+
+
+def test_tasks_end_when_the_names_of_the_module_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = iter(cedar.from_items([{"x": i} for i in range(40)]).batch(4).loader(executor="inline"))
+    next(held)
+    for name in ("Result", "_running"):  # as at interpreter exit
+        monkeypatch.setattr(stage, name, None)
+    held.close()  # type: ignore[attr-defined]
