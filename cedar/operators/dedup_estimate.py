@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cedar.core.distinct import distinct
 
@@ -219,5 +218,7 @@ def _codes(column: Any) -> Codes:
 
 
 def _mean_length(column: pa.Array) -> float:
+    import pyarrow.compute as pc  # most pipelines have no dedup(), and need this import later or never
+
     mean = pc.mean(pc.list_value_length(column)).as_py() if len(column) else None
     return float(mean or 0.0)

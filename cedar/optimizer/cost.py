@@ -18,12 +18,12 @@ from cedar.optimizer.flow import DataFlow, Load
 from cedar.plan.graph import Node, Scan, chosen_fields
 from cedar.plan.lower import Choice
 from cedar.plan.physical import TASK_SECONDS
+from cedar.plan.places import REMOTE
 from cedar.plan.steps.step import Names
 
 Use: TypeAlias = "tuple[float, float, float, float, float]"
 RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")
 NOTHING: Use = (0.0, 0.0, 0.0, 0.0, 0.0)
-REMOTE = "processes"  # the executor to and from which rows are copied
 INLINE = "inline"
 ROUNDING = 1e-9  # relative tolerance for sums of floats that were added in different orders
 _COORDINATOR = -1  # location: the rows are in the coordinator's memory

@@ -7,21 +7,23 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError
-from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.rewrite import Rewritten, Rule, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
-from cedar.optimizer.search import SearchResult, predict_lowered, search
 from cedar.plan import graph
 from cedar.plan.data import Budget, Check, Cluster, Decision, Plan, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, does
+from cedar.plan.places import REMOTE
 from cedar.plan.splits import Splits
 from cedar.plan.steps.order import may_swap
 from cedar.plan.steps.step import CacheCosts, Factors, Facts, Refusal, facts_of
 from cedar.profile import Profile
+
+if TYPE_CHECKING:
+    from cedar.optimizer.search import SearchResult
 
 _log = logging.getLogger("cedar")
 _CHECK_SECONDS = (
@@ -145,6 +147,8 @@ class AutoPlanner:
 
     def _predicted(self, current: Plan, profile: Profile, more: bool = True) -> Prediction:
         """Predict a plan's performance from a new profile."""
+        from cedar.optimizer.search import predict_lowered  # searches begin after the first batch
+
         places = {node.place for node in graph.walk(current.root) if node.place}
         executors = (*(place for place in self.executors if place not in places), *sorted(places))
         cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
@@ -216,6 +220,8 @@ class AutoPlanner:
         return None
 
     def _search(self, root: Node, profile: Profile, turns: bool) -> SearchResult:
+        from cedar.optimizer.search import search
+
         here = tuple(place for place in self.executors if place != REMOTE)
         return search(
             root,

@@ -11,7 +11,7 @@ from cedar.core.limits import size_text
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
 from cedar.optimizer.arrange import Arranged, Precedence, Swap, find_chains, find_precedence, steps_of
-from cedar.optimizer.cost import INLINE, REMOTE, RESOURCES, Capacity, ChainCost, Path
+from cedar.optimizer.cost import INLINE, RESOURCES, Capacity, ChainCost, Path
 from cedar.optimizer.flow import DataFlow, Load, find_flow, find_loads
 from cedar.optimizer.joint import Method, PathChoice
 from cedar.optimizer.predict import Model, as_lowered, expected_seconds, predict
@@ -20,6 +20,7 @@ from cedar.plan.data import Budget, Cluster, Decision, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice as Lowering
 from cedar.plan.lower import lower
+from cedar.plan.places import REMOTE
 from cedar.plan.steps.order import may_swap
 from cedar.plan.steps.step import Facts
 from cedar.plan.steps.sweep import Sweep

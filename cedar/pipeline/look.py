@@ -11,7 +11,6 @@ from cedar.core.packages import extension, has_extension
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.take import whole
-from cedar.pipeline.explain import explain
 from cedar.pipeline.planning import PlanOptions, choose_plan, initial_plan
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ class LookMethods:
             return extension("watch.picture").chart(node)  # type: ignore[no-any-return]
         if format not in ("text", "html"):
             raise invalid_call(f"explain(format={format!r})", fix='"text", "mermaid" or "html"')
+        from cedar.pipeline.explain import explain
+
         text = explain(node, initial_plan(node))
         return text if format == "text" else extension("watch.picture").html(node, text)
 

@@ -9,7 +9,6 @@ from cedar.core.errors import invalid_call
 from cedar.operators.batch import Batch
 from cedar.operators.dedup import dedup
 from cedar.operators.map import Collate
-from cedar.operators.pack import Pack
 from cedar.operators.take import Repeat, SkipRows, Take
 
 if TYPE_CHECKING:
@@ -188,6 +187,8 @@ class OrderMethods:
             >>> row["t"].tolist(), row["labels"].tolist()
             ([1, 2, 3, 0], [2, 3, 9, -100])
         """
+        from cedar.operators.pack import Pack
+
         return self.apply(Pack(length, columns, fit, local, value))
 
     def take(self, n: int, *, local: bool = False) -> Pipeline:

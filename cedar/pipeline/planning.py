@@ -23,7 +23,6 @@ from cedar.engine.profiling import profile as measured
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.optimizer.rewrite import Rule
-from cedar.pipeline.explain import explain
 from cedar.plan import graph
 from cedar.plan.data import Budget, Cluster, Decision, Plan, Planner
 from cedar.plan.splits import TolerantSplits
@@ -211,6 +210,8 @@ def initial_plan(node: Node) -> Plan:
 
 def explain_run(root: Node, plans: Plans) -> str:
     """Return the text of ``loader.explain()``."""
+    from cedar.pipeline.explain import explain
+
     profile = plans.profile()
     return explain(
         root,

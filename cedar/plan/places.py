@@ -9,6 +9,7 @@ from cedar.core.errors import PlanError
 from cedar.core.process import Lock
 
 LOCAL = ("", "inline", "threads", "processes", "dask")  # "" is the run's own executor
+REMOTE = "processes"  # the executor to and from which rows are copied
 CLUSTER = "cluster"
 """In a saved plan: the cluster that the caller names."""
 

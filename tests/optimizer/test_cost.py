@@ -7,7 +7,8 @@ import pytest
 import cedar
 from cedar import col
 from cedar.operators.base import Effects, RowOperator
-from cedar.optimizer.cost import REMOTE, RESOURCES, as_written
+from cedar.optimizer.cost import RESOURCES, as_written
+from cedar.plan.places import REMOTE
 from cedar.profile import Machine
 from tests.optimizer.toy_costs import ROWS, first, measured, two_maps
 from tests.optimizer.toy_profiles import cost_of, facts_of, figures, model_of

@@ -24,7 +24,6 @@ from cedar.engine.delivery.formats import check_device, check_format
 from cedar.engine.delivery.iteration import iterate
 from cedar.engine.delivery.options import Options, checked
 from cedar.engine.delivery.parts import Parts
-from cedar.engine.delivery.replay import ByStep, Located, Location
 from cedar.engine.delivery.state import validated
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import warn_of_cuts
@@ -37,6 +36,7 @@ from cedar.plan.graph import Node
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from cedar.engine.delivery.replay import ByStep, Located, Location
     from cedar.watch.report import Report
 
     T = TypeVarWithDefault("T", default=Any)

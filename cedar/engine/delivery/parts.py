@@ -21,7 +21,6 @@ from cedar.engine.dedup import Marked
 from cedar.engine.delivery.counting import Counting
 from cedar.engine.delivery.formats import Finish, Mover, in_form, make_mover
 from cedar.engine.delivery.options import Observer, Options, check_fits
-from cedar.engine.delivery.replay import ByStep
 from cedar.engine.delivery.state import Identity
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.memory import MemoryBound
@@ -41,6 +40,7 @@ from cedar.tasks.chain import KernelStep
 
 if TYPE_CHECKING:
     from cedar.engine.delivery.device_prefetch import DevicePrefetch
+    from cedar.engine.delivery.replay import ByStep
 
 
 class Parts:
@@ -115,6 +115,8 @@ class Parts:
     @functools.cached_property
     def by_step(self) -> ByStep:
         """Computes batches of this epoch again."""
+        from cedar.engine.delivery.replay import ByStep
+
         return ByStep(self.job, self.units, self.site)
 
     def close_by_step(self) -> None:
