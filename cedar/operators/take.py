@@ -27,6 +27,8 @@ from cedar.core.stream import (
 )
 from cedar.operators.base import Effects, Resizable, RowUse, StreamContext, StreamOperator
 
+TURNS = 1 << 24  # laps modulo this number count up from pass to pass, so that lanes can swap their rows in turn
+
 
 def whole(value: Any, label: str, least: int = 0) -> int:
     """Return ``value`` as an int.
@@ -194,7 +196,9 @@ def lap_of(outer: int, passes: int) -> int:
         >>> lap_of(0, 3)
         3
     """
-    return passes if outer == 0 else hash_ints(outer, passes) >> 1
+    if outer == 0:
+        return passes
+    return (hash_ints(outer, passes) >> 1 & -TURNS) | (outer + passes) % TURNS
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from cedar.core.cursor import Keys, hash_ints
 from cedar.core.errors import ResumeError
 from cedar.core.stream import Position
 from cedar.operators.base import BlockKernel, Env
+from cedar.operators.take import TURNS
 
 Past: TypeAlias = Sequence[Any]  # earlier assignments of splits, oldest first: [lanes, splits that each has started]
 DONE = -1  # replaces the number of started splits of a finished lane, so that none of its splits is redistributed
@@ -94,7 +95,7 @@ def assigned_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) ->
 
 
 def _rotated(lanes: list[npt.NDArray[np.int64]], lap: int) -> list[npt.NDArray[np.int64]]:
-    turn = lap % len(lanes)
+    turn = lap % TURNS % len(lanes)
     return lanes[turn:] + lanes[:turn]
 
 
@@ -152,7 +153,9 @@ class RowsByKey(BlockKernel):
 
     def __call__(self, block: Block, env: Env) -> Block:
         keys = Keys(block.keys.row, block.keys.file)
-        lap = np.asarray(block.keys.repeat, dtype=np.uint64)  # so that a lane receives every row in some pass
+        lap = np.asarray(block.keys.repeat, dtype=np.uint64) % np.uint64(
+            TURNS
+        )  # so that a lane receives every row in some pass
         mine = np.ones(block.slots, dtype=bool)
         for place, of, lanes in self.levels:
             hashes = keys.hash(hash_ints(env.seed, env.epoch, place, _SEED))

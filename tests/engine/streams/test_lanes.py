@@ -5,6 +5,7 @@ CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 from collections import Counter
@@ -256,6 +257,16 @@ def test_a_rank_of_an_endless_pipeline_has_all_rows_in_as_many_passes_as_there_a
         got = ids(run(loader)[0])
         assert len(got) == len(set(got))
         assert loader.report().rows_read <= 8 * 32 + 4 * 32
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_repeats_of_repeats_give_every_rank_rows_however_few(rows: int, world: int) -> None:
+    p = cedar.from_items([{"x": i} for i in range(rows)]).filter(lambda row: True).repeat(2).repeat()
+    for rank in range(world):
+        loader = p.loader(rank=rank, world=world, executor="inline")
+        xs = [int(row["x"]) for row in itertools.islice(loader, 8 * rows)]
+        assert set(xs) == set(range(rows)) and len(xs) == 8 * rows
 
 
 def test_an_endless_pipeline_is_dealt_anew() -> None:
