@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast, runtime_checkable
 
 from cedar.core.columns import ColumnType
-from cedar.core.errors import CedarError, PipelineError, UsageError, user_site
+from cedar.core.errors import CedarError, PipelineError, UsageError, invalid_call, user_site
 from cedar.core.foreign import suggest_in_methods, unknown_method
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read
@@ -50,6 +50,11 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     __slots__ = ("_run", "given")
 
     def __init__(self, node: Node) -> None:
+        if not isinstance(node, Node):
+            raise invalid_call(
+                f"Pipeline({type(node).__name__}): it takes no data",
+                fix="make pipelines with cedar.read_* or from_*, such as from_items",
+            )
         self.given = node
         self._run: Node | None = None
 
