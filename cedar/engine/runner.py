@@ -79,6 +79,7 @@ class UntakenResults(Arrivals):
     """Results of finished tasks that have not been consumed yet.
 
     Examples:
+        >>> from cedar.tasks.chain import Result, Timing
         >>> untaken, done = UntakenResults(), Future()
         >>> untaken.add(done).set_result(Result([], Timing()))
         >>> untaken.nbytes()
