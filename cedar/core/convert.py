@@ -113,12 +113,10 @@ def to_numpy_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             arrays[name] = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
         elif dtype is not None and dtype.kind == "f":
             gaps[name] = column
-        elif isinstance(column, pa.Array) and column.offset and len(column) and column.type.id == _LARGE_LIST:
+        elif isinstance(column, pa.Array) and len(column) and column.type.id == _LARGE_LIST:
             lists[name] = column
         else:
-            array = column.plain() if isinstance(column, GroupColumn) else column
-            convert = _convert_lists if array.type.id == _LARGE_LIST else _convert
-            arrays[name] = convert(array, _ArrayOrigin(name, keys), _numpy_leaf, numbers)
+            arrays[name] = _convert(plain(column), _ArrayOrigin(name, keys), _numpy_leaf, numbers)
     if gaps:
         arrays.update(zip(gaps, floats(list(gaps.values())), strict=True))
     if lists:
@@ -162,12 +160,10 @@ def to_torch_each(columns: Mapping[str, Column], keys: Keys | None = None) -> di
             tensors[name] = torch.from_numpy(values[name]) if values[name].flags.writeable else from_dlpack(column)
         elif isinstance(column, np.ndarray):
             tensors[name] = list(column) if column.dtype == object else _tensor(column, name)
-        elif isinstance(column, pa.Array) and column.offset and len(column) and column.type.id == _LARGE_LIST:
+        elif isinstance(column, pa.Array) and len(column) and column.type.id == _LARGE_LIST:
             lists[name] = column
         else:
-            array = column.plain() if isinstance(column, GroupColumn) else column
-            convert = _convert_lists if array.type.id == _LARGE_LIST else _convert
-            tensors[name] = convert(array, _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
+            tensors[name] = _convert(plain(column), _ArrayOrigin(name, keys), _torch_leaf, from_dlpack)
     if lists:
         tensors.update(_convert_lists_each(lists, keys, _torch_leaf, from_dlpack))
     return tensors
@@ -252,23 +248,23 @@ def _convert_lists(array: pa.Array, origin: _ArrayOrigin, leaf: Leaf, share: Sha
 def _convert_lists_each(
     lists: Mapping[str, pa.Array], keys: Keys | None, leaf: Leaf, share: Share
 ) -> dict[str, JaggedTensor]:
-    """Convert large lists that begin within an array, with the offsets of all of them at once.
+    """Convert large lists of equal length, with the offsets of all of them at once.
 
     NumPy releases the GIL for each array. With other threads, getting it back takes longer than the subtraction.
     """
     rows = len(next(iter(lists.values()))) + 1
     offsets = [memoryview(each.buffers()[1])[8 * each.offset : 8 * (each.offset + rows)] for each in lists.values()]
-    bounds = np.frombuffer(b"".join(offsets), np.int64).reshape(len(lists), -1)
-    starts, stops, bounds = bounds[:, :1].tolist(), bounds[:, -1:].tolist(), bounds - bounds[:, :1]
+    bounds = np.frombuffer(b"".join(offsets), np.int64).reshape(len(lists), rows)
+    starts, stops, bounds = bounds[:, 0].tolist(), bounds[:, -1].tolist(), bounds - bounds[:, :1]
     made = {}
     for (name, column), start, stop, own in zip(lists.items(), starts, stops, bounds, strict=True):
-        values = None
-        if start and not column.null_count and column.type.value_type.id in NUMBERS:
-            values = column.values.slice(start[0], stop[0] - start[0])
-        if values is None or values.null_count:
+        values = column.values.slice(start, stop - start)
+        if column.null_count or values.null_count or values.type.id not in NUMBERS:
             made[name] = _convert_lists(column, _ArrayOrigin(name, keys), leaf, share)
+        elif start and share is numbers:
+            made[name] = JaggedTensor(share(values), own)
         else:
-            made[name] = JaggedTensor(share(values), own if share is numbers else share(from_numbers(own)))
+            made[name] = JaggedTensor(share(values), share(own if start else column.offsets))
     return made
 
 

@@ -83,12 +83,14 @@ class JaggedTensor(Container):
     values: Any
     offsets: Any
 
-    def __post_init__(self) -> None:
-        if self.offsets.ndim != 1 or self.offsets.shape[0] == 0:
+    def __init__(self, values: Any, offsets: Any) -> None:
+        if offsets.ndim != 1 or offsets.shape[0] == 0:
             raise PipelineError(
-                f"JaggedTensor: offsets have shape {tuple(self.offsets.shape)}",
+                f"JaggedTensor: offsets have shape {tuple(offsets.shape)}",
                 fix="give rows + 1 offsets in one dimension, starting with 0",
             )
+        object.__setattr__(self, "values", values)  # the class is frozen
+        object.__setattr__(self, "offsets", offsets)
 
     def __len__(self) -> int:
         """Return the number of rows."""

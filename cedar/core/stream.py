@@ -104,16 +104,20 @@ class Rows:
     def gather(self) -> Block:
         """Gather the rows into one block; contiguous runs are not copied separately."""
         if self.part is None:
-            whole = isinstance(self.row, range) and len(self.row) == len(self.blocks[0].keys.row)
-            return self.blocks[0] if whole else _pick(self.blocks[0], self.row)
+            block, row = self.blocks[0], self.row
+            if isinstance(row, range):
+                return block if len(row) == len(block.keys.row) else block.slice(row.start, row.stop)
+            if len(row) and row[-1] - row[0] == len(row) - 1 and bool(np.all(np.diff(row) == 1)):
+                return block.slice(int(row[0]), int(row[-1]) + 1)
+            return block.take(row)
         if not len(self.part):
             return self.blocks[0].slice(0, 0)
         order = np.argsort(self.part, kind="stable")
         present = self.part[order]
         cuts = np.flatnonzero(np.diff(present)) + 1
         row = _indices(self.row)
-        gathered = [_pick(self.blocks[int(self.part[index[0]])], row[index]) for index in np.split(order, cuts)]
-        block = concat_blocks(gathered)
+        runs = [Rows((self.blocks[int(self.part[index[0]])],), row[index]) for index in np.split(order, cuts)]
+        block = concat_blocks([run.gather() for run in runs])
         if np.array_equal(order, np.arange(len(order))):
             return block
         back = np.empty(len(order), dtype=np.int64)
@@ -128,14 +132,6 @@ class Rows:
 def _indices(row: range | Index) -> Index:
     """Return the indices as an array. NumPy itself would convert a range item by item."""
     return np.arange(row.start, row.stop, dtype=np.int64) if isinstance(row, range) else row
-
-
-def _pick(block: Block, row: range | Index) -> Block:
-    if isinstance(row, range):
-        return block.slice(row.start, row.stop)
-    if len(row) and row[-1] - row[0] == len(row) - 1 and bool(np.all(np.diff(row) == 1)):
-        return block.slice(int(row[0]), int(row[-1]) + 1)
-    return block.take(row)
 
 
 def _compact(blocks: tuple[Block, ...], row: Index, part: Index) -> Rows:

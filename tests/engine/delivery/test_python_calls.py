@@ -17,6 +17,12 @@ from cedar.datasets.clicklog import write_sessions
 from cedar.plan.lower import lower
 
 
+@pytest.fixture(autouse=True)
+def no_task_is_long(monkeypatch):
+    """Long tasks are asked how long they waited for a core, which takes calls; tasks are long on a busy machine."""
+    monkeypatch.setattr("cedar.tasks.chain._LONG_SECONDS", math.inf)
+
+
 @pytest.fixture
 def clicks(tmp_path: Path) -> cedar.Pipeline:
     """README's pipeline."""
@@ -31,7 +37,7 @@ def clicks(tmp_path: Path) -> cedar.Pipeline:
 
 
 def later(pipeline: cedar.Pipeline, format: str = "numpy") -> int:
-    """Calls to a batch in the middle of an epoch; the least of some, as a task that waits for a core is asked why."""
+    """Calls to a batch in the middle of an epoch; the least of some, as some batches begin a block."""
     with pipeline.loader(executor="inline", plan="off", format=format) as loader:
         batches = iter(loader)
         next(batches)
@@ -40,7 +46,7 @@ def later(pipeline: cedar.Pipeline, format: str = "numpy") -> int:
 
 @pytest.mark.parametrize("format", ["numpy", "torch"])
 def test_a_batch_of_many_columns_takes_few_calls(clicks, format):
-    assert later(clicks, format=format) < 70
+    assert later(clicks, format=format) <= 60  # 58; 60 for torch
 
 
 def test_columns_of_numbers_take_no_calls_of_their_own():
