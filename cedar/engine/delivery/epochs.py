@@ -138,8 +138,10 @@ class Epochs:
         self.parts = parts
 
     def begin(self, epoch: int) -> None:
-        """Move to the beginning of an epoch."""
-        self.position = Position(epoch, epoch, earlier_steps=self.position.earlier_steps)
+        """Move to the beginning of an epoch. Steps of another epoch that is left count, those of this one do not."""
+        before = self.position
+        earlier = before.earlier_steps if epoch == before.epoch else self.total_steps
+        self.position = Position(epoch, epoch, earlier_steps=earlier)
         self.parts.account.budgets.start({}, 0)
 
     def data_epoch(self) -> DataEpoch:
@@ -196,8 +198,8 @@ class Epochs:
         elif epoch == position.epoch and (position.resumed or not position.started):
             position.continue_if_over = False  # already there, perhaps with batches left over from the previous epoch
         else:
-            self.read_current_files()
             self.begin(epoch)
+            self.read_current_files()
 
     def place(self, runner: Runner | None = None) -> None:
         """With ``steps``, compute the position in the data at which an epoch starts, if earlier epochs were not run."""

@@ -163,6 +163,23 @@ def test_a_schedule_is_asked_for_steps_of_all_epochs() -> None:
             assert share(epochs[3]) == pytest.approx(2 / 3, abs=0.02)
 
 
+@pytest.mark.parametrize("told", ["loader", "sampler"])
+def test_steps_of_an_epoch_that_is_left_for_the_next_one_count(told: str) -> None:
+    p = cedar.mix({"a": (source(0), 1.0), "b": (source(1), lambda step: float(step >= 20))}, stop="all").batch(4)
+    fixed = cedar.mix({"a": (source(0), 1.0), "b": (source(1), 1e-9)}, stop="all").batch(4)
+    scheduled, changed = p.loader(executor="inline"), fixed.loader(executor="inline")
+    changed.update_mix({"b": 1.0}, at_step=20)
+    for loader in (scheduled, changed):
+        epochs = []
+        for epoch in range(3):
+            (loader if told == "loader" else loader.sampler).set_epoch(epoch)
+            epochs.append(run(loader, 10)[0])  # as a trainer that limits the batches of an epoch
+        assert share(epochs[0]) == share(epochs[1]) == 0.0
+        assert share(epochs[2]) > 0.3
+    scheduled.set_epoch(2)
+    assert share(run(scheduled, 10)[0]) == share(epochs[2]), "an epoch that starts again counts once"
+
+
 def by_step(rank: int, world: int, states: Any = None, steps: int | None = None) -> tuple[list[Any], Any]:
     """What a rank receives of a mixture of 6,000 rows, of which the second input replaces the first in 60 steps."""
     first = (source(-3, 3000), lambda step: max(0.05, 1 - step / 60))
