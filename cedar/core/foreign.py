@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
 from cedar.core.errors import CedarError, UsageError, shortened, user_site
@@ -104,6 +103,8 @@ def unknown_function(name: str, known: Iterable[str]) -> AttributeError:
 
 
 def _unknown(what: str, name: str, answers: dict[str, str], known: Iterable[str]) -> AttributeError:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, list(known), 3, 0.75)
     if name in answers:
         says = f"here that is {answers[name]}"
@@ -159,6 +160,8 @@ def suggest_in_methods(kind: C) -> C:
 
 def _wrong_arguments(function: Any, options: dict[str, Any], error: TypeError) -> CedarError:
     """Return the error for a call whose arguments Python rejected."""
+    from difflib import get_close_matches
+
     name = _name(function)
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -6,7 +6,6 @@ Credentials are the users, passwords and queries of URLs, and values named as se
 from __future__ import annotations
 
 import hashlib
-import html
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -45,6 +44,8 @@ def brief(value: object) -> str:
 
 def escape(text: str) -> str:
     """Escape a text for HTML."""
+    import html
+
     return html.escape(printable(text))
 
 

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from cedar.core.errors import WorkerError
-from cedar.executors import processes
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Plan
@@ -121,6 +120,8 @@ class WorkerWarmup:
 
     def begin(self, key: str, plan: Plan, workers: int) -> None:
         """Start up to ``workers`` worker processes and load what the plan's operators need."""
+        from cedar.executors import processes
+
         operators = [node.operator for node in graph.walk(plan.root) if isinstance(node.operator, RowOperator)]
         try:
             code = Code.of([(type(operator), operator.code()) for operator in operators])

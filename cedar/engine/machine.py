@@ -15,7 +15,6 @@ from typing import Any
 
 import cedar
 from cedar.core.process import cores, memory
-from cedar.executors import processes
 from cedar.profile import Machine
 from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
@@ -77,6 +76,8 @@ def ship_costs() -> tuple[float, float, float]:
     Raises:
         OSError, BrokenExecutor, TimeoutError: no worker can be started, or it does not answer.
     """
+    from cedar.executors import processes
+
     cold, began = not processes.ready(1), time.perf_counter()
     processes.warm(1).submit(os.getpid).result(_PATIENCE)
     start = time.perf_counter() - began if cold else Machine.start_seconds

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from cedar.core import buffers, process
 from cedar.core.limits import size_text
-from cedar.executors import processes
 from cedar.store.cache import Memory
 
 _AHEAD_DIVISOR = 8  # a stage may use 1/8 of the free memory, since other stages and tasks need memory too
@@ -129,6 +128,8 @@ def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
         >>> named({4: 10, process.FILES: 2}, 0, 0)["files"]
         2
     """
+    from cedar.executors import processes
+
     workers = {member.pid for pool in processes.pools() if not pool.closed for member in pool.members()}
     parts = {"this process": sizes.get(os.getpid(), 0)}
     known = {"cache()": cached, "results not yet taken": queued, "memory kept for reuse": buffers.idle()}

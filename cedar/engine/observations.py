@@ -16,7 +16,6 @@ from cedar.engine.binding import Binding
 from cedar.engine.machine import machine
 from cedar.engine.metrics import Metrics, StageWork
 from cedar.engine.runner import Runner
-from cedar.executors import processes
 from cedar.plan.graph import Node
 from cedar.profile import Machine, Profile
 from cedar.profile.figures import lock_share
@@ -229,6 +228,8 @@ class RunMeasurements:
         Args:
             local: all tasks ran on threads of this process.
         """
+        from cedar.executors import processes
+
         here = self._machine
         if processes.ready(self.processes):
             here = replace(here, start_seconds=0.0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 from cedar.core.errors import PlanError, user_site
 from cedar.core.numeric import keep_in_this_thread
 from cedar.core.packages import extension, loaded
-from cedar.core.process import START_FRESH, cores, lost_polars
+from cedar.core.process import START_FRESH, call_fresh_processes_by, cores, lost_polars
 from cedar.executors.base import TaskExecutor, task_executor
 from cedar.operators.instances import constructing
 
@@ -87,6 +87,13 @@ def _processes(workers: int) -> Executor:
     return Lease(workers)
 
 
+def _call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    from cedar.executors.processes import call_fresh
+
+    return call_fresh(fn, *args, **kwargs)
+
+
+call_fresh_processes_by(_call_fresh)
 EXECUTORS: dict[str, Callable[[int], Executor]] = {
     "inline": lambda _workers: InlineExecutor(), "threads": ThreadExecutor, "processes": _processes,
     "dask": lambda workers: extension("cluster.dask").open_cluster("dask", workers),
@@ -126,6 +133,10 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Tas
 
 def check_executor(executor: Any) -> None:
     """Raise PlanError if the executor is unknown, or if its workers would hang."""
+    if isinstance(executor, str) and executor in ("auto", *EXECUTORS):
+        return
+    from concurrent.futures import ProcessPoolExecutor  # imports multiprocessing
+
     if isinstance(executor, ProcessPoolExecutor):  # a forked worker could wait forever for locks of missing threads
         context = getattr(executor, "_mp_context", None)
         threads = threading.active_count() > 1 or "polars" in sys.modules
@@ -141,8 +152,7 @@ def check_executor(executor: Any) -> None:
             site=user_site(),
             fix=f"create the executor in this process, or leave executor= out; or {START_FRESH}",
         )
-    known = isinstance(executor, str) and executor in ("auto", *EXECUTORS)
-    if known or isinstance(executor, Executor) or names_cluster(executor):
+    if isinstance(executor, Executor) or names_cluster(executor):
         return
     known_names = ", ".join(repr(name) for name in ("auto", *EXECUTORS))
     raise PlanError(

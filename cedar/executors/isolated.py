@@ -15,7 +15,6 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import WorkerError, portable
-from cedar.executors.processes import warm
 from cedar.executors.recovery.recovery import Recovery, WorkersDied
 from cedar.executors.recovery.task import Deaths, Submit, TaskWork
 from cedar.executors.recovery.waiting import Patience, Waiting
@@ -73,6 +72,8 @@ class IsolatedCalls:
         return outcome
 
     def _outcome(self, call: Call, env: Env, rows: Block, columns: list[list[Any]], hashes: Hashes | None) -> Outcome:
+        from cedar.executors.processes import warm
+
         blame = call.blame
         kernel = _SomeRowsKernel(call, rows.keys, columns, hashes)
         program = Program((KernelStep(kernel, (blame.index,), blame.label, blame.site),))

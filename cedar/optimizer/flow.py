@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
 
 from cedar.datasets.base import Read
@@ -90,6 +89,8 @@ def _contention(profile: Profile) -> float:
 
 def _median_cpu(facts: Facts, profile: Profile) -> float:
     """Return the median CPU time per row of the measured row operators."""
+    import statistics
+
     stream = {
         facts.ordinals.get(id(n)) for n in graph.walk(facts.logical) if isinstance(n.operator, StreamOperator | Read)
     }

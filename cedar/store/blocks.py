@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,6 +38,8 @@ def versions() -> dict[str, str]:
 @functools.cache
 def _decoders() -> dict[str, str]:
     """Return the versions of installed image and sound decoders, since results may differ between versions."""
+    import importlib.metadata
+
     found = {}
     for name in ("pillow", "simplejpeg", "imagecodecs", "soxr", "miniaudio", "soundfile"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

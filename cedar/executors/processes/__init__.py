@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from cedar.core.process import call_fresh_processes_by
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool, QueuedCall, WorkerProcess
@@ -176,4 +175,3 @@ def _after_fork() -> None:
 _parents: list[Pool] = []  # references to the parent's objects, so that their finalizers do not run in this child
 atexit.register(close)
 os.register_at_fork(after_in_child=_after_fork)
-call_fresh_processes_by(call_fresh)

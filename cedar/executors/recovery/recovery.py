@@ -15,7 +15,6 @@ from typing import Any
 
 from cedar.core.errors import CedarError, RowRef, SourceError, WorkerError
 from cedar.executors.base import TaskExecutor
-from cedar.executors.processes import fresh, warm
 from cedar.executors.recovery.task import (
     AfterDeath,
     Death,
@@ -124,6 +123,8 @@ class Recovery:
     # ---- attempts ----------------------------------------------------------------------------------------------------
 
     def _send(self, task: SupervisedTask) -> None:
+        from cedar.executors.processes import fresh, warm
+
         task.place, task.killed, task.ended, task.silent = process_board().take(), 0.0, "", ""
         task.sent = time.monotonic()
         marks = task.marks(self._patience.timeout or 0.0, fine=bool(self._deaths.known))
