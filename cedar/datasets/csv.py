@@ -210,8 +210,7 @@ class CsvSource(FileSource):
 
     def schema(self) -> dict[str, pa.DataType]:
         stored = selected(self._stored, self.columns, self.describe())
-        types = {name: canonical_type(kind) for name, kind in stored.items()}
-        return types | dict.fromkeys(types.keys() & self.unread, pa.null())
+        return {name: canonical_type(kind) for name, kind in stored.items()}
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -244,12 +243,11 @@ class CsvSource(FileSource):
         return self.dialect.convert(column_types=dict.fromkeys(names, pa.string()), include_columns=list(names))
 
     def _floats(self) -> list[str]:
-        return [name for name, kind in self.schema().items() if _is_float(kind)]
+        return [name for name, kind in self.schema().items() if _is_float(kind) and name not in self.unread]
 
     def _chunk(self, table: Any, offsets: Index) -> Chunk:
-        names = list(self.schema())
-        columns = {name: as_column(table.column(name)) for name in names if name not in self.unread}
-        return Chunk(self.with_unread(columns, names, table.num_rows), offsets, table.num_rows)
+        columns = {name: as_column(table.column(name)) for name in self.schema() if name not in self.unread}
+        return Chunk(self.with_unread(columns, table.num_rows), offsets, table.num_rows)
 
     def _check_exact(self, chunk: Chunk, strings: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
         """Raise RowError if a float column would round a number; ``strings`` returns the float columns as strings."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.columns import Index
+from cedar.core.columns import UNKNOWN, Index
 from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import CedarError, RowError, SourceError, invalid_call
 from cedar.core.printable import StorageOptions, redact_url
@@ -85,9 +85,12 @@ class FileSource(BaseSource):
         """Return a source with the same rows and columns that delivers the columns in ``unread`` as nulls."""
         return self.share_known(replace(self, unread=unread))
 
-    def with_unread(self, columns: dict[str, Any], names: Iterable[str], rows: int) -> dict[str, Any]:
-        """Return the columns ``names``, with nulls for columns in ``unread``."""
-        return {name: pa.nulls(rows) if name in self.unread else columns[name] for name in names}
+    def with_unread(self, columns: dict[str, Any], rows: int) -> dict[str, Any]:
+        """Return the columns of the schema, with nulls of their type for columns in ``unread``."""
+        types = self.schema() or {}
+        kinds = {types[name] for name in self.unread if name in types}
+        nulls = {kind: pa.nulls(rows, None if kind is UNKNOWN else kind) for kind in kinds}
+        return {name: nulls[kind] if name in self.unread else columns[name] for name, kind in types.items()}
 
     def select(self, columns: Sequence[str]) -> Self:
         return self.share_known(replace(self, columns=tuple(columns)))

@@ -121,7 +121,7 @@ class JsonlSource(FileSource):
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]
         for name, kind in self.schema().items():
-            if kind is UNKNOWN:
+            if kind is UNKNOWN and name not in self.unread:
                 self._infer(name, *self._first_rows())  # raises the error
         for lines in read_lines(file, split):
             ends = lines.ends()
@@ -140,7 +140,7 @@ class JsonlSource(FileSource):
                     if not self.tolerant or not valid_rows:
                         raise line_error from error
                     columns, starts = self._columns(lines.data[: starts[valid_rows]], valid_rows), starts[:valid_rows]
-            columns = self.with_unread(columns, self.schema(), len(starts))
+            columns = self.with_unread(columns, len(starts))
             yield Chunk(columns, starts + lines.start, len(starts))
             if line_error is not None:
                 raise line_error
@@ -219,8 +219,7 @@ class JsonlSource(FileSource):
         return _line_error(file, ordinal, offset, text, "it does not match the lines before it")
 
     def schema(self) -> dict[str, ColumnType]:
-        types = selected(self._types, self.columns, self.describe())
-        return types | dict.fromkeys(types.keys() & self.unread, pa.null())
+        return selected(self._types, self.columns, self.describe())
 
 
 def _line_texts(lines: Lines) -> Iterator[tuple[int, bytes]]:

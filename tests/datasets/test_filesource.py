@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import cedar
+from cedar import col
 from cedar.datasets.parquet import read_parquet
 from cedar.testing.storage import FlakyFileSystem, flaky
 from tests.datasets.failing_storage import parquet
@@ -33,3 +34,19 @@ def test_describe_hides_credentials():
     source = read_parquet(["s3://key:secret@bucket/a.parquet", "b.parquet"])
     assert source.describe() == "read_parquet(s3://***@bucket/a.parquet, +1)"
     assert "secret" not in repr(source)
+
+
+@pytest.mark.parametrize("reader", ["read_csv", "read_jsonl"])
+def test_a_column_that_is_not_parsed_keeps_its_type_where_pipelines_meet(reader: str, tmp_path: Path):
+    rows = cedar.from_items([{"x": i, "f": i / 8, "name": str(i)} for i in range(20)])
+    rows.write_parquet(str(tmp_path / "parquet"))
+    lines = {"read_csv": "x,f,name\n7,0.5,seven\n", "read_jsonl": '{"x": 7, "f": 0.5, "name": "seven"}\n'}
+    (tmp_path / "lines").write_text(lines[reader])
+    stored, parsed = cedar.read_parquet(str(tmp_path / "parquet")), getattr(cedar, reader)(str(tmp_path / "lines"))
+    derived = parsed.with_columns(x=col("f").floor().cast(int), f=col("x") / 2)
+    for plan in ("off", "auto"):
+        for other in (parsed, derived):
+            for each in (cedar.concat(stored, other), cedar.mix([(other, 0.5), (stored, 0.5)], stop="all")):
+                with each.select("name").batch(30).loader(plan=plan, executor="inline") as loader:
+                    (batch,) = loader
+                assert sorted(batch["name"]) == sorted([*map(str, range(20)), "seven"])
