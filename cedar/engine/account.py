@@ -13,12 +13,10 @@ from cedar.core.block import Block, Skipped
 from cedar.core.errors import CedarError, PipelineError, RowError, RowRef, Site, Skip, shortened
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.remote import find_place
-from cedar.datasets.base import url_of_row
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics, SkippedFile
 from cedar.executors.recovery.task import Death
 from cedar.operators.concurrent_calls import left_behind
-from cedar.plan.graph import source_of
 
 
 class DeliveryCounter:
@@ -83,8 +81,7 @@ class DeliveryCounter:
 
     def named(self, row: RowRef) -> RowRef:
         """Return the reference to a row with the URL of its file and its epoch filled in."""
-        url = url_of_row(source_of(self._binding.sources[row.source]), row.file, row.row)
-        return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
+        return replace(self._binding.located(row), epoch=self.epoch if row.epoch is None else row.epoch)
 
     def left_behind(self) -> list[str]:
         """Return a list with one note about calls that timed out but are still running; empty if there are none."""

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, cast
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import UNKNOWN, ColumnType, blank
 from cedar.core.cursor import hash_ints, no_keys
-from cedar.core.errors import Skip
+from cedar.core.errors import RowRef, Skip
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line
-from cedar.datasets.base import Read, row_bytes_of
+from cedar.datasets.base import Read, row_bytes_of, url_of_row
 from cedar.engine.dedup import wide_sample
 from cedar.executors.isolated import IsolatedCalls
 from cedar.operators.base import BlockKernel, Bound, Env, RowOperator, StreamOperator, block_kernel
 from cedar.operators.dedup import MakesGroups, for_groups
 from cedar.operators.surveys import Surveyed
 from cedar.plan import graph
-from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type
+from cedar.plan.graph import Node, Scan, chosen_fields, narrowed, narrowed_type, source_of
 from cedar.plan.lower import Choice, lower, policy_of
 from cedar.plan.physical import Physical
 from cedar.plan.splits import Counts, Splits
@@ -138,6 +138,10 @@ class Binding:
     def source_ordinal(self, node: Node) -> int:
         """Return the number that identifies a source in row keys."""
         return self._source_ordinals[id(node.logical)]
+
+    def located(self, row: RowRef) -> RowRef:
+        """Return the reference to a row with the URL of its file filled in."""
+        return replace(row, url=url_of_row(source_of(self.sources[row.source]), row.file, row.row))
 
     def policy(self, node: Node) -> Skip | None:
         """Return the policy for rows that fail in an operator; None raises the error."""

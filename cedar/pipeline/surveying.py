@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cedar.core.block import Block
 from cedar.core.columns import ColumnType
-from cedar.core.errors import PipelineError, Site, Skip, invalid_call
+from cedar.core.errors import CedarError, PipelineError, Site, Skip, invalid_call
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
@@ -83,7 +83,12 @@ def shuffles(node: Node) -> bool:
 
 def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
     """Return column names and types, found by running a few sample rows. Rows that fail are ignored."""
-    return Binding(pipeline.node, None, Env(sampling=True)).types(pipeline.node)
+    binding = Binding(pipeline.node, None, Env(sampling=True))
+    try:
+        return binding.types(pipeline.node)
+    except CedarError as error:
+        error.row = None if error.row is None else binding.located(error.row)
+        raise
 
 
 def require_rows(pipeline: Pipeline, method: str) -> None:

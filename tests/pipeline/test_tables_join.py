@@ -306,3 +306,11 @@ def test_times_that_do_not_compare(left: Any, right: Any, tolerance: Any, messag
         list(cedar.from_items([{"t": left}]).join_asof(other, on="t", tolerance=tolerance))
     assert "'t' of" in str(caught.value)
     assert __file__ in str(caught.value)
+
+
+def test_the_error_of_a_sample_row_names_its_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": [0]}), tmp_path / "zero.parquet")
+    failing = cedar.read_parquet(str(tmp_path)).map(lambda row: {"k": 1 / row["k"]})
+    for look in (lambda: failing.columns, lambda: cedar.from_items([{"k": 1}]).join(failing, on="k")):
+        with pytest.raises(cedar.RowError, match="zero.parquet, row 0"):
+            look()
