@@ -413,7 +413,7 @@ def missing_column(
 ) -> PipelineError:
     """Return the error for a missing column (or other ``kind``), which lists the existing ones, most similar first."""
     if known == [VALUE]:
-        fix = "only the last map(fn) may return something other than a dict of columns: put it last"
+        fix = "after a collate, or a map(fn) that returns no dict of columns, only map(fn) without columns may follow"
         return PipelineError(f"{label}: the batch has no column {name!r}, or any other", site=site, fix=fix)
     ordered = nearest(name, known)
     listed = ", ".join(repr(k) for k in ordered[:12]) + (", ..." if len(ordered) > 12 else "")

@@ -232,5 +232,8 @@ def _failing_step(
 
 def _failure(blame: ErrorContext, error: BaseException) -> Failure:
     short = f"{type(error).__name__}: {first_line(error)}"
-    fix = "cast(..., strict=False) gives null instead, and loader(on_error=cedar.Skip(...)) drops such rows"
+    null = "an option of the function, such as strict=False or null_on_oob=True, may give null instead"
+    if short.startswith("InvalidOperationError: conversion from"):
+        null = "cast(..., strict=False) gives null instead"
+    fix = f"{null}, and loader(on_error=cedar.Skip(...)) drops such rows"
     return Failure(f"{blame.label} failed: {short}", short, fix, error)

@@ -100,9 +100,14 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
         raise invalid_call(f"{named}: the function has a parameter rng", fix=fix)
     if not _binds(target, values, {"rng": None} if random else {}):
         given = "one argument" if arguments == 1 else f"{arguments} arguments"
+        takes = {
+            "map_batches": "the table, frame or dict of arrays that format= names",
+            "batch: collate": "the rows of a batch as a list of dicts",
+        }
         raise invalid_call(
             f"{named}: the function cannot be called with {given}" + (" and rng=" if random else ""),
-            fix="it receives one value per named column, or the row as a dict if no columns are named",
+            fix="it receives "
+            + takes.get(label, "one value per named column, or the row as a dict if no columns are named"),
         )
 
 

@@ -83,7 +83,9 @@ class Outputs:
                 for i, message in misfits(part, kind).items():
                     text = f"column {name!r}: {message}"
                     what = f"{self.blame.label}, {text}, the type fixed by {self.origins[name]}"
-                    failures.setdefault(rows[i], Failure(what, text, "return one type for every row, or give dtype="))
+                    other = "another dtype=" if self.origins[name] == "dtype=" else "dtype="
+                    fix = f"return one type for every row, or give {other}"
+                    failures.setdefault(rows[i], Failure(what, text, fix))
             good, _ = self.columns([r for i, r in enumerate(results) if i not in failures])
             return good, failures
 
@@ -329,7 +331,7 @@ def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
         return objects(column.to_pylist() if isinstance(column, pa.Array) else list(column))
     raise BadResult(
         f"returned {type_name(actual)} for column {name!r}, whose type was fixed as {type_name(kind)}",
-        "return one dtype and one shape per row for every batch (.astype, padding to a fixed length), or give dtype=",
+        "return one dtype and one shape per row for every batch (.astype, padding to a fixed length)",
     )
 
 
@@ -343,7 +345,8 @@ def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
             values: Sequence[Any] = list(value)
             return build_column(values, infer_type(values) if kind is None else kind)
         except ValueMismatch as misfit:
-            raise BadResult(f"column {name!r}: {misfit.message}", "return one type, or give dtype=") from misfit
+            fix = "return values of one type (map also takes dtype=object)"
+            raise BadResult(f"column {name!r}: {misfit.message}", fix) from misfit
     if isinstance(value, dict) and value:
         return _struct(value, kind, name)
     if isinstance(value, (pa.Array, pa.ChunkedArray)) or hasattr(value, "to_arrow") or hasattr(value, "detach"):

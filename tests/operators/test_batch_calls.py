@@ -88,12 +88,12 @@ def test_maps_may_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize("collate", [None, lambda rows: rows])
-def test_other_operators_say_that_only_the_last_may(collate: Any) -> None:
+def test_other_operators_say_what_may_follow(collate: Any) -> None:
     p = P.batch(3, collate=collate) if collate else P.batch(3).map(lengths).map(lambda b: (b,))
     for more in (p.select("x"), p.map(len, "x"), p.with_columns(y=cedar.col("x"))):
         with pytest.raises(cedar.PipelineError, match="no column 'x'") as caught:
             batches(more)
-        assert "only the last map(fn)" in (caught.value.fix or "")
+        assert "only map(fn) without columns may follow" in (caught.value.fix or "")
     with pytest.raises(cedar.PipelineError, match="Python objects"):
         p.to_arrow()
 

@@ -183,3 +183,19 @@ def test_results_are_of_the_columns_before_them_also_where_a_column_is_replaced_
         (batch,) = p.batch(2).loader(plan=plan, executor="inline", format="numpy")
         assert batch["n"].tolist() == [-1.0, -2.5]
         assert batch["f"].tolist() == [0.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        (col("t").list.get(0), "null_on_oob=True"),
+        (col("t").list.len().replace_strict({1: 1}), "an option of the function"),
+        (col("s").cast(pl.Int64), "cast(..., strict=False)"),
+    ],
+)
+def test_the_advice_fits_the_function_that_failed(expression: pl.Expr, advice: str) -> None:
+    p = cedar.from_items([{"t": [1], "s": "1"}, {"t": [], "s": "a"}]).with_columns(y=expression)
+    with pytest.raises(RowError) as caught:
+        p.to_arrow()
+    assert advice in (caught.value.fix or "")
+    assert ("cast" in (caught.value.fix or "")) == ("cast" in advice)

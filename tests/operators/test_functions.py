@@ -42,3 +42,13 @@ def test_a_collate_function_with_a_generator_is_answered_by_the_option_of_batch(
     with pytest.raises(PipelineError, match="the function has a parameter rng") as caught:
         cedar.from_items([{"x": 1}]).batch(2, collate=lambda rows, rng: rows)
     assert "batch(n, collate=fn, random=True)" in caught.value.fix
+
+
+def test_functions_of_many_rows_learn_what_they_receive():
+    rows = cedar.from_items([{"x": 1}])
+    with pytest.raises(PipelineError, match="cannot be called with one argument") as caught:
+        rows.map_batches(lambda a, b: a, "x")
+    assert "dict of arrays that format= names" in caught.value.fix
+    with pytest.raises(PipelineError, match="cannot be called with one argument") as caught:
+        rows.batch(2, collate=lambda a, b: a)
+    assert "a list of dicts" in caught.value.fix

@@ -158,3 +158,19 @@ def test_an_input_without_rows_agrees_with_any_other(order):
     inputs = [NONE.map(list, "a"), LISTS][order]
     assert [row["a"].tolist() for row in cedar.concat(*inputs).pad("a", to=2)] == [[1, 0]]
     assert len(list(cedar.mix([(p, 1) for p in inputs], stop="all"))) == 1
+
+
+def test_an_option_that_is_given_or_does_not_exist_is_not_advised():
+    rows = cedar.from_items([{"x": i} for i in range(4)])
+    for p, fix in [
+        (rows.map(str, "x", dtype=int), "return one type for every row, or give another dtype="),
+        (rows.map(lambda x: x if x < 0 else "a", "x", dtype="int8"), "give another dtype="),
+        (
+            rows.map_batches(lambda c: {"x": c["x"] * (0.5 if 2 in c["x"] else 1)}, "x", format="numpy", size=2),
+            "length)",
+        ),
+        (rows.map_batches(lambda c: {"x": [1, "a", 2, 3]}, "x", format="numpy"), "(map also takes dtype=object)"),
+    ]:
+        with pytest.raises(RowError) as caught:
+            p.to_arrow()
+        assert caught.value.fix.endswith(fix)
