@@ -143,8 +143,10 @@ def from_numpy(arrays: Any) -> TableSource:
     for name, array in columns.items():
         try:
             values[name] = arrow_column(name, pa.array(array) if array.dtype.kind in "OUSMm" else array)
-        except (pa.ArrowException, TypeError) as error:
-            raise PipelineError(f"from_numpy: column {name!r}: {error}", fix="convert it first") from error
+        except (pa.ArrowException, TypeError, PipelineError) as error:
+            what = f"from_numpy: column {name!r} of {array.dtype}, shape {array.shape}: {error.__cause__ or error}"
+            fix = "give numbers: array.astype('int64') for times, numpy.stack([array.real, array.imag], -1) for complex"
+            raise PipelineError(what, fix=fix) from error
     fields = [field_of(name, values[name], column) for name, column in columns.items()]
     return TableSource(pa.Table.from_arrays(list(values.values()), schema=pa.schema(fields)), "from_numpy")
 

@@ -228,7 +228,7 @@ class RenameColumns(Step):
         after = dict(zip(names, columns.values(), strict=True))
         if len(after) != len(columns):
             twice = next(name for name in names if names.count(name) > 1)
-            raise self.blame.refusal(f"two columns would be called {twice!r}")
+            raise self.blame.refusal(f"two columns would be called {twice!r}", fix=f"rename or drop {twice!r} too")
         pairs = {old: new for old, new in self.pairs if columns[old].inside}
         walk.fresh = {pairs.get(name, name) for name in walk.fresh}
         return after, (lambda frame: frame.rename(pairs)) if pairs else None

@@ -249,7 +249,7 @@ class Select(_ItemsOperator):
         names = [item if isinstance(item, str) else item[0] for item in self.items]
         for name in names:
             if name is not None and names.count(name) > 1:
-                raise invalid_call(f"select: column {name!r} is given twice")
+                raise invalid_call(f"select: column {name!r} is given twice", fix="use each name once")
 
     def step(self, blame: ErrorContext) -> Step:
         return KeepColumns(self.items, blame)
@@ -428,7 +428,7 @@ class Rename(_StepOperator, ColumnEdit):
         news = [new for _, new in self.pairs]
         for new in news:
             if news.count(new) > 1:
-                raise invalid_call(f"rename: two columns would be called {new!r}")
+                raise invalid_call(f"rename: two columns would be called {new!r}", fix="use each new name once")
 
     def label(self) -> str:
         return f"rename({', '.join(f'{old} -> {new}' for old, new in self.pairs)})"

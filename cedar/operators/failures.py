@@ -61,7 +61,8 @@ class ErrorContext:
             return Failure(f"{self.label} {error.message}", error.message, error.fix, None)
         kind, text = type(error).__name__, error_text(error)
         short = f"{kind}: {text}" if text else kind
-        fix = "fix the function"
+        shared = kind == "ValueError" and text.endswith("read-only")
+        fix = "copy the array before changing it, since others share its memory" if shared else "fix the function"
         if isinstance(error, BlockKilled):
             fix += ", or give on_error=cedar.Skip(blocks=True) to drop such blocks and continue"
         elif self.on_error is None:

@@ -199,3 +199,15 @@ def test_files_of_which_the_path_is_stored_are_read(datasets, tmp_path, nested):
     (tmp_path / "a.png").unlink()
     with pytest.raises(RowError, match="No such file.*a.png"):
         list(pipeline)
+
+
+def test_arrays_that_from_numpy_refuses_can_be_given_as_numbers():
+    times, numbers = np.zeros((2, 3), "M8[s]"), np.ones(2, complex)
+    for array, given in [
+        (times, times.astype("int64")),
+        (numbers, np.stack([numbers.real, numbers.imag], -1)),
+    ]:
+        with pytest.raises(PipelineError, match="column 'a' of .*, shape") as caught:
+            cedar.from_numpy({"a": array})
+        assert "give numbers: array.astype('int64') for times, numpy.stack(" in caught.value.fix
+        assert cedar.from_numpy({"a": given}).count() == 2

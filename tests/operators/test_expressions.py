@@ -223,8 +223,9 @@ def test_drop_and_rename_move_columns_without_a_copy() -> None:
     assert out.columns["a"] is given_block.columns["s"]
     assert list(run(Drop(("a", "o")), given_block).columns) == ["s", "t", "ids"]
     assert len(run(Drop(("a", "s", "t", "ids", "o")), given_block)) == 4
-    with pytest.raises(PipelineError, match="two columns would be called 's'"):
+    with pytest.raises(PipelineError, match="two columns would be called 's'") as caught:
         run(rename({"a": "s"}), given_block)
+    assert caught.value.fix == "rename or drop 's' too"
 
 
 def test_columns_that_are_gone_need_no_drop_and_no_new_name() -> None:

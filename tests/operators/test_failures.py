@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from cedar.core.errors import Skip
+import numpy as np
+import pytest
+
+import cedar
+from cedar.core.errors import RowError, Skip
 from cedar.operators.base import Env
 from cedar.operators.map import Map
 from tests.operators.toy_calls import call
@@ -49,3 +53,11 @@ def test_errors_whose_text_fails_are_still_reported():
         raise TwoArguments(1, 2)
 
     assert "TwoArguments" in call(fn, [1])[1][0].short
+
+
+def test_a_function_that_writes_into_shared_memory_is_told_to_copy():
+    images = cedar.from_numpy({"a": np.zeros((4, 2, 2))})
+    with pytest.raises(RowError, match="read-only") as caught:
+        images.map(lambda a: np.add(a, 1, out=a), "a").to_arrow()
+    assert caught.value.fix.startswith("copy the array")
+    assert images.map(lambda a: np.add(a, 1, out=a.copy()), "a").count() == 4
