@@ -180,10 +180,14 @@ class Epochs:
         if position.step >= steps if steps is not None else position.step > 0 and units_left(self.data_epoch()) == 0:
             self.skip_rest()
         elif not position.resumed:
-            self.begin(position.epoch)
-            begun = position.begun
-            if begun["step"] == 0 and (steps is not None or position.has_leftovers):
-                self.position.place(begun["data"], begun["open"])
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Move to where this epoch began, perhaps with rows that remained from the previous one."""
+        before, begun = self.position, self.position.begun
+        self.begin(before.epoch)
+        if begun["step"] == 0 and (self.job.steps is not None or before.has_leftovers):
+            self.position.place(begun["data"], begun["open"])
 
     def set_epoch(self, epoch: int) -> None:
         """See ``Loader.set_epoch``."""
@@ -197,6 +201,8 @@ class Epochs:
             self.position.ended, self.position.resumed = ended, True
         elif epoch == position.epoch and (position.resumed or not position.started):
             position.continue_if_over = False  # already there, perhaps with batches left over from the previous epoch
+        elif epoch == position.epoch and self.current_files is None:
+            self._begin_again()
         else:
             self.begin(epoch)
             self.read_current_files()

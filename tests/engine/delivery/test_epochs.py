@@ -59,6 +59,17 @@ def test_to_be_told_the_epoch_keeps_a_place_that_was_loaded(told: str, steps: in
     assert resumed(0, 1) == epochs[1], "and what was loaded is forgotten then"
 
 
+def test_to_be_told_the_same_epoch_after_a_break_starts_it_where_it_began() -> None:
+    p = rows().filter(lambda x: x >= 0, "x").batch(3)  # counts are unknown, so the position follows from earlier epochs
+    with p.loader(steps=2, executor="inline") as loader:
+        epochs = [xs(loader) for _ in range(2)]
+    with p.loader(steps=2, executor="inline") as loader:
+        assert xs(loader) == epochs[0]
+        next(iter(loader))
+        loader.set_epoch(1)
+        assert xs(loader) == epochs[1]
+
+
 @pytest.mark.parametrize("epoch", ["1", 1.5, None, True, -1])
 def test_what_is_no_epoch_is_refused_and_leaves_the_loader_as_it_was(epoch: Any) -> None:
     loader = rows().batch(4).loader()
