@@ -12,8 +12,9 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType
 from cedar.core.distinct import list_offsets
-from cedar.core.errors import invalid_call, require_columns
+from cedar.core.errors import PipelineError, invalid_call, require_columns
 from cedar.core.groups import plain, take_each
+from cedar.core.values import type_name
 from cedar.operators.base import BlockKernel, Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
 
@@ -77,14 +78,18 @@ class Explode(RowOperator):
 
     def _made(self, name: str, kind: ColumnType) -> list[tuple[str, ColumnType]]:
         if not isinstance(kind, pa.DataType) or not (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
-            raise invalid_call(f"{self.label()}: column {name!r} of {kind} holds no lists")
+            text = f"{self.label()}: column {name!r} of {type_name(kind)} holds no lists"
+            raise PipelineError(text, fix="name columns of lists")
         if self.fields and pt.is_struct(kind.value_type):
             return [(field.name, field.type) for field in kind.value_type]
         return [(name, kind.value_type)]
 
     def bind(self, bound: Bound) -> Kernel:
         bound.refuse_batches()
-        self.schema(bound.types or bound.sample().known_types or None)
+        types = bound.types
+        if not types or any(types.get(name) is UNKNOWN for name in self.names):
+            types = bound.sample().known_types
+        self.schema(types or None)
         return ExplodeRows(self, ErrorContext.at(bound))
 
 
@@ -139,5 +144,5 @@ def _offsets(column: Any) -> Any:
 
 def _add(types: dict[str, ColumnType], name: str, kind: ColumnType, label: str) -> None:
     if name in types:
-        raise invalid_call(f"{label}: two columns {name!r}", fix="rename one of them first")
+        raise PipelineError(f"{label}: two columns {name!r}", fix="rename one of them first")
     types[name] = kind

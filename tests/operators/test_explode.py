@@ -83,3 +83,13 @@ def test_fields_with_names_that_are_taken_are_refused():
     p = cedar.from_items([{"s": 1, "events": [{"s": 1}]}])
     with pytest.raises(PipelineError, match="two columns 's'"):
         p.apply(Explode("events", fields=True)).schema  # noqa: B018
+
+
+@pytest.mark.parametrize("x", [1, {2}])
+def test_columns_without_lists_are_refused_at_the_line_of_explode(x):
+    for rows in (cedar.from_items([{"x": x}]), cedar.from_items([{"y": 1}]).map(lambda y: x, "y", into="x")):
+        p = rows.explode("x")
+        with pytest.raises(cedar.PipelineError, match="holds no lists") as caught:
+            p.to_arrow()
+        assert caught.value.fix
+        assert caught.value.site == p.node.site
