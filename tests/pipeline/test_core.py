@@ -96,4 +96,5 @@ def test_a_pipeline_has_no_length_and_no_items_and_says_what_to_use() -> None:
 def test_data_are_no_pipeline_but_an_error_at_the_users_line() -> None:
     with pytest.raises(cedar.PipelineError, match=r"Pipeline\(list\): it takes no data") as caught:
         cedar.Pipeline([1])  # type: ignore[arg-type]
-    assert caught.value.site is not None and caught.value.site.file == __file__
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__

@@ -266,7 +266,8 @@ def test_repeats_of_repeats_give_every_rank_rows_however_few(rows: int, world: i
     for rank in range(world):
         loader = p.loader(rank=rank, world=world, executor="inline")
         xs = [int(row["x"]) for row in itertools.islice(loader, 8 * rows)]
-        assert set(xs) == set(range(rows)) and len(xs) == 8 * rows
+        assert set(xs) == set(range(rows))
+        assert len(xs) == 8 * rows
 
 
 def test_an_endless_pipeline_is_dealt_anew() -> None:
