@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("another result", _PUSHDOWN, "DropResults.apply",
          "graph.operator.without(self.results)", "graph.operator.without(range(len(self.results)))"),
         ("the order of columns", _PUSHDOWN, "KeepOrder.apply",
-         "_wanted(schemas[id(graph)], written[id(facts.logical)])", "()"),
+         "_wanted(graph.schema, written[id(facts.logical)])", "()"),
         ("the order that functions see", _PUSHDOWN, "KeepOrder.apply", "if sees or lost:", "if False:"),
         ("a drop lost", _STEP, "fitted", "if operator is None:", "if True:"),
         ("a field that is read", _PUSHDOWN, "_union",
