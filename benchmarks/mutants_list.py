@@ -138,9 +138,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "_wanted(graph.schema, written[id(facts.logical)])", "()"),
         ("the order that functions see", _PUSHDOWN, "KeepOrder.apply", "if sees or lost:", "if False:"),
         ("a drop lost", _STEP, "fitted", "if operator is None:", "if True:"),
-        ("a field that is read", _PUSHDOWN, "_union",
-         "return None if first is None or second is None else first | second",
-         "return None if first is None or second is None else first or second"),
         # ---- the same twice
         ("all of a kind are equal", _SINGLE, "_equal", "one.merge_key() == other.merge_key()", "True"),
         ("all functions are equal", _BASE, "_key", "return id(value)", "return 0"),
