@@ -146,7 +146,8 @@ def from_numpy(arrays: Any) -> TableSource:
         except (pa.ArrowException, TypeError, PipelineError) as error:
             what = f"from_numpy: column {name!r} of {array.dtype}, shape {array.shape}: {error.__cause__ or error}"
             fix = "give numbers: array.astype('int64') for times, numpy.stack([array.real, array.imag], -1) for complex"
-            raise PipelineError(what, fix=fix) from error
+            numeric = array.dtype.kind in "Mmc"
+            raise PipelineError(what, fix=fix if numeric else "convert it to lists, strings or numbers") from error
     fields = [field_of(name, values[name], column) for name, column in columns.items()]
     return TableSource(pa.Table.from_arrays(list(values.values()), schema=pa.schema(fields)), "from_numpy")
 

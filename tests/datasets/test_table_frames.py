@@ -41,7 +41,7 @@ def test_arrays_of_any_shape() -> None:
     [
         (lambda: cedar.from_numpy(np.arange(3)), "takes a dict of arrays"),
         (lambda: cedar.from_numpy({"a": np.arange(3), "b": np.arange(2)}), "one entry per row"),
-        (lambda: cedar.from_numpy({"a": np.array([object()])}), "column 'a': Could not convert"),
+        (lambda: cedar.from_numpy({"a": np.array([object()])}), "column 'a' of object, shape .*: Could not convert"),
         (lambda: cedar.from_pandas({"a": [1]}), "takes a pandas.DataFrame"),
     ],
 )
