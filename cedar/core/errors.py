@@ -113,12 +113,6 @@ def user_site() -> Site | None:
     return None
 
 
-def warn(message: str) -> None:
-    """Warn with the line of the nearest caller outside cedar."""
-    site = user_site() or Site("<unknown>", 0)
-    warnings.warn_explicit(message, UserWarning, site.file, site.line)
-
-
 def _is_user_frame(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     # The __init__ of a dataclass has the file name "<string>".
@@ -375,7 +369,7 @@ _warned: dict[Any, int] = {}
 
 
 def warn_user(text: str, site: Site | None) -> None:
-    """Warn at the user's line that built an operator; Python shows each warning once."""
+    """Warn at a line of the user's; Python shows each warning once."""
     file, line = (site.file, site.line) if site is not None else (_NAME, 1)
     warnings.warn_explicit(printable(text), UserWarning, file, line, registry=_warned)
 

@@ -237,8 +237,7 @@ class Compiler:
             below.batch = size
         with at_site(node):
             stream = blame(operator.stream(inputs, context), node)
-        cuts = self._slices and work.batched and not self._below(stage).batched
-        if self._slices and cuts:
+        if self._slices and work.batched and not self._below(stage).batched:
             stream = SliceStream(stream, *self._slices, isinstance(operator, MakesBatches) and operator.last is None)
         self._cuts += [stream] if isinstance(stream, (BatchStream, SliceStream)) else []
         return stream
@@ -386,9 +385,8 @@ class Compiler:
     def _find_lane_stages(self, number: int) -> set[int]:
         stage = self.physical.stages[number]
         operator = self._nodes[stage.out].operator if stage.kind == "stream" else None
-        if stage.kind == "read" or (
-            isinstance(operator, StreamOperator) and not (operator.row_use.lanes or operator.local)
-        ):
+        counts = isinstance(operator, StreamOperator) and not (operator.row_use.lanes or operator.local)
+        if counts or stage.kind == "read":
             return {number}
         return set().union(*map(self._find_lane_stages, stage.inputs))
 

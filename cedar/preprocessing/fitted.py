@@ -55,9 +55,8 @@ class Fitted:
         raise missing_column(column, self.columns, "fitted")
 
     def __repr__(self) -> str:
-        return (
-            f"<Fitted: {', '.join(f'{type(step).__name__} of {name}' for step, found in self.steps for name in found)}>"
-        )
+        found = [f"{type(step).__name__} of {name}" for step, learned in self.steps for name in learned]
+        return f"<Fitted: {', '.join(found)}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the preprocessors and results to a JSON file, atomically.

@@ -25,6 +25,8 @@ from cedar.store.entry import Damaged
 from cedar.store.folder import Bucket, Folder
 from cedar.store.place import EntryInfo, PassTimes, Place, leaving
 
+# ---- entries in memory -----------------------------------------------------------------------------------------------
+
 
 class Memory:
     """Stores at most ``budget`` bytes. The least recently used entries are evicted first, if ``leaving`` allows it."""
@@ -86,7 +88,7 @@ class Memory:
                 over -= entry.nbytes
 
     def put(self, group: str, name: str, blocks: list[Block]) -> int:
-        """Save an entry and return its bytes; 0 if there is no room, or an object cannot be copied."""
+        """Save an entry and return its bytes; 0 if it does not fit, or a value cannot be copied."""
         size = sum(b.nbytes for b in blocks)
         with self._lock:
             if self._to_evict(group, name, size) is None:
@@ -126,7 +128,7 @@ def _copy_column(column: Column) -> Column:
     return own
 
 
-# ---- entries in memory -----------------------------------------------------------------------------------------------
+# ---- all caches of a run ---------------------------------------------------------------------------------------------
 
 
 _log = logging.getLogger("cedar")

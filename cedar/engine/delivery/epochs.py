@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.errors import CedarError, warn
+from cedar.core.errors import CedarError, user_site, warn_user
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.stream import Count
 from cedar.engine.delivery.options import Options
@@ -235,9 +235,10 @@ class Epochs:
             missing = parts.numeric.missing(NumericEnvironment.of_caller())
             parts.job.binding.begin(parts.environment)
             if missing:
-                warn(
+                warn_user(
                     f"functions run in a different numeric environment than the state's: {missing}; results may "
-                    "differ in the last bits"
+                    "differ in the last bits",
+                    user_site(),
                 )
 
     def compile(self, root: Node, options: Options) -> None:

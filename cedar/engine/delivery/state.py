@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from cedar.core.errors import ResumeError, Site, warn
+from cedar.core.errors import ResumeError, Site, warn_user
 from cedar.core.stream import is_count
 from cedar.datasets.as_saved import listing_text
 from cedar.datasets.base import Read, Versioned
@@ -176,9 +176,10 @@ class Identity:
                 fix="resume with the filters that were saved, or begin a new epoch without the state",
             )
         if self.code != state["code"]:
-            warn(
+            warn_user(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the "
-                "position stays the same, and the rest of the epoch uses the new code"
+                "position stays the same, and the rest of the epoch uses the new code",
+                site,
             )
 
     def _check_sources(self, state: dict[str, Any], site: Site | None) -> None:

@@ -153,13 +153,12 @@ class RowsByKey(BlockKernel):
 
     def __call__(self, block: Block, env: Env) -> Block:
         keys = Keys(block.keys.row, block.keys.file)
-        lap = np.asarray(block.keys.repeat, dtype=np.uint64) % np.uint64(
-            TURNS
-        )  # so that a lane receives every row in some pass
+        # The turn makes a lane receive every row in some pass.
+        turn = np.asarray(block.keys.repeat, dtype=np.uint64) % np.uint64(TURNS)
         mine = np.ones(block.slots, dtype=bool)
         for place, of, lanes in self.levels:
             hashes = keys.hash(hash_ints(env.seed, env.epoch, place, _SEED))
-            mine &= np.isin((hashes % np.uint64(of) + lap) % np.uint64(of), lanes)
+            mine &= np.isin((hashes % np.uint64(of) + turn) % np.uint64(of), lanes)
         return block.take(np.flatnonzero(mine))
 
 

@@ -33,8 +33,15 @@ _SLOT_COUNT = 1024
 _log = logging.getLogger("cedar")
 
 
+# ---- the board -------------------------------------------------------------------------------------------------------
+
+
 class AttemptBoard:
-    """Shared memory with slots: each attempt at a task uses one, in which its worker marks the operator and row."""
+    """Shared memory with slots: each attempt at a task uses one, in which its worker marks the operator and row.
+
+    A process has one board and one file descriptor for all its workers and runs. On Linux, the file has no name, so it
+    disappears even if all processes are killed. On other systems it is a temporary file.
+    """
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -100,7 +107,7 @@ _lock = threading.Lock()
 os.register_at_fork(after_in_child=_after_fork)
 
 
-# ---- the board -------------------------------------------------------------------------------------------------------
+# ---- limits, and the watch that kills workers that exceed them ------------------------------------------------------
 
 
 _MAX_STEP_SECONDS = 2.0  # a longer time between two checks means that the checking process itself was stopped
