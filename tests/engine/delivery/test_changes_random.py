@@ -23,7 +23,8 @@ CASES = cases(30)
 GROUP = max(5, CASES // 40)
 WORLD = 4
 REFUSED = re.compile(  # the only reasons
-    r"(is gone|is back since .*|has changed since .*); its rows may have been delivered|an input cannot join this epoch: (.*)"
+    r"(is gone|is back since .*|has changed since .*); its rows may have been delivered"
+    r"|an input cannot join this epoch: (.*)"
     r"|(the rest of the epoch) is read from the files in the state|(ranks take turns)"
     r"|(a rank had ended its part) of this epoch before an input was added"
 )  # all but the third only for unknown counts
