@@ -14,6 +14,7 @@ import cedar
 from cedar import col
 from cedar.datasets.base import Split
 from cedar.operators.mix import ROUND, Draw
+from cedar.operators.take import TURNS
 from tests.toy_runs import run
 
 MASK = (1 << 64) - 1
@@ -34,6 +35,13 @@ def chained(state: int, *values: int) -> int:
 
 def hashed(*values: int) -> int:
     return chained(len(values), *values)
+
+
+def lap_within(lap: int, number: int) -> int:
+    """The lap of pass ``number`` of a repeat within a lap of the repeat around it: its lower bits count up."""
+    if lap == 0:
+        return number
+    return (hashed(lap, number) >> 1) // TURNS * TURNS + (lap + number) % TURNS
 
 
 @dataclass(frozen=True)
@@ -197,8 +205,7 @@ class Builder:
 
     def repeat(self, pair: Pair) -> Pair:
         def rows(lap: int) -> Rows:
-            laps = [number if lap == 0 else hashed(lap, number) >> 1 for number in range(2)]
-            return [row for inner in laps for row in pair.model.rows(inner)]
+            return [row for number in range(2) for row in pair.model.rows(lap_within(lap, number))]
 
         return Pair(pair.pipeline.repeat(2), Model(rows))
 

@@ -27,6 +27,7 @@ from cedar.engine.first_rows import FirstRows
 from cedar.operators.algebra import pointwise, spatial
 from cedar.operators.base import Env
 from cedar.optimizer import planner as optimizer
+from cedar.optimizer import search
 from cedar.profile import Machine, Profile
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, read_split
@@ -558,7 +559,7 @@ def test_a_rule_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog:
 
 @pytest.mark.heavy
 def test_a_search_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(optimizer, "search", broken)
+    monkeypatch.setattr(search, "search", broken)
     with caplog.at_level(logging.WARNING, "cedar"):
         loader = same(lambda: plain_pipeline(files))
         assert len(list(loader)) > 0, "the next epoch"
@@ -583,7 +584,7 @@ def test_nobody_waits_for_a_plan(files: str, monkeypatch: pytest.MonkeyPatch) ->
         go.wait(LIMIT)
         raise RuntimeError("late")
 
-    monkeypatch.setattr(optimizer, "search", forever)
+    monkeypatch.setattr(search, "search", forever)
     try:
         wanted = [plain(b["id"]) for b in plain_pipeline(files).loader(plan="off")]
         loader = plain_pipeline(files).loader(workers=2)
