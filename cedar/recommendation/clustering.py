@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from cedar.cluster.dask.clients import ask, connected
+from cedar.cluster.dask.clients import ask, connected, wait_for_workers
 from cedar.core.errors import PipelineError, SourceError, WorkerError, invalid_call
 from cedar.core.limits import parse_bytes
 from cedar.core.printable import redact_url
@@ -164,6 +164,7 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
+_POLL_SECONDS = 2.0  # seconds between checks that a Dask cluster has workers
 Run = Callable[[Callable[..., Any], Job, list[tuple[Any, ...]]], None]
 
 
@@ -185,9 +186,9 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
 
             yield run, at_once
         return
-    from distributed import KilledWorker
+    from distributed import KilledWorker, wait
 
-    with _client(address) as client:
+    with connected(address, "cedar-cluster") as client:
         at_once = workers or sum(ask(client, client.nthreads).values())
         if not at_once:
             raise WorkerError(f"the Dask cluster at {address} has no worker", fix=f"start one: dask worker {address}")
@@ -196,6 +197,11 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
             sent = client.scatter(job, broadcast=True, hash=False)  # send the footers of all files once
             futures = [client.submit(fn, sent, *task, pure=False) for task in tasks]
             try:
+                while True:
+                    with contextlib.suppress(TimeoutError), client.as_current():
+                        wait(futures, timeout=_POLL_SECONDS)
+                        break
+                    wait_for_workers(client, address)
                 client.gather(futures)
             except KilledWorker as error:
                 raise WorkerError(
@@ -206,12 +212,6 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
                 client.cancel(futures)
 
         yield run_on_cluster, at_once
-
-
-@contextlib.contextmanager
-def _client(address: str) -> Iterator[Any]:
-    with connected(address, "cedar-cluster") as client:
-        yield client
 
 
 # ---- the folder ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -237,8 +238,8 @@ def _not_clustered(source: ParquetSource, split: Split, row: int, why: str) -> S
 def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipeline:
     """Read a clustered log with ``read_parquet``, after checking that no session is split.
 
-    Files that ``cluster`` wrote are marked, and need no check if it used the same columns. For other files, cedar reads
-    the columns of sessions and times once.
+    Files that ``cluster`` wrote are marked, and need no check if it used the same columns and they are in one folder.
+    For other files, cedar reads the columns of sessions and times once.
 
     Raises:
         SourceError: the log is not clustered; the error names the first misplaced row.
@@ -251,7 +252,9 @@ def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipe
     """
     source = read_parquet(paths)
     known = [read_mark((footer.metadata or {}).get(MARK)) for footer in source._footers]
-    if not all(mark is not None and mark[0] == session and sort in (None, mark[1]) for mark in known):
+    folders = {os.path.dirname(file.path) for file in source.listing.files}  # a session may be in several outputs
+    marked = all(mark is not None and mark[0] == session and sort in (None, mark[1]) for mark in known)
+    if not marked or len(folders) > 1:
         check_clustered(paths, session=session, sort=sort)
     return cedar.read_parquet(paths)
 

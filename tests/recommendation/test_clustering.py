@@ -231,6 +231,27 @@ def test_on_a_dask_cluster_the_result_is_the_same(log, tmp_path):
     assert pq.read_table(tmp_path / "here").equals(pq.read_table(tmp_path / "there"))
 
 
+def test_a_dask_cluster_whose_workers_left_is_not_waited_for(log, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    from cedar.recommendation import clustering
+
+    def late(*_, **__):
+        raise TimeoutError
+
+    def none_joins(*_):
+        raise WorkerError("no worker joined")
+
+    monkeypatch.setattr(distributed, "wait", late)
+    monkeypatch.setattr(clustering, "wait_for_workers", none_joins)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp://"
+        ) as there,
+        pytest.raises(WorkerError, match="no worker joined"),
+    ):
+        cluster(log, tmp_path / "there", session="session", sort="ts", address=there.scheduler_address)
+
+
 def test_no_scheduler_is_said(log, tmp_path):
     distributed = pytest.importorskip("distributed")
     import dask

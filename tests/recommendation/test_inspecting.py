@@ -69,6 +69,14 @@ def test_what_was_clustered_is_read_without_a_look_and_others_are_checked(logs, 
     assert inspecting.read_clustered(logs / "out", session="session", sort="ts").count() == 8000
 
 
+def test_marks_of_several_outputs_do_not_say_that_no_session_is_in_two(tmp_path):
+    for name in "ab":
+        pq.write_table(pa.table({"u": [1, 2], "ts": [0, 1]}), tmp_path / f"{name}.parquet")
+        cluster(tmp_path / f"{name}.parquet", tmp_path / f"out_{name}", session="u", sort="ts", workers=1)
+    with pytest.raises(SourceError, match="belongs to a session that appeared before"):
+        read_clustered([f"{tmp_path}/out_a", f"{tmp_path}/out_b"], session="u", sort="ts")
+
+
 def test_a_log_that_is_not_clustered_is_refused_by_its_first_row_out_of_place(logs, tmp_path):
     with pytest.raises(SourceError, match="belongs to a session that appeared before") as failure:
         read_clustered(logs / "mixed.parquet", session="session", sort="ts")

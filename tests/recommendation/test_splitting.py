@@ -33,6 +33,14 @@ def test_by_time_no_session_is_in_both(rows, at, text):
     assert evaluation == [row for row in rows if row[0] in late]
 
 
+def test_by_time_a_rank_sees_the_sessions_of_all_ranks(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rows = cedar.from_items([{"s": 1, "t": 0}, {"s": 1, "t": 9}])
+    train, _ = split_by_time(rows, time="t", at=5, session="s", executor="inline")
+    assert train.count() == 0
+
+
 def test_by_time_without_sessions():
     times = [dt.datetime(2024, 1, day) for day in (1, 2, 3)]
     p = cedar.from_arrow(pa.table({"s": [1, 1, 1], "t": times}))

@@ -152,7 +152,7 @@ def check(client: Any, address: str) -> None:
             done="nothing was run",
             fix="reconnect: Client(address)",
         )
-    _wait_for_workers(client, address)
+    wait_for_workers(client, address)
     if client.id not in _checked:
         check_versions(client, address)
         _checked.add(client.id)
@@ -213,7 +213,12 @@ def _client_class() -> Any:
     return _Client
 
 
-def _wait_for_workers(client: Any, address: str) -> None:
+def wait_for_workers(client: Any, address: str) -> None:
+    """Wait until the cluster has a worker.
+
+    Raises:
+        WorkerError: none joined in time.
+    """
     deadline = time.monotonic() + seconds("workers")
     while not ask(client, client.nthreads):
         if time.monotonic() > deadline:
