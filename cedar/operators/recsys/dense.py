@@ -183,8 +183,12 @@ class Onehot(Transform):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "borders", check_borders("Onehot", self.borders))
-        if np.dtype(self.dtype).kind not in "biuf":
-            raise invalid_call(f"Onehot: {self.dtype!r} is not a numeric dtype")
+        try:
+            numeric = np.dtype(self.dtype).kind in "biuf"
+        except TypeError:
+            numeric = False
+        if not numeric:
+            raise invalid_call(f"Onehot: {self.dtype!r} is not a numeric dtype", fix='give one such as "float32"')
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
@@ -250,6 +254,6 @@ def check_finite(name: str, parameter: str, value: Any) -> None:
 def _as_float(value: Any) -> float:
     """Convert a number to float; return NaN for other values and for integers beyond the range of floats."""
     try:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
     except OverflowError:
         return math.nan

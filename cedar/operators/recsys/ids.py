@@ -131,7 +131,8 @@ class MapId(Transform):
             keys, values = pa.array(list(self.table), key_type), pa.array(list(self.table.values()), pa.int64())
         except (pa.ArrowException, TypeError, OverflowError) as error:
             raise invalid_call(f"MapId: the table cannot be used: {error}") from error
-        if (len(keys) and not (is_ids(keys.type) or pt.is_string(keys.type))) or values.null_count:
+        fits = not len(keys) or (not keys.null_count and (is_ids(keys.type) or pt.is_string(keys.type)))
+        if not fits or values.null_count:
             raise invalid_call(f"MapId: the table has keys of type {keys.type}", fix="use integers or strings")
         keys = keys.cast(pa.large_string()) if pt.is_string(keys.type) else keys
         object.__setattr__(self, "table", dict(self.table))

@@ -7,8 +7,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cedar.core.columns import Column, ColumnType
+from cedar.core.columns import Column, ColumnType, from_flags
 from cedar.core.errors import invalid_call
 from cedar.operators.recsys.lists import Array, Lists, as_int64, is_ids, is_lists, is_numbers
 from cedar.operators.recsys.sequences import keys_of
@@ -74,22 +75,23 @@ class ComputeScore(Transform):
         return pa.float32()
 
     def columns(self, *columns: Column) -> Column:
+        missing = [column.is_null().to_numpy(zero_copy_only=False) for column in columns if column.null_count]
+        null = np.logical_or.reduce(missing) if missing else None
+        if null is not None:  # a row that is null in one column is null in all, so that scores and ids stay aligned
+            columns = tuple(pc.if_else(from_flags(~null), each, pa.scalar(None, each.type)) for each in columns)
         lists = [Lists.of(column) for column in columns]
         values = [each.numbers(f"ComputeScore({self.score})") for each in lists]
-        missing = [each.missing for each in lists if each.missing is not None]
-        null = np.logical_or.reduce(missing) if missing else None
         id_positions = [position for position, kind in enumerate(self._columns_read) if kind != "s"]
         for position in id_positions:
             if position + 1 < len(lists) and self._columns_read[position + 1] == "s":
-                self._check_lengths(lists[position], lists[position + 1], null)
+                self._check_lengths(lists[position], lists[position + 1])
         rows = [lists[position].rows() for position in id_positions]
         keys, matching_keys = keys_of(rows, [as_int64(values[position]) for position in id_positions])
         scores = self._compute(len(lists[0]), rows, keys, matching_keys, values, lists)
         return pa.array(scores.astype(np.float32), mask=null)
 
-    def _check_lengths(self, ids: Lists, scores: Lists, null: Array | None) -> None:
-        mismatched = ids.lengths != scores.lengths
-        rows = np.flatnonzero(mismatched if null is None else mismatched & ~null)
+    def _check_lengths(self, ids: Lists, scores: Lists) -> None:
+        rows = np.flatnonzero(ids.lengths != scores.lengths)
         if len(rows):
             whys = {int(r): f"ComputeScore: {ids.lengths[r]} ids and {scores.lengths[r]} scores" for r in rows}
             raise BadValues(whys, "give one score per id")

@@ -125,6 +125,7 @@ def test_values_without_a_result_name_their_rows():
         (lambda: recsys.Bucketize((2, 1)), "descend from 2 to 1"),
         (lambda: recsys.Bucketize((1, 1, 1)), "more than twice"),
         (lambda: recsys.Onehot((1,), "str"), "is not a numeric dtype"),
+        (lambda: recsys.Onehot((1,), "flaot32"), "is not a numeric dtype"),
         (lambda: recsys.Onehot((1,))([1.0]), "takes a column of numbers"),
         (lambda: recsys.Clamp(2, 1), "low is above high"),
         (lambda: recsys.Clamp(0, 300).result(pa.int8()), "does not hold 300"),
@@ -137,6 +138,7 @@ def test_values_without_a_result_name_their_rows():
     ],
 )
 def test_parameters_and_columns_that_do_not_fit(make, message):
+    assert recsys.Bucketize(np.arange(3))(1.5) == recsys.Bucketize((0, 1, 2))(1.5)
     with pytest.raises(PipelineError) as raised:
         make()
     assert message in str(raised.value)

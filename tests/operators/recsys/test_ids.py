@@ -68,6 +68,7 @@ def test_map_id_of_strings_and_of_ids_that_no_int64_holds():
         (lambda: recsys.PositiveModulus(0), "m=0"),
         (lambda: recsys.MapId({1.5: 2}), "keys of type double"),
         (lambda: recsys.MapId(dict.fromkeys([1])), "keys of type"),
+        (lambda: recsys.MapId({7: 0, None: 5}), "keys of type"),
         (lambda: recsys.MapId({"a": 1}).result(pa.int64()), "takes large_string"),
     ],
 )

@@ -81,6 +81,16 @@ def test_scores_of_lists_with_scores(score, data):
     check(recsys.ComputeScore(score), columns, (THREE | FOUR)[score])
 
 
+def test_a_row_with_a_null_list_is_null_and_changes_no_other():
+    ids = pa.array([[1], [7], [1]], pa.large_list(pa.int64()))
+    matching = pa.array([[1, 2], [7, 8], None], pa.large_list(pa.int64()))
+    scores = pa.array([None, [10, 20], [1, 1]], pa.large_list(pa.float64()))
+    assert recsys.ComputeScore("score_max").columns(ids, matching, scores).to_pylist() == [None, 10.0, None]
+    whole = pa.array([[1, 2], [7, 8], [1]], pa.large_list(pa.int64()))
+    shorter = pa.array([None, [10, 20], [1]], pa.large_list(pa.float64()))
+    assert recsys.ComputeScore("score_max").columns(ids, whole, shorter).to_pylist() == [None, 10.0, 1.0]
+
+
 def test_scores_that_are_not_as_many_as_their_ids():
     ids = pa.array([[1], [1, 2], None], pa.large_list(pa.int64()))
     scores = pa.array([[0.5], [0.5], [1.0]], pa.large_list(pa.float64()))
