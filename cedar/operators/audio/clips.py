@@ -209,10 +209,13 @@ def _row_values(column: Column) -> Any:
     kind = column.type
     if pt.is_large_binary(kind):
         return _Bytes(column)
-    if (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)) and not column.null_count:
-        items = column.flatten().to_numpy(zero_copy_only=False)
-        ends = np.cumsum(column.value_lengths().to_numpy())
-        return np.split(items, ends[:-1]) if len(ends) else []
+    if pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        items = column.flatten().to_numpy(zero_copy_only=False)  # without the items of nulls
+        ends = np.cumsum(column.value_lengths().fill_null(0).to_numpy())
+        rows: list[Any] = np.split(items, ends[:-1]) if len(ends) else []
+        for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)) if column.null_count else ():
+            rows[row] = None
+        return rows
     return column.to_pylist()
 
 

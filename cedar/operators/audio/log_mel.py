@@ -256,13 +256,10 @@ class Bands:
     """The mel filters by frequency bin. A bin is between two adjacent corners, so it contributes to at most two bands.
 
     Args:
-        low, high: the range of bins with a weight above 0: the first, and one past the last.
         rows: int64[bins]: the first of the two bands of each bin, counted from 1.
         weights: float32[bins, 2]: the bin's weight in that band and in the next one.
     """
 
-    low: int
-    high: int
     rows: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
 
@@ -281,6 +278,4 @@ def bands(
             rows[k] = min(int(nonzero[0]) + 1, n_mels)
             for band in nonzero.tolist():
                 weights[k, band + 1 - rows[k]] = filters[band, k]
-    used = np.flatnonzero(weights.any(axis=1))
-    low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-    return Bands(low, high, rows, weights)
+    return Bands(rows, weights)

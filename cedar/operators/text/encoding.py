@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow.compute as pc
 
-from cedar.core.columns import Index, from_numbers, numbers
+from cedar.core.columns import Index, from_flags, from_numbers, numbers
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
 from cedar.operators.text.string_column import Mask, StringColumn, concatenate_lists, surround_lists, take_lists
@@ -93,16 +93,19 @@ def _encode_rows(encoder: Encoder, strings: StringColumn, special: bool, longest
     long = np.flatnonzero(strings.lengths > longest)
     if len(long):
         raise _too_long({int(row): int(strings.lengths[row]) for row in long}, longest, "as a whole")
-    encoded = strings.array().dictionary_encode()
-    rows = numbers(encoded.indices)
+    texts = strings.array()
+    if strings.missing is not None:  # nulls are not encoded
+        texts = pc.if_else(from_flags(~strings.missing), texts, None)
+    encoded = texts.dictionary_encode()
+    rows = numbers(encoded.indices.fill_null(len(encoded.dictionary)))  # an empty list after the others
     try:
         ids, counts = encoder.encode(encoded.dictionary.to_pylist(), special)
     except UnfitIds as unfit:
         bad = np.flatnonzero(np.isin(rows, list(unfit.reasons)))
         whys = {int(row): unfit.reasons[int(rows[row])] for row in bad}
         raise BadValues(whys, "fix the tokenizer, or drop such strings beforehand") from None
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    return (ids, offsets) if len(counts) == len(strings) else take_lists(ids, offsets, rows)
+    offsets = np.concatenate([[0], np.cumsum(counts), [len(ids)]])
+    return (ids, offsets[:-1]) if len(counts) == len(strings) else take_lists(ids, offsets, rows)
 
 
 # ---- in pieces -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.columns import Column, Index, from_flags
+from cedar.core.jagged import stretches
 from cedar.operators.transform import BadValues
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -116,11 +117,8 @@ def _utf8_fault(value: bytes) -> str | None:
 def take_lists(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:
     """Return the lists with the indices ``rows``, in that order."""
     starts = offsets[:-1][rows]
-    lengths = offsets[1:][rows] - starts
-    ends = np.cumsum(lengths)
-    indices = np.repeat(starts - (ends - lengths), lengths)
-    indices += np.arange(len(indices), dtype=np.int64)
-    return items[indices], np.concatenate([[0], ends]).astype(np.int64)
+    places, new_offsets = stretches(starts, offsets[1:][rows] - starts)
+    return items[places], new_offsets
 
 
 def concatenate_lists(first: tuple[Any, Index], second: tuple[Any, Index]) -> tuple[Any, Index]:

@@ -123,7 +123,13 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)  # unwraps fast tokenizers of transformers
     library = type(backend).__module__.partition(".")[0]
     if library == "tokenizers" and hasattr(backend, "to_str"):
-        return HuggingFace.of(backend.to_str())
+        try:
+            return HuggingFace.of(backend.to_str())
+        except Exception as error:  # the library raises this very class if a part is a Python object
+            if type(error) is not Exception:
+                raise
+            fix = "give a function: lambda s: tokenizer.encode(s).ids"
+            raise invalid_call(f"tokenize: the tokenizer cannot be saved: {error}", fix=fix) from None
     if library == "tiktoken" and hasattr(backend, "encode_ordinary"):
         return Tiktoken.of(backend)
     if callable(tokenizer):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.columns import Index, from_numbers, numbers
+from cedar.core.jagged import stretches
 from cedar.operators.text.string_column import Bytes
 
 Ids: TypeAlias = npt.NDArray[np.int32]
@@ -104,15 +105,15 @@ class Generation:
         """Return the concatenated ids and the id counts of words; codes -1, -2, ... refer to ``ids`` and ``counts``."""
         if ids is None or counts is None:
             lengths = self._counts.take(codes)
-            return self._ids.take(_concatenated_ranges(self._starts.take(codes), lengths)), lengths
+            return self._ids.take(stretches(self._starts.take(codes), lengths)[0]), lengths
         local = codes < 0
         cached_codes, local_indices = codes[~local], -1 - codes[local]
         lengths = np.empty(len(codes), dtype=np.int64)
         lengths[~local], lengths[local] = self._counts.take(cached_codes), counts[local_indices]
         is_local = np.repeat(local, lengths)
         out = np.empty(len(is_local), dtype=np.int32)
-        out[~is_local] = self._ids.take(_concatenated_ranges(self._starts.take(cached_codes), lengths[~local]))
-        out[is_local] = ids.take(_concatenated_ranges((np.cumsum(counts) - counts)[local_indices], lengths[local]))
+        out[~is_local] = self._ids.take(stretches(self._starts.take(cached_codes), lengths[~local])[0])
+        out[is_local] = ids.take(stretches((np.cumsum(counts) - counts)[local_indices], lengths[local])[0])
         return out, lengths
 
     def add(self, words: Sequence[bytes], ids: Ids, counts: Index) -> None:
@@ -122,7 +123,7 @@ class Generation:
         if not kept:
             return
         size, taken = len(self._codes), counts[kept]
-        chosen = ids.take(_concatenated_ranges(begins[kept], taken))
+        chosen = ids.take(stretches(begins[kept], taken)[0])
         starts = self._used + np.cumsum(taken) - taken
         self._starts = _append(self._starts, size, starts)
         self._counts = _append(self._counts, size, taken)
@@ -226,14 +227,6 @@ def _take_pieces(data: Bytes, bounds: Index, which: Index) -> pa.Array:
     offsets = pa.py_buffer(np.ascontiguousarray(bounds))
     every = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
     return every if len(which) == len(bounds) - 1 else every.take(from_numbers(which))
-
-
-def _concatenated_ranges(starts: Index, lengths: Index) -> Index:
-    """Return the integers of all ranges start .. start + length - 1, concatenated."""
-    ends = np.cumsum(lengths)
-    indices = np.repeat(starts - (ends - lengths), lengths)
-    indices += np.arange(len(indices), dtype=np.int64)
-    return indices
 
 
 def _append(array: npt.NDArray, used: int, more: npt.NDArray) -> npt.NDArray:  # type: ignore[type-arg]

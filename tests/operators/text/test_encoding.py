@@ -58,3 +58,10 @@ def test_no_rows_and_empty_rows():
     assert transform.columns(column([])).to_pylist() == []
     assert transform.columns(column(["", "", None])).to_pylist() == [[], [], None]
     assert transform.columns(pa.array([], pa.large_string())).type == pa.large_list(pa.int32())
+
+
+def test_a_function_is_not_called_for_nulls():
+    known = {"a": 1, "b": 2}
+    transform = tokenize(lambda text: [known[word] for word in text.split(" ")])
+    assert transform.columns(column(["a b", None, "b", None, "b"])).to_pylist() == [[1, 2], None, [2], None, [2]]
+    assert transform.columns(column([None])).to_pylist() == [None]

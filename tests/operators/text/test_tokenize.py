@@ -55,6 +55,20 @@ def test_what_is_no_tokenizer(wrong):
     assert caught.value.site.file == __file__
 
 
+def test_a_tokenizer_with_a_part_in_python_is_refused():
+    library = pytest.importorskip("tokenizers")
+
+    class Part:
+        def pre_tokenize(self, text):
+            pass
+
+    made = library.Tokenizer(library.models.BPE())
+    made.pre_tokenizer = library.pre_tokenizers.PreTokenizer.custom(Part())
+    with pytest.raises(PipelineError, match="cannot be saved") as caught:
+        tokenize(made)
+    assert caught.value.site.file == __file__
+
+
 def test_equal_tokenizers_make_equal_transforms_that_travel():
     transform = tokenize(tokenizer("gpt2"))
     again = pickle.loads(pickle.dumps(transform))
