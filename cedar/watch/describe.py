@@ -150,7 +150,7 @@ class _ColumnTotals:
         quantiles = {q: known.quantile(q, "nearest") for q in _QUANTILES} if ordered and len(known) else {}
         top: dict[Any, float] = {}
         if not (self.lengths or self.opaque) and len(known):
-            counts = known.value_counts(sort=True).sort(["count", known.name], descending=[True, False]).head(_TOP)
+            counts = known.alias("value").value_counts().sort(["count", "value"], descending=[True, False]).head(_TOP)
             top = {value: count / len(sample) for value, count in counts.iter_rows() if count > 1}
         numbers = bool(self.count)
         return ColumnFigures(

@@ -72,6 +72,8 @@ class Observers(Observer):
     def __init__(self, progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> None:
         if on_metrics is not None and not callable(on_metrics):
             raise PipelineError(f"on_metrics={on_metrics!r:.80}: expected a function that takes a dict", site=site)
+        if trace is not None and not isinstance(trace, str | os.PathLike):
+            raise PipelineError(f"trace={trace!r:.80}: expected a path", site=site, fix='such as trace="run.json"')
         if trace is not None and not os.path.isdir(folder := os.path.dirname(os.fspath(trace)) or "."):
             raise PipelineError(f"trace={os.fspath(trace)!r}: folder {folder!r} does not exist", site=site)
         self._progress = Progress("loader", plain=True) if progress else None

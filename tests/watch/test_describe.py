@@ -65,3 +65,8 @@ def test_nothing_to_describe():
     assert cedar.from_items([{"x": 1}]).filter(col("x") > 1).describe().rows == 0
     with pytest.raises(cedar.PipelineError, match="needs a pipeline that ends"):
         cedar.from_items([{"x": 1}]).repeat().describe()
+
+
+def test_a_column_may_be_called_count():
+    described = cedar.from_items([{"count": 1}, {"count": 1}, {"count": 2}]).describe()
+    assert described.columns["count"].top == {1: 2 / 3}

@@ -29,6 +29,8 @@ def test_a_callback_gets_figures_when_an_iteration_ends_and_now_and_then(monkeyp
     assert json.loads(json.dumps(seen[-1])) == seen[-1]
     with pytest.raises(cedar.PipelineError, match="on_metrics"):
         numbers().loader(on_metrics=3)
+    with pytest.raises(cedar.PipelineError, match="trace=True: expected a path"):
+        numbers().loader(trace=True)
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])

@@ -37,7 +37,7 @@ class _Mixing(Transform):
 
     def __post_init__(self) -> None:
         check_probability(self.name, "p", self.p)
-        for parameter, types in (("num_classes", int), ("alpha", int | float)):
+        for parameter, types in (("num_classes", int | np.integer), ("alpha", int | float | np.number)):
             value = getattr(self, parameter)
             if parameter == "num_classes" and value is None:
                 continue

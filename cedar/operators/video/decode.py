@@ -67,6 +67,8 @@ class Decode(ClipTransform):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
                 raise invalid_call(f"video.decode({name}={value!r}): must be a number above 0")
+        if self.fps is not None:
+            object.__setattr__(self, "fps", float(self.fps))  # fractions.Fraction takes no NumPy number
         try:
             object.__setattr__(self, "size", None if self.size is None else pair(self.size, "size"))
         except ValueError as error:

@@ -121,6 +121,7 @@ def test_types():
         image.cutmix(5).result(OBJECT, ids)
     with pytest.raises(cedar.PipelineError, match="num_classes="):
         image.mixup().result(kind, ids)
+    assert image.mixup(np.int64(5)).result(kind, ids) == (kind, TensorType((5,), "float32"))
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_pixels_are_what_pyav_makes():
         ({"fps": 5}, list(range(0, 20, 2))),
         ({"fps": 20}, [n // 2 for n in range(39)]),
         ({"fps": 10}, list(range(20))),
+        ({"fps": np.float32(10)}, list(range(20))),
         ({"fps": 4}, [0, 2, 5, 7, 10, 12, 15, 17]),  # the frame that is shown at 0.25 s is the third
         ({"fps": 5, "frames": 3}, [0, 2, 4]),
         ({"fps": 2, "frames": 6}, [0, 5, 10, 15, 19, 19]),  # the last one stays
