@@ -182,7 +182,7 @@ def load(path: str, cls: type[T], changes: Sequence[str] = ()) -> T:
         raise CedarError(
             f"the configuration {path} cannot be read: {error.strerror}", fix="give a TOML file"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CedarError(f"{path} is not valid TOML: {error}", fix="see https://toml.io") from error
     return parse(values, cls, path)
 

@@ -217,7 +217,7 @@ class Options:
             raise ValueError("no features are configured: add [[features]], or data.dense")
         columns = [feature.column for feature in self.features]
         if twice := {c for c in columns if columns.count(c) > 1}:
-            raise ValueError(f"{', '.join(sorted(twice))}used by several features: use each column once")
+            raise ValueError(f"{', '.join(sorted(twice))} used by several features: use each column once")
         rows: dict[str, int] = {}
         for feature in self.features:
             if not feature.rows:  # the vocabulary's size is used

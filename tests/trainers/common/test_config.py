@@ -24,3 +24,11 @@ def test_an_example_is_a_configuration(path):
 
 def test_there_is_an_example_of_each_trainer():
     assert {path.stem.partition("_")[0] for path in EXAMPLES} == {"dlrm", "moe", "resilient"}
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "latin.toml"
+    path.write_bytes('[run]\nfolder = "\u00e9"\n'.encode("latin-1"))
+    options = import_module("cedar.trainers.moe.options").Options
+    with pytest.raises(CedarError, match=r"latin\.toml is not valid TOML"):
+        config.load(str(path), options, [])

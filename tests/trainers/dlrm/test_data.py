@@ -149,6 +149,20 @@ def test_ids_may_share_rows_and_gaps_may_be_empty(tmp_path):
     assert ITEMS == 60
 
 
+def test_the_remainder_of_narrow_integers_does_not_wrap(tmp_path):
+    path = str(tmp_path / "narrow.parquet")
+    hist = pa.array([[100, 250], [], [255]] * 4, pa.large_list(pa.uint8()))
+    item = pa.array([100, -56, 127] * 4, pa.int8())
+    pq.write_table(pa.table({"session": [1] * 12, "item": item, "hist": hist, "label": [0, 1, 1] * 4}), path)
+    features = [{"column": name, "rows": 200, "ids": "modulo"} for name in ("item", "hist")]
+    data = {"dense": [], "log": [], "held_out": 0, "batch": 12, "dedup": "off", "shuffle": False}
+    trainer = Trainer(options(path, features=features, data=data), Group())
+    (batch,) = trainer.batches.sample(1)
+    assert batch["item"].tolist() == [100, 144, 127] * 4
+    assert batch["hist"].to_list() == [[100, 50], [], [55]] * 4
+    trainer.close()
+
+
 def test_batches_are_on_the_device_of_the_run_when_they_are_taken(log, monkeypatch):
     """Each column was copied in the step, while the device waited."""
     monkeypatch.setattr(data_module, "device_of", torch.device)

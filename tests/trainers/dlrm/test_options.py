@@ -15,7 +15,7 @@ from tests.trainers.dlrm.toy_clicks import options
             {"features": [{"column": "a", "rows": 3}, {"column": "b", "rows": 4, "table": "a"}]},
             "table 'a' has 3 and 4 rows",
         ),
-        ({"features": [{"column": "a", "rows": 3}] * 2}, "used by several features"),
+        ({"features": [{"column": "a", "rows": 3}] * 2}, "a used by several features"),
         ({"features": [{"column": "a", "rows": 3, "pooling": "mean", "weights": "w"}]}, "its pooling must be sum"),
         ({"model": {"width": 9}}, "width 9 is not divisible by heads 2"),
         ({"data": {"dedup": "always"}}, "dedup is 'always'"),
