@@ -31,7 +31,7 @@ class ServicePlugin(SchedulerPlugin):
     def __init__(self, policy: Policy, keep_bytes: int) -> None:
         self.policy = policy
         self.keep_bytes = keep_bytes
-        self.asked = self.made = self.evicted = 0  # how many shared results were requested, computed and evicted
+        self.asked = self.made = 0  # how many shared results were requested and computed
         self._signals: dict[str, tuple[float, Signal]] = {}
         self._kept: OrderedDict[str, int] = OrderedDict()  # bytes by key, least recently used first
 
@@ -95,7 +95,6 @@ class ServicePlugin(SchedulerPlugin):
     def _make_room(self) -> None:
         while sum(self._kept.values()) > self.keep_bytes:
             oldest = next(key for key, size in self._kept.items() if size)
-            self.evicted += 1
             self._release(oldest)
 
     def _release(self, key: str) -> None:
