@@ -25,7 +25,8 @@ from cedar.plan.graph import Node, Scan
 from cedar.store.blocks import versions
 
 # The identity of the data covers the files, and the policy for bad rows is a separate part of the key.
-_EXCLUDED_FIELDS = frozenset({"paths", "manifest", "split_bytes", "on_error", "storage_options", "survey"})
+_EXCLUDED_OF_SOURCES = frozenset({"paths", "manifest", "split_bytes", "storage_options"})
+_EXCLUDED_OF_OPERATORS = frozenset({"on_error", "survey"})
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,8 @@ def describe(operator: Operator, version: str | None = None) -> OperatorDigests:
     code: dict[str, str] = {}
     unknown: list[str] = []
     functions = () if isinstance(operator, Read) else operator.code()
+    if not type(operator).__module__.startswith("cedar."):  # the user's own operator, whose kernel is in its class
+        functions = (*functions, type(operator))
     for number, item in enumerate(functions):
         if version is not None and not hasattr(item, "meta"):
             code["version"] = version
@@ -186,20 +189,21 @@ def describe(operator: Operator, version: str | None = None) -> OperatorDigests:
 def _parameters(operator: Operator) -> Any:
     functions = operator.code()
     policy = operator.on_error if isinstance(operator, RowOperator) else None
-    refill = None if policy is None else policy.refill
-    return [operator.name, {n: v for n, v in _fields(operator).items() if not any(v is f for f in functions)}, refill]
+    skipped = None if policy is None else (policy.refill, policy.blocks)
+    fields = _fields(operator, _EXCLUDED_OF_OPERATORS)
+    return [operator.name, {n: v for n, v in fields.items() if not any(v is f for f in functions)}, skipped]
 
 
-def _fields(item: Any) -> dict[str, Any]:
+def _fields(item: Any, excluded: frozenset[str]) -> dict[str, Any]:
     if not dataclasses.is_dataclass(item):
         return {"": item}
-    return {f.name: getattr(item, f.name) for f in dataclasses.fields(item) if f.name not in _EXCLUDED_FIELDS}
+    return {f.name: getattr(item, f.name) for f in dataclasses.fields(item) if f.name not in excluded}
 
 
 def _reading_options(source: BaseSource) -> Any:
     """Return what determines how a source reads: the options of a file source, or the class of a user's source."""
     if isinstance(source, FileSource):
-        return [source.reader, _fields(source)]
+        return [source.reader, _fields(source, _EXCLUDED_OF_SOURCES)]
     kind = type(source.original)
     return kind if not is_library(kind.__module__) else kind.__qualname__
 

@@ -17,6 +17,7 @@ import cedar
 from cedar import col
 from cedar.core.errors import Skip
 from cedar.datasets.base import Read
+from cedar.operators.base import Effects, RowOperator
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
 from cedar.plan import graph
@@ -78,10 +79,38 @@ def test_what_changes_the_rows_changes_the_key(file: Path) -> None:
         p.map(closing(closing([1])), "x", dtype=int), p.map(closing([1]), "y", dtype=int),
         p.map(closing([1]), "x", dtype=float), p.map(closing([1]), "x", dtype=int, on_error=Skip()),
         p.map(closing([1]), "x", dtype=int, on_error=Skip(refill=True)),
+        p.map(closing([1]), "x", dtype=int, on_error=Skip(blocks=True)),
     ]  # fmt: skip
     assert len({group(q) for q in pipelines}) == len(pipelines)
+    assert group(p, on_error=Skip(blocks=True)) != group(p, on_error=Skip()), "which may lose more rows"
     assert group(p, on_error=Skip()) != group(p), "skipped rows must not serve a run in which they are errors"
     assert group(p, on_error=Skip(0.1)) == group(p, on_error=Skip(0.2, quarantine="q")), "budgets do not change rows"
+
+
+def test_the_class_of_an_own_operator_changes_the_key(file: Path) -> None:
+    def times(by: int, **fields: Any) -> RowOperator:
+        def kernel(block: Any, env: Any) -> Any:
+            return block.with_columns({"x": pa.array(block.columns["x"].to_numpy() * by)})
+
+        @dataclasses.dataclass(frozen=True)
+        class Times(RowOperator):
+            paths: int = 0  # a name that sources use for something else
+            name = "times"
+
+            def effects(self) -> Effects:
+                return Effects(frozenset({"x"}), frozenset({"x"}))
+
+            def schema(self, *inputs: Any) -> Any:
+                return inputs[0]
+
+            def bind(self, bound: Any) -> Any:
+                return kernel
+
+        return Times(**fields)
+
+    p = cedar.read_parquet(str(file))
+    assert group(p.apply(times(2))) == group(p.apply(times(2)))
+    assert len({group(p.apply(each)) for each in (times(2), times(3), times(2, paths=1))}) == 3
 
 
 def test_how_operators_are_connected_changes_the_key(file: Path, tmp_path: Path) -> None:
