@@ -146,7 +146,8 @@ def check_executor(executor: Any) -> None:
                 site=user_site(),
                 fix='ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("forkserver")), or "spawn"',
             )
-    if isinstance(executor, ThreadPoolExecutor) and any(not thread.is_alive() for thread in executor._threads):
+    ended = isinstance(executor, ThreadPoolExecutor) and (executor._shutdown or executor._broken)
+    if isinstance(executor, ThreadPoolExecutor) and not ended and not all(t.is_alive() for t in executor._threads):
         raise PlanError(
             "the executor was created before this process was forked, and its threads do not exist here",
             site=user_site(),

@@ -378,7 +378,8 @@ def _process(
     module: str, names: Sequence[str], errors: IO[bytes] | int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     """Start a process that compiles a module and stores the kernels on disk for this and later processes."""
-    code = _COMPILE_SCRIPT.format(path=sys.path, module=module, names=tuple(names), parent=os.getpid())
+    path = [each for each in sys.path if isinstance(each, str)]  # as Python, ignore other entries
+    code = _COMPILE_SCRIPT.format(path=path, module=module, names=tuple(names), parent=os.getpid())
     command = [sys.executable, "-P", "-c", code]
     nothing: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     env = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}  # the result is shared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 import pytest
@@ -32,6 +32,12 @@ def test_a_task_inline_is_done_when_it_was_submitted() -> None:
     assert "_condition" not in vars(future), "modules may be gone when a program ends and cancels what is left"
     with pytest.raises(ZeroDivisionError):
         executor.submit(lambda: 1 // 0).result()
+
+
+def test_a_pool_that_was_shut_down_is_not_said_to_be_of_another_process() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+    check_executor(pool)
 
 
 def test_processes_that_are_made_by_fork_are_refused() -> None:

@@ -56,10 +56,19 @@ class LocalHost:
         named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "reported": reported}
         config = dask.config.serialize(dask.config.global_config)
         added = thread_limits() | {LOCAL_CLUSTER_VARIABLE: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
+        path = [each for each in sys.path if isinstance(each, str)]  # as Python, ignore other entries
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] # such as -O
+        command = [
+            os.fsdecode(spawn.get_executable()),
+            *flags,
+            "-P",
+            "-c",
+            _CODE.format(path=path, home=_HOME, **named),
+        ]
         with open(heard, "rb") as pipe:
             try:
                 self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
-                    [os.fsdecode(spawn.get_executable()), "-P", "-c", _CODE.format(path=sys.path, home=_HOME, **named)],
+                    command,
                     stdin=subprocess.PIPE,
                     env=os.environ | added,
                     pass_fds=[reported],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import statistics
+import sys
 import threading
 import time
 import weakref
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from cedar.core.packages import is_library
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool, QueuedCall, WorkerProcess
@@ -20,8 +22,9 @@ from cedar.tasks.code import Code, call_shipped, same
 _IDLE_SECONDS = 120.0  # when a pool is created, other pools that were unused for this long are closed
 _pools: dict[int, Pool] = {}
 _last_used: dict[int, float] = {}
+_modules: dict[int, dict[str, Any]] = {}  # the ``__spec__`` of this process's modules when a pool was last asked for
 _leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-_fresh_pools: weakref.WeakSet[Pool] = weakref.WeakSet()  # pools created by ``fresh``
+_fresh_pools: weakref.WeakSet[Pool] = weakref.WeakSet()  # pools created by ``fresh``, and replaced ones
 _lock = threading.Lock()
 
 
@@ -69,6 +72,7 @@ class Lease(TaskExecutor):
         for future in futures if wait else []:
             if not future.cancelled():
                 future.exception()
+        _end_if_replaced(self._pool)
 
     @property
     def ended(self) -> bool:
@@ -77,14 +81,33 @@ class Lease(TaskExecutor):
 
 
 def warm(workers: int) -> Pool:
-    """Return the pool with this many workers. New workers start in the background, and keep running after the run."""
+    """Return the pool with this many workers. New workers start in the background, and keep running after the run.
+
+    Functions of modules travel by name. So if one of the user's modules was reloaded, new workers replace the old ones.
+    """
+    replaced = None
     with _lock:
-        now = time.monotonic()
+        now, known = time.monotonic(), _modules.get(workers, {})
+        specs = {name: getattr(module, "__dict__", {}).get("__spec__") for name, module in [*sys.modules.items()]}
+        changed = [name for name in known.keys() & specs.keys() if known[name] is not specs[name]]
+        if workers in _pools and not all(map(is_library, changed)):
+            _fresh_pools.add(replaced := _pools.pop(workers))
         if workers not in _pools:
             _drop_idle(now)
             _pools[workers] = Pool(workers)
-        _last_used[workers] = now
-        return _pools[workers]
+        _last_used[workers], _modules[workers] = now, specs
+        pool = _pools[workers]
+    if replaced is not None:
+        _end_if_replaced(replaced)
+    return pool
+
+
+def _end_if_replaced(pool: Pool) -> None:
+    """End a pool that new workers replaced, once no run uses it."""
+    with _lock:
+        used = pool in _pools.values() or any(lease._pool is pool and not lease.shut for lease in _leases)
+    if not used:
+        pool.shutdown(wait=False)
 
 
 def fresh() -> Pool:

@@ -56,7 +56,8 @@ def _inherited() -> dict[str, Any]:
     limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return {
         "executable": os.fsdecode(spawn.get_executable()),
-        "path": tuple(sys.path),
+        "flags": subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined] # such as -O
+        "path": tuple(path for path in sys.path if isinstance(path, str)),  # as Python, ignore other entries
         "environment": thread_limits() | os.environ,
         "limits": {name: resource.getrlimit(number) for name, number in limits.items()},
         "cores": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
@@ -85,7 +86,7 @@ class ForkServer:
                 code = _CODE.format(path=list(inherited["path"]), home=_HOME, end=peer.fileno(), parent=os.getpid())
                 try:
                     self._process = subprocess.Popen(  # noqa: S603 - Python itself
-                        [inherited["executable"], "-P", "-c", code],
+                        [inherited["executable"], *inherited["flags"], "-P", "-c", code],
                         stdin=subprocess.DEVNULL,
                         pass_fds=[peer.fileno()],
                         env=inherited["environment"],

@@ -306,7 +306,8 @@ class Pool(TaskExecutor):
             waiting, self._waiting = self._waiting, deque()
             self._changed.notify_all()
         for work in waiting:
-            work.future.cancel()
+            if not work.future.cancel():  # a call that a worker gave back
+                work.future.set_exception(WorkerDied("the workers were ended"))
         for keeper in self._keepers:
             keeper.stop()
         deadline = time.monotonic() + _JOIN_SECONDS

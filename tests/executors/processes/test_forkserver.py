@@ -81,6 +81,24 @@ def test_what_workers_inherit_is_that_of_the_moment(monkeypatch: pytest.MonkeyPa
     two.shutdown()
 
 
+def test_entries_of_the_search_path_that_python_ignores_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
+    pool = Pool(1)
+    assert pool.submit(abs, -1).result() == 1
+    pool.shutdown()
+
+
+def test_workers_have_the_options_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "_args_from_interpreter_flags", lambda: ["-O"])
+
+    def optimized() -> int:
+        return sys.flags.optimize
+
+    pool = Pool(1)
+    assert pool.submit(optimized).result() == 1
+    pool.shutdown()
+
+
 def test_workers_warn_of_what_the_user_wants_to_hear_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "error::DeprecationWarning")
     pool = Pool(1)

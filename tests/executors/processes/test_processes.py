@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
@@ -35,6 +36,29 @@ def numbers(n: int = 200) -> cedar.Pipeline:
 def taken(pipeline: cedar.Pipeline, **options: Any) -> list[Any]:
     with pipeline.loader(executor="processes", workers=WORKERS, **options) as loader:
         return [batch["x"].tolist() for batch in loader]
+
+
+def test_new_workers_replace_those_with_an_old_version_of_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "reloaded_functions.py"
+    file.write_text("def change(x):\n    return x + 1\n")
+    module = importlib.import_module("reloaded_functions")
+
+    def run() -> list[Any]:
+        p = cedar.from_items([{"x": 1}]).map(module.change, "x", dtype=int)
+        return [row["x"] for row in p.loader(executor="processes", workers=WORKERS)]
+
+    assert run() == [2]
+    pool = processes.warm(WORKERS)
+    assert run() == [2]
+    assert processes.warm(WORKERS) is pool
+    file.write_text("def change(x):\n    return x + 100\n")
+    importlib.reload(module)
+    assert run() == [101]
+    assert pool.closed, "no run used it"
 
 
 # ---- wire ------------------------------------------------------------------------------------------------------------
