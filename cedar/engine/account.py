@@ -134,7 +134,7 @@ class Quarantine:
             text = self._fs.cat_file(self._path).decode(errors="replace") if self._fs.exists(self._path) else ""
         for line in text.splitlines(keepends=True):
             self._torn = not line.endswith("\n")  # a run that was killed may leave an incomplete line
-            with suppress(ValueError):
+            with suppress(ValueError, TypeError, AttributeError):  # or it may hold something else
                 self._lines[_key(json.loads(line))] = line.strip()
         self._append = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cedar.core.block import Block
+from cedar.core.boundary import first_line
 from cedar.core.columns import Column, cut, type_of
 from cedar.core.errors import CedarError, WorkerError
 from cedar.core.remote import is_remote
@@ -142,9 +143,9 @@ class FirstRows:
                 few = _FewRowsRun(self._binding, plan, self._rows, rows, self.world, shrinks, self._patience)
                 written, _ = few.run(planned=False)
             except WorkerError as error:  # the call hangs or crashes its process, so do not retry
-                return _RowsResult(f"the first rows cannot be computed as written: {_first_line(error)}", differs=True)
+                return _RowsResult(f"the first rows cannot be computed as written: {first_line(error)}", differs=True)
             except Exception as error:  # noqa: BLE001 - the run raises the same error and reports it to the user
-                why = f"the first rows cannot be computed as written: {type(error).__name__}: {_first_line(error)}"
+                why = f"the first rows cannot be computed as written: {type(error).__name__}: {first_line(error)}"
                 continue
             check_running()
             try:
@@ -153,7 +154,7 @@ class FirstRows:
                 if self._strict and fell_back:
                     why = "an error that the order as written does not raise"
             except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
-                why = f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}"
+                why = f"{type(error).__name__} that the order as written does not raise: {first_line(error)}"
             if why and (again := self._compared(few.run(planned=False)[0], written)):
                 why = f"not deterministic: two runs as written differ: {again}"
             any_rows = any(block.slots for run in written for block in run)
@@ -209,10 +210,6 @@ def _is_local(node: Node) -> bool:
     """Whether the first rows of a source are read quickly, without user code or requests to remote storage."""
     source = source_of(node)
     return not source.own_code and not (isinstance(source, FileSource) and any(map(is_remote, source.paths)))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 # ---- sources ---------------------------------------------------------------------------------------------------------

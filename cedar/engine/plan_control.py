@@ -24,6 +24,7 @@ from cedar.control.controller import (
     recall,
     step,
 )
+from cedar.core.boundary import first_line
 from cedar.datasets.base import Read
 from cedar.engine.audit import AuditBudget
 from cedar.engine.background import Calls, RunOver, WorkerWarmup, start_background_thread
@@ -433,7 +434,7 @@ class Plans:
         with self._lock:
             self._next, self._settled = None, True
             self.history.append(f"as written after an error: {type(error).__name__}")
-            self.current = self._rejected(self.current, f"an error: {str(error).splitlines()[0]}")
+            self.current = self._rejected(self.current, f"an error: {first_line(error)}")
         return True
 
     def close(self) -> None:

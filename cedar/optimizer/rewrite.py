@@ -6,13 +6,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
+from cedar.core.boundary import first_line
 from cedar.core.errors import CedarError
 from cedar.optimizer.flow import core_seconds
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.steps.pushdown import KeepOrder
 from cedar.plan.steps.step import Facts, Refusal, Step
-from cedar.plan.steps.sweep import Sweep, first_line, key_of, one_step, run_pass
+from cedar.plan.steps.sweep import Sweep, key_of, one_step, run_pass
 
 _NOISE = 1.01  # estimated costs of two graphs within this factor count as equal
 

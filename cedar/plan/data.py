@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from cedar.core.errors import invalid_call
-from cedar.core.limits import parse_bytes
+from cedar.core.limits import as_int, parse_bytes
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import brief, escape
 from cedar.plan import graph
@@ -232,6 +232,7 @@ class Budget:
     layout: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cpus", as_int(self.cpus))
         if self.cpus is not None and not _whole(self.cpus, least=1):
             raise invalid_call(f"Budget(cpus={self.cpus!r}): an integer of cores, at least 1", fix="such as cpus=8")
         _size(self.memory, "memory", least=1)

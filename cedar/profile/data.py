@@ -288,6 +288,8 @@ def _checked(kind: Any, entry: Any, label: str) -> Any:
         figures = [v if isinstance(v, (int, float)) else math.nan for v in value.values()] if sized else [value]
         if not isinstance(value, _TYPES[known[name]]) or not all(map(_is_sound, figures)):
             raise ValueError(f"{label}: {name} is {value!r}")
+    if kind is Machine and not entry["ship_bytes"]:
+        raise ValueError(f"{label}: ship_bytes is 0")
     if (entry.get("gil") or 0) > 1:
         raise ValueError(f"{label}: gil is {entry['gil']!r}")
     return kind(**entry)

@@ -43,7 +43,7 @@ class OperatorProfile:
         return self.wall * self.rows
 
     @staticmethod
-    def of(label: str, seen: Sequence[Observation], gil: float | None = None) -> OperatorProfile:
+    def of(label: str, seen: Sequence[Observation]) -> OperatorProfile:
         """Summarize observations. Times are medians over rows, without the slow first call."""
         seen = [o for o in seen if o.rows_in]
         later = seen[1:] if len(seen) > 1 else seen
@@ -59,7 +59,6 @@ class OperatorProfile:
             bytes_in=sum(o.bytes_in for o in seen) / max(rows, 1),
             bytes_out=sum(o.bytes_out for o in seen) / max(rows_out, 1),
             columns={n: sum(o.columns.get(n, 0) for o in seen) / max(rows_out, 1) for n in sorted(names)},
-            gil=gil,
         )
 
 

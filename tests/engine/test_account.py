@@ -57,10 +57,10 @@ def test_the_loaders_policy_is_for_every_operator_without_its_own() -> None:
 
 def test_half_a_line_in_the_quarantine_is_passed_over(tmp_path):
     file = tmp_path / "rank-0.jsonl"
-    file.write_text('{"source": "a", "ro')
+    file.write_text('7\n{"source": "a", "ro')
     pipeline = cedar.from_items([{"x": i} for i in range(4)]).map(fails_on(2), "x")
     assert len(list(pipeline.loader(on_error=cedar.Skip(quarantine=str(tmp_path))))) == 3
-    assert json.loads(file.read_text().splitlines()[1])["row"] == 2
+    assert json.loads(file.read_text().splitlines()[2])["row"] == 2
 
 
 def test_a_quarantine_that_vanishes_is_written_again_as_a_whole(tmp_path):

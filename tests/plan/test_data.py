@@ -6,6 +6,7 @@ import html
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import cedar
@@ -63,6 +64,7 @@ def test_sizes_are_text_or_bytes():
     budget = Budget(cpus=2, memory="2GiB", cache=1000)
     assert (budget.memory_bytes, budget.cache_bytes) == (2 << 30, 1000)
     assert Budget(cache=0).cache_bytes == 0
+    assert Budget(cpus=np.int64(4)).cpus == 4
     empty = Budget()
     assert (empty.cpus, empty.memory_bytes, empty.cache_bytes, empty.cluster) == (None, None, None, None)
 

@@ -142,6 +142,7 @@ def changed(tmp_path, change):
         (lambda d: d.pop("machine") and None, "machine is missing"),
         (lambda d: d["machine"].update(cores="two"), "machine: cores is 'two'"),
         (lambda d: d["machine"].update(memory=-1), "machine: memory is -1"),
+        (lambda d: d["machine"].update(ship_bytes=0), "machine: ship_bytes is 0"),
         (lambda d: d.update(operators={}), "operators is not a list"),
         (lambda d: d.update(operators=[3]), "ordinal None is invalid"),
         (lambda d: d["operators"].append(dict(d["operators"][0])), "ordinal 0 is invalid or repeated"),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cedar.core.errors import ResumeError, RowError, Site, SourceError
+from cedar.core.errors import ResumeError, RowError, Site, SourceError, user_site
 from cedar.core.process import Rank
 from cedar.core.stream import Altered, Piece, Position
 from cedar.datasets.as_saved import Saved, as_saved
@@ -258,8 +258,14 @@ class ByRank:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the saved states; raises the same errors as ``Loader.load_state_dict``."""
-        states = [json.loads(state[self._name(rank)]) for rank in self._ranks]
-        self._loader.load_state_dict(states)
+        if missing := [name for name in map(self._name, self._ranks) if name not in state]:
+            raise ResumeError(
+                f"the checkpoint has no state of {', '.join(missing)}",
+                site=user_site(),
+                done="nothing was loaded",
+                fix="give stateful(world=) the number of ranks that saved it",
+            )
+        self._loader.load_state_dict([json.loads(state[self._name(rank)]) for rank in self._ranks])
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} of {self._world}"

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy import ndarray
 
 from cedar.core.block import Block
+from cedar.core.boundary import first_line
 from cedar.core.columns import writeable
 from cedar.core.errors import VALUE, CedarError, PipelineError, Site
 from cedar.core.groups import GroupColumn
@@ -154,13 +155,15 @@ def make_mover(device: Any) -> Mover | None:
 
 
 def _device(device: Any, site: Site | None) -> Any:
+    if find_spec("torch") is None:
+        raise PipelineError(f"device={device!r:.80} needs torch", site=site, fix="pip install 'cedar-data[torch]'")
     import torch
 
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise PipelineError(
-            f"device={device!r} is not a torch device: {str(error).splitlines()[0]}",
+            f"device={device!r} is not a torch device: {first_line(error)}",
             site=site,
             fix='for example "cuda:0"',
         ) from error

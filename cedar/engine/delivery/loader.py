@@ -315,7 +315,8 @@ class Loader(Generic[T]):
             PipelineError: the step is committed, after the epoch's end, or negative.
         """
         by_step = self._by_step("read() and commit()")
-        return by_step.read(self._epochs.position, step, rank, user_site())
+        rank = None if rank is None else whole(rank, "read(rank)")
+        return by_step.read(self._epochs.position, whole(step, "read(step)"), rank, user_site())
 
     def commit(self, step: int) -> None:
         """Declare that batches up to and including ``step`` of this epoch will not be read again."""

@@ -10,13 +10,14 @@ from typing import Any, Self
 
 from cedar.core.errors import PipelineError, Site, Skip
 from cedar.core.limits import as_int
+from cedar.core.remote import is_remote, local_path
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
 from cedar.engine.notes import counted_if_read
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
-from cedar.executors.choose import executor_after_fork
+from cedar.executors.choose import executor_after_fork, names_cluster
 from cedar.executors.recovery.task import Deaths
 from cedar.executors.recovery.waiting import Patience
 from cedar.operators.base import BlockKernel
@@ -119,9 +120,23 @@ def checked(options: Options, site: Site | None) -> Options:
         if (value := getattr(options, name)) not in tuple(choices):
             effects = ", ".join(f'"{choice}" {effect}' for choice, effect in choices.items())
             raise PipelineError(f"{name}={value!r} is not known", site=site, fix=effects)
+    options = replace(options, agree=_meeting_place(options.agree, site))
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: must be None or cedar.Skip(...)", site=site)
     return options
+
+
+def _meeting_place(agree: Any, site: Site | None) -> Any:
+    """Return ``agree``, with a folder as an absolute path."""
+    if agree is None or names_cluster(agree) or hasattr(agree, "compare_set"):
+        return agree
+    if isinstance(agree, str) and not is_remote(agree):
+        return local_path(agree)
+    raise PipelineError(
+        f"agree={agree!r:.80}: ranks cannot communicate there",
+        site=site,
+        fix="give a folder that all ranks share, a service's address, or a store of torch.distributed",
+    )
 
 
 def check_fits(binding: Binding, options: Options, world: int, site: Site | None) -> None:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -329,14 +330,14 @@ class ByStep:
 
     def where(self, position: Position, file: str, row: int, *, alone: bool) -> list[Location]:
         """See ``Loader.where``; ``alone``: search only this rank, because the positions of others are unknown."""
-        places = []
+        places, path = [], re.sub(r"^(\.{0,2}/)+", "", file)
         with self._account.located():
             for rank in [self._job.rank.rank] if alone else range(self._job.rank.world):
                 for step, piece in self._replay_of_keys.open(position).all(rank):
                     slots, keys = self._keys_of(piece).each()
                     for found in np.flatnonzero(keys.row == row).tolist():
                         named, i = self._named(position, keys.ref(found)), int(slots[found])
-                        if named.url == file or str(named.url).endswith(f"/{file.lstrip('./')}"):
+                        if named.url == file or str(named.url).endswith(f"/{path}"):
                             at = (step, i) if piece.batch else (step + i, 0)
                             places.append(Location(position.epoch, rank, *at, named))
         return places

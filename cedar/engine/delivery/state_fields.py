@@ -71,7 +71,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_seed(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_at(value: Any, depth: int = 0) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from cedar.core.boundary import first_line
 from cedar.core.errors import CedarError, PlanError
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -165,8 +166,3 @@ def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:
         does = changes(node, ordinals) if ordinal >= 0 else (node.operator.label(),)
         reported.append((ordinal, does, node.place, *[numbers[id(child)] for child in node.inputs]))
     return tuple(reported)
-
-
-def first_line(error: CedarError) -> str:
-    """Return the first line of an error message."""
-    return str(error).partition("\n")[0]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import cedar
+from cedar.engine.delivery import formats
 from tests.engine.delivery.few_rows import rows, xs
 from tests.toy_runs import plain
 
@@ -96,3 +97,9 @@ def test_jax_gets_numbers_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(cedar.PipelineError, match="device=") as caught:
         p.loader(format="jax", device="cpu")
     assert "jax.device_put" in (caught.value.fix or "")
+
+
+def test_a_device_needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    with pytest.raises(cedar.PipelineError, match="device='cpu' needs torch"):
+        cedar.from_items([{"x": 1}]).batch(1).loader(format="tuple", device="cpu")

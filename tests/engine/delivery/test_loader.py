@@ -119,6 +119,8 @@ def test_each_ranks_state_has_a_name_of_its_own() -> None:
     alone.stateful(world=2).load_state_dict(kept)
     rest = [x for batch in alone for x in batch["x"].tolist()]
     assert sorted([*rest, *got[0], *got[1]]) == list(range(24))
+    with pytest.raises(cedar.ResumeError, match=r"no state of rank 0 of 1(?s:.*)stateful\(world=\)"):
+        alone.stateful().load_state_dict(kept)
 
 
 def test_an_epoch_that_a_trainer_tells_of_is_begun_once() -> None:

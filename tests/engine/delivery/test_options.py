@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,3 +22,17 @@ from tests.engine.streams.slow_rows import SLOW
 def test_arguments_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(cedar.PipelineError, match=message):
         SLOW.loader(**options)
+
+
+@pytest.mark.parametrize("agree", [5, "s3://bucket/run", object()])
+def test_ranks_cannot_meet_anywhere(agree: Any) -> None:
+    with pytest.raises(cedar.PipelineError, match="agree=.*ranks cannot communicate there") as caught:
+        SLOW.loader(rank=0, world=2, agree=agree)
+    assert caught.value.site is not None
+
+
+def test_a_folder_for_ranks_is_given_in_any_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given in (tmp_path / "run", f"{tmp_path}/run", f"file://{tmp_path}/run", "~/run"):
+        with SLOW.loader(rank=0, world=2, agree=given) as loader:
+            assert loader._epochs.parts.options.agree == f"{tmp_path}/run"

@@ -182,6 +182,21 @@ def test_what_is_not_there(files):
         skipping.locate(0)
 
 
+def test_a_step_and_a_rank_to_read_are_numbers():
+    with cedar.from_items([{"x": 1}]).batch(1).loader(executor="inline") as loader:
+        for arguments, message in (((-1,), r"read\(step\) is -1"), (("0",), "'0'"), ((0, "0"), r"read\(rank\)")):
+            with pytest.raises(cedar.PipelineError, match=message):
+                loader.read(*arguments)
+
+
+def test_a_file_whose_name_begins_with_a_dot_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".notes.txt").write_text("a\nb\n")
+    with cedar.read_text(".notes.txt").loader(executor="inline") as loader:
+        for file in (".notes.txt", "./.notes.txt"):
+            assert [place.step for place in loader.where(file, 0)] == [0]
+
+
 def test_rows_without_batches(files):
     with cedar.read_parquet(files).shuffle(seed=2).loader(executor="inline") as loader:
         assert [number(loader.locate(step).row) for step in range(400)] == [row["id"] for row in loader]
@@ -273,6 +288,17 @@ def test_where_single_rows_and_fixed_steps_end(files):
         batches = [batch["id"].tolist() for batch in loader]
     assert found == [(step, batch.index(250)) for step, batch in enumerate(batches) if 250 in batch]
     assert len(found) >= 2
+
+
+def test_a_state_with_exact_counts_names_rows_on_the_command_line(files, tmp_path, capsys):
+    made = f"cedar.read_parquet({files!r}).filter(cedar.col('id') % 7 == 0).batch(8)"
+    (tmp_path / "pipes.py").write_text(f"import cedar\ntrain = {made}\n")
+    target = f"{tmp_path}/pipes.py:train"
+    with cedar.cli.load_pipeline(target).loader(counts="exact", rank=0, world=1, executor="inline") as loader:
+        wanted = next(iter(loader))["id"].tolist()[3]
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    assert main(["locate", target, f"{tmp_path}/state.json", "0", "3"]) == 0
+    assert f"{wanted // 100}.parquet, row {wanted % 100}, epoch 0" in capsys.readouterr().out
 
 
 def test_where_from_a_state_on_the_command_line(files, tmp_path, capsys):

@@ -86,6 +86,17 @@ def test_a_state_of_another_pipeline_is_refused(other: Any, differs: str) -> Non
     refused(other(), seal(state), "another pipeline: its operators, their connections or their parameters differ")
 
 
+def test_a_seed_may_have_any_size() -> None:
+    p = rows().shuffle().batch(4)
+    seed = 1 << 100
+    first = p.loader(seed=seed)
+    taken = next(iter(first))["x"].tolist()
+    again = p.loader(seed=seed)
+    again.load_state_dict(first.state_dict())
+    whole = [batch["x"].tolist() for batch in p.loader(seed=seed)]
+    assert [taken, *(batch["x"].tolist() for batch in again)] == whole
+
+
 def test_seeds_slices_and_steps_must_be_those_of_the_state() -> None:
     p = rows().shuffle().batch(4)
     refused(p, state_of(p), "another seed", seed=1)
