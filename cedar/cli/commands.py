@@ -154,6 +154,8 @@ def _loader_of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
         ) from error
     own = ("seed", "rank", "world", "split_batches", "steps")
     given = {name: state[name] for name in own if name in state} if isinstance(state, dict) else {}
+    if given and state.get("counts"):
+        given["counts"] = "exact"
     with pipeline.loader(**given, subgroup=True) as loader:
         loader.load_state_dict(state)
         if isinstance(state, dict):  # a state saved after an epoch's last batch still refers to this epoch's steps
