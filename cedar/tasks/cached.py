@@ -134,9 +134,9 @@ class KeptReader:
     def _policy(self) -> str:
         """Return the policy for bad rows. Runs in which bad rows are errors must not use entries with skipped rows."""
         policy = self.plain.on_error
-        return (
-            "raise" if policy is None else f"skip, refill={policy.refill}, files={policy.files}, blocks={policy.blocks}"
-        )
+        if policy is None:
+            return "raise"
+        return f"skip, refill={policy.refill}, files={policy.files}, blocks={policy.blocks}"
 
     def _group(self, identity: str | None) -> str:
         separate = self.record.several or kind_of(self.where) == "memory"

@@ -58,13 +58,8 @@ class LocalHost:
         added = thread_limits() | {LOCAL_CLUSTER_VARIABLE: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
         path = [each for each in sys.path if isinstance(each, str)]  # as Python, ignore other entries
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] # such as -O
-        command = [
-            os.fsdecode(spawn.get_executable()),
-            *flags,
-            "-P",
-            "-c",
-            _CODE.format(path=path, home=_HOME, **named),
-        ]
+        code = _CODE.format(path=path, home=_HOME, **named)
+        command = [os.fsdecode(spawn.get_executable()), *flags, "-P", "-c", code]
         with open(heard, "rb") as pipe:
             try:
                 self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
