@@ -25,6 +25,7 @@ from cedar.control.controller import (
     step,
 )
 from cedar.core.boundary import first_line
+from cedar.core.packages import loaded
 from cedar.datasets.base import Read
 from cedar.engine.audit import AuditBudget
 from cedar.engine.background import Calls, RunOver, WorkerWarmup, start_background_thread
@@ -128,7 +129,7 @@ class Plans:
 
     def watcher(self, runner: Runner) -> Watcher:
         """Switch to the next plan if one is ready, and return the watcher for the streams of the current plan."""
-        self._admit()
+        self._admit(runner)
         with self._lock:
             if self._next is not None:
                 self.current, self._next = self._next, None
@@ -142,13 +143,22 @@ class Plans:
                 self.audits.restart()
             return self._watcher
 
-    def _admit(self) -> None:
-        """Compare the first plan with the pipeline as written, once. The parts that fail are run as written."""
+    def _earlier_plan(self, runner: Runner) -> Plan | None:
+        """Return the plan that an earlier run ended with, if its worker processes are still ready."""
+        processes = loaded("cedar.executors.processes")
+        if self.planner is None or runner.inline or not processes or not processes.ready(runner.workers_elsewhere):
+            return None
+        self._load_results()
+        return self._earlier.plans[0][0] if self._earlier else None
+
+    def _admit(self, runner: Runner) -> None:
+        """Choose the first plan, and compare it with the pipeline as written. Parts that fail are run as written."""
         if self._admitted:
             return
         self._admitted = True
         plan, planner = self.current, self.planner
         try:
+            self.current = plan = self._earlier_plan(runner) or plan
             if not self.rewrites:
                 pass
             elif planner is not None:
@@ -274,11 +284,9 @@ class Plans:
 
     def _calls_seen(self) -> dict[int, int]:
         """Return the number of measured calls of each operator that tasks run."""
-        seen, calls = self.metrics.seen, {}
-        for i, node in enumerate(self.binding.nodes):
-            if isinstance(node.operator, (RowOperator, Read)):
-                calls[i] = seen[i].calls if i in seen else 0
-        return calls
+        seen, nodes = self.metrics.seen, enumerate(self.binding.nodes)
+        measured = [i for i, node in nodes if isinstance(node.operator, (RowOperator, Read))]
+        return {i: seen[i].calls if i in seen else 0 for i in measured}
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Look):
@@ -326,10 +334,12 @@ class Plans:
         self._broken = True
         _log.warning("the optimizer failed: the run continues with its current plan", exc_info=True)
 
-    def _load_results(self, _: Calls) -> None:
+    def _load_results(self, _: Calls | None = None) -> None:
         """Load what earlier runs of the same pipeline measured on this machine."""
         from cedar.engine.plan_results import ResultsStore
 
+        if self._results is not None:
+            return
         assert self.planner is not None
         results = ResultsStore(self.binding.root, self.binding.on_error)
         self._earlier = results.load((*self.planner.limits, self.first_rows.world))
@@ -466,11 +476,8 @@ class Plans:
         m = self.metrics
         counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
         reported = [f"{number} task(s) {outcome}" for number, outcome in counted if number]
-        return [
-            *(f"plan changed: {why}" for why in self.history),
-            *reported,
-            *(f"audit: {d}" for d in m.differences[:3]),
-        ]
+        changes, audits = [f"plan changed: {why}" for why in self.history], [f"audit: {d}" for d in m.differences[:3]]
+        return changes + reported + audits
 
     def measured(self) -> float | None:
         """Return rows read per second under the current plan; None if unknown, or if the trainer limits the speed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -125,6 +126,9 @@ class Stubborn:
     def checked(self, plan: Plan, *_: Any) -> Plan:
         return plan
 
+    def admit(self, plan: Plan, *_: Any) -> Plan:
+        return plan
+
     def with_prediction(self, plan: Plan, _: Profile) -> Plan:
         return plan
 
@@ -132,7 +136,7 @@ class Stubborn:
 class Driven:
     """A run of one map whose counters a test moves on; every look and check is done at once."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, runner: Runner | None = None) -> None:
         monkeypatch.setattr(planning, "start_background_thread", lambda work, *args: work(*args) or threading.Thread())
         monkeypatch.setattr(clocks, "spent_by", lambda _: (0.0, 0.0))
         root = cedar.from_items([{"x": i} for i in range(100_000)]).map(abs, "x", dtype=int).batch(10).node
@@ -141,7 +145,7 @@ class Driven:
         self.first = Plan(root, root, prediction=Prediction(1000.0, "cores"))
         self.planner = Stubborn()
         self.plans = Plans(self.planner, self.first, self.binding, self.metrics)  # type: ignore[arg-type]
-        self.runner = Runner("inline", 1)
+        self.runner = runner or Runner("inline", 1)
         self.begins()
 
     def begins(self) -> None:
@@ -204,6 +208,23 @@ def test_a_plan_that_was_better_is_tried_by_the_next_run_without_a_search(monkey
         run.goes_on(2, 3000)
         run.plans.close()
     assert searched == [True, False, True], "the second run knows the plan"
+
+
+def test_a_run_begins_with_the_last_good_plan_if_its_workers_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "_PLANNERS", itertools.repeat("of one pipeline and limit"))
+    run = Driven(monkeypatch)
+    run.planner.plans = (run.first, run.other("processes", workers=3))
+    run.plans._warming = Warm()  # type: ignore[assignment]
+    while run.plans.current.workers is None:
+        run.goes_on(0.1, 1000)
+    run.goes_on(2, 3000)
+    run.plans.close()
+    for ready in (False, True):
+        monkeypatch.setattr(processes, "ready", lambda _, ready=ready: ready)
+        again = Driven(monkeypatch, Runner("threads", 1))
+        assert again.plans.current.workers == (3 if ready else None)
+    again.goes_on(2, 3000)
+    assert again.plans.history == [], "it is not slower than it was"
 
 
 def test_the_measured_speed_counts_rows_of_a_split_that_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
