@@ -64,6 +64,7 @@ FUNCTIONS = _answers({
     "p.split({'train': 0.9, 'val': 0.1})": "random_split", "cedar.read_jsonl(paths)": "read_json read_ndjson",
     "p.sample(weights='w')": "WeightedRandomSampler", "polars.lit, or the value itself": "lit",
     "cedar.read_arrow(paths)": "read_ipc", "p.shuffle(seed=1)": "RandomSampler",
+    "cedar.from_items(dataset).batch(n).loader(format='torch')": "DataLoader StatefulDataLoader",
 })  # fmt: skip
 
 _BATCHES = "batch(n) before loader()"

@@ -99,7 +99,8 @@ def reading(url: str, part: str = "") -> Iterator[None]:
         cause = redacted(error)
         raise SourceError(
             f"{where}: the file no longer exists; it did when the files were listed",
-            fix=f"restore it, or build the pipeline again to list the files again{SKIPPABLE}",
+            fix="restore it, or build the pipeline again to list the files again; if it has a manifest, update it: "
+            f"cedar data manifest PATHS --out FILE{SKIPPABLE}",
         ) from cause
     except PermissionError as error:
         cause = redacted(error)
@@ -250,7 +251,7 @@ def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
         raise SourceError(
             f"{file.url}: changed while in use: {change}",
             fix="write new data under new names, or build the pipeline again; if it has a manifest, update it: "
-            "cedar data manifest",
+            "cedar data manifest PATHS --out FILE",
         )
 
 

@@ -152,7 +152,7 @@ class ParquetSource(FileSource):
             types, leaves = types_of(footer, self.listing[number], present)
             first = found[0].types if found else types
             one, other = ({n: t for n, t in each.items() if n not in declared} for each in (first, types))
-            check_same(one, other, self.listing[0], self.listing[number])
+            check_same(one, other, self.listing[0], self.listing[number], schema=True)
             with_int96 = {_column_name(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
             int96 = frozenset(leaf for leaf in leaves if with_int96 and _column_name(footer, leaf) in with_int96)
             lists = {} if arrow_only else list_leaves(footer.schema, arrow, leaves)
@@ -174,7 +174,10 @@ class ParquetSource(FileSource):
             stored = [schema.types.get(name) for schema in self._schemas]
             for each in stored:
                 if each not in (None, kind, pa.null()) and (pt.is_nested(kind) or pt.is_nested(each)):
-                    raise PipelineError(f"{self.describe()}: schema[{name!r}]: {each} cannot be read as {kind}")
+                    raise PipelineError(
+                        f"{self.describe()}: schema[{name!r}]: {each} cannot be read as {kind}",
+                        fix=f"leave it out of schema=, and convert it with map(fn, {name!r}, dtype=...)",
+                    )
             if any(each != kind for each in stored):
                 casts[name] = kind
         types = self._schemas[0].types | casts | partitions

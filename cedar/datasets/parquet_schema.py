@@ -113,24 +113,20 @@ def _leaf_count(kind: pa.DataType) -> int:
     return sum(_leaf_count(kind.field(i).type) for i in range(kind.num_fields)) or 1
 
 
-def check_same(first: Types, other: Types, file: File, other_file: File) -> None:
-    """Raise SourceError if two files do not have the same columns."""
-    for name, kind in first.items():
-        if name not in other:
-            raise _differ(file, other_file, f"column {name!r} ({kind}) is missing in the second")
-        if other[name] != kind:
-            raise _differ(file, other_file, f"column {name!r} is {kind} in the first and {other[name]} in the second")
-    for name, kind in other.items():
-        if name not in first:
-            raise _differ(file, other_file, f"column {name!r} ({kind}) is missing in the first")
-
-
-def _differ(file: File, other: File, how: str) -> SourceError:
-    return SourceError(
-        f"{file.url} and {other.url} have different schemas: {how}",
-        fix="set the type of the column in schema={...}: files that lack it give nulls; or select the columns that all "
-        "share: columns=[...]",
-    )
+def check_same(first: Types, other: Types, file: File, other_file: File, *, schema: bool = False) -> None:
+    """Raise SourceError if two files do not have the same columns. ``schema``: the reader has this argument."""
+    how = next((f"column {n!r} ({first[n]}) is missing in the second" for n in first if n not in other), "")
+    how = how or next((f"column {n!r} ({other[n]}) is missing in the first" for n in other if n not in first), "")
+    changed = [n for n in first if first[n] != other.get(n)]
+    if not how and not changed:
+        return
+    name = changed[0] if changed else ""
+    how = how or f"column {name!r} is {first[name]} in the first and {other[name]} in the second"
+    fix = "read them apart, bring both to the same columns with select, with_columns and cast, and use cedar.concat"
+    if schema:
+        fix = "set the type of the column in schema={...}: files that lack it give nulls; or select the columns that "
+        fix += "all share: columns=[...]"
+    raise SourceError(f"{file.url} and {other_file.url} have different schemas: {how}", fix=fix)
 
 
 def leaves_of(footer: Any) -> Leaves:

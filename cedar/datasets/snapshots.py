@@ -110,8 +110,8 @@ def read_delta(
             which = "renamed columns" if mode != "none" else "deletion vectors"
             raise invalid_call(
                 f"{shown}: the table has {which}, which its files alone do not represent",
-                fix="rewrite it (REORG TABLE ... APPLY (PURGE) for deletion vectors), or read it into memory: "
-                "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())",
+                fix="rewrite the table without them (REORG TABLE ... APPLY (PURGE) for deletion vectors), or write it "
+                "as Parquet with an engine that supports them, such as Spark",
             )
         files = sorted(_local_path(each) for each in table.file_uris())
         root, schema, number = _local_path(table.table_uri), pa.schema(table.schema()), table.version()

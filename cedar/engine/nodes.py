@@ -92,7 +92,7 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
         for below in walk(node):
             if below.ordering.mixing is not None:
                 warn_user(
-                    f"{label} is above {below.operator.label()}, whose order changes in every epoch: so do the rows "
+                    f"{label} comes after {below.operator.label()}, whose order changes in every epoch: so do the rows "
                     f"that {label} keeps, and rows leak between splits made by take() and skip(). Use "
                     'p.split({"train": 0.9, "val": 0.1}), or put take() and skip() before shuffle()',
                     node.site,

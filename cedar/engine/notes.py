@@ -99,7 +99,7 @@ def _why_uncounted(node: Node, binding: Binding) -> str:
     while source.inputs and (source.filters or passes(source)):
         source = source.inputs[0]
     if not isinstance(source.operator, Read):
-        return f"it is above {source.operator.label()}, after which rows are not counted"
+        return f"it comes after {source.operator.label()}, after which rows are not counted"
     return uncountable(node, source) or "other operators read the same rows"
 
 
@@ -109,7 +109,7 @@ def _why_uncounted(node: Node, binding: Binding) -> str:
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """Describe the extra work that a stream operator causes with several ranks; "" if it causes none."""
     if operator.row_use.rows == "balanced":
-        return "each rank computes everything below it for all ranks, and everything above it for its own rows"
+        return "each rank computes everything before it for all ranks, and everything after it for its own rows"
     if all(stream.count is not None for stream in inputs) or operator.row_use.lanes:
         return ""
     if operator.local:
@@ -171,7 +171,7 @@ def describe_order(physical: Physical, ready: ReadyStream | None) -> str:
         reported = f"rows come in order: how many rows {works[culprit].label} leaves is known only after it has run"
     else:
         below = "batch()" if any(work.batched for work in works) else "the loader"
-        reported = f"rows come in order: no per-row function is directly below {below}"
+        reported = f"rows come in order: no per-row function is directly before {below}"
     slow = [works[stage.out].label for stage in stages if stage.small and works[stage.out].batched]
     return reported + "".join(f"; {label} works on batches, which stay in order" for label in slow)
 

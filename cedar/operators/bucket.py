@@ -181,7 +181,7 @@ def value_lengths(
             f"{label}: a value of column {name!r} is missing or has no length",
             site=site,
             row=block.live_keys().ref(int(np.argmax(missing))),
-            fix=f"fill or filter missing values above {label}()",
+            fix=f"fill or filter missing values before {label}()",
         )
     if not isinstance(column, pa.Array):
         return np.array([size(value) for value in column], dtype=np.int64)

@@ -133,7 +133,7 @@ def same_units(label: str, batched: Sequence[bool]) -> bool:
         batches = ", ".join(str(i) for i, b in enumerate(batched) if b)
         raise PipelineError(
             f"{label} takes rows or batches, not both: of its inputs, {batches} give(s) batches and the others rows",
-            fix=f"put batch() below {label}, or on each input above it",
+            fix=f"call batch() after {label}, or on each of its inputs",
         )
     return any(batched)
 

@@ -49,7 +49,8 @@ class Explode(RowOperator):
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "fields", fields)
         if not names or not all(isinstance(name, str) for name in names):
-            raise invalid_call(f"Explode{names!r}: names of columns, at least one")
+            shown = ", ".join(map(repr, names))
+            raise invalid_call(f"explode({shown}): names of columns, at least one", fix="such as explode('a', 'b')")
 
     def label(self) -> str:
         return f"explode({', '.join(self.names)})"

@@ -237,7 +237,7 @@ class RenameColumns(Step):
 def _add_results(known: Columns, results: Columns, blame: ErrorContext) -> None:
     for name in results:
         if name in known:
-            raise blame.refusal(f"two results would be called {name!r}")
+            raise blame.refusal(f"two results would be called {name!r}", fix="name one of them: .alias('y'), or y=...")
     known.update(results)
 
 

@@ -337,7 +337,9 @@ def _is_expression(value: Any) -> bool:
 def _not_an_expression(value: Any, label: str) -> PipelineError:
     kind = "a function" if callable(value) else f"of type {type(value).__name__}"
     fix = "give an expression such as col('x') * 2" + (", named: y=..." if isinstance(value, Mapping) else "")
-    if callable(value):
+    if label == "filter":
+        fix = "give a condition such as col('x') > 1, or call filter(fn, 'x') with a function of named columns"
+    elif callable(value):
         fix = "use .map(fn, columns) for a function, or give an expression such as col('x') * 2"
     return invalid_call(f"{label}: {value!r:.60} is {kind}, not an expression", fix=fix)
 
@@ -352,7 +354,8 @@ def require_elementwise(expr: Any, label: str) -> None:
     why, _, use = reason.partition(": use ")
     fix = f"use {use}" if use else "use .map(fn, ...) or .map_batches(fn)"
     if not use and "depends on other rows" in why:
-        fix = "compute values that span rows beforehand and insert them as numbers, or use map_batches(fn, size=...)"
+        fix = "compute values that span rows beforehand, and insert them as numbers"
+        fix += ", or use map_batches(fn, size=...)" if label != "filter" else ""
     shown = format_expr(expr).replace("python_udf()", "map_*(fn)")  # polars' name for map_elements and map_batches
     raise invalid_call(f"{label}: {shown} is not row-wise: {why}", fix=fix)
 

@@ -66,7 +66,7 @@ class ErrorContext:
         if isinstance(error, BlockKilled):
             fix += ", or give on_error=cedar.Skip(blocks=True) to drop such blocks and continue"
         elif self.on_error is None:
-            fix += ", or give on_error=cedar.Skip(...) to drop such rows and continue"
+            fix += ", or give on_error=cedar.Skip(...), here or to the loader, to drop such rows and continue"
         return Failure(f"{self.label} failed: {short}", short, fix, error)
 
     def error(self, failure: Failure, row: RowRef | None) -> RowError:

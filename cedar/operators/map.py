@@ -299,5 +299,5 @@ class FilterBatch(CallKernel):
 def _no_bool(call: Call, result: Any) -> Failure:
     fix = "did it forget to return?" if result is None else "return a comparison, or bool(...) of the value"
     if isinstance(result, np.ndarray):
-        fix = "below a batch, one bool decides on the whole batch: .any() or .all(); filter rows before the batch"
+        fix = "after batch(), one bool decides on the whole batch: .any() or .all(); filter rows before batch()"
     return call.blame.failure(BadResult(f"returned {describe(result)}, not True or False", fix))

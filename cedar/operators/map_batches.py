@@ -218,7 +218,7 @@ class MapBlock(CallKernel):
                 raise PipelineError(
                     f"{self.call.blame.label} got {len(block)} rows and returned {len(column)}",
                     site=self.call.blame.site,
-                    fix="use filter to drop rows and flat_map to make more",
+                    fix="use filter to drop rows and flat_map to make more; after batch(), map(fn) without columns",
                 )
         return columns
 

@@ -129,7 +129,9 @@ class Mix(StreamOperator):
                 raise invalid_call(f"mix has no input {unknown[0]!r}", fix=f"its inputs are {', '.join(names)}")
             weights = [weights.get(name, weight) for name, weight in zip(names, before, strict=True)]
         changed = _weights(weights, least=0.0)
-        self._fits(len(changed), "weights given")
+        if len(changed) != len(names):
+            problem = f"update_mix(): {len(changed)} weight(s) for {len(names)} inputs ({', '.join(names)})"
+            raise invalid_call(problem, fix="give one for each, or a dict by name")
         if not any(callable(weight) or weight > 0 for weight in changed):
             raise invalid_call("all weights of mix are zero", fix="give at least one input a weight above zero")
         return changed
@@ -151,15 +153,16 @@ class Mix(StreamOperator):
         self._fits(len(inputs))
         return MixStream(inputs, self, context)
 
-    def _fits(self, inputs: int, given: str = "input(s)") -> None:
+    def _fits(self, inputs: int) -> None:
         if inputs != len(self.weights):
-            raise PipelineError(
-                f"mix has {len(self.weights)} weight(s) for {inputs} {given}", fix="give one weight per input"
-            )
+            problem = f"mix has {len(self.weights)} weight(s) for {inputs} input(s)"
+            raise PipelineError(problem, fix="give one weight per input")
 
 
 def _weights(weights: Any, least: float = math.ulp(0.0)) -> tuple[Weight, ...]:
     fix = "cedar.mix takes pairs of a pipeline and a weight above zero: mix([(a, 0.7), (b, 0.3)])"
+    if not least:
+        fix = "update_mix takes a weight of at least zero for each input"
     try:
         numbers = tuple(w if callable(w) else float(w) for w in weights)
     except (TypeError, ValueError) as error:
@@ -420,7 +423,7 @@ class MixStream(Stream):
         if min(len(at[2]), len(self.draws[0][1].weights)) < len(self.inputs):
             raise PipelineError(
                 "update_mix(): a rank had ended its part of this epoch before an input was added",
-                fix="bring inputs back in the next epoch",
+                fix="add the input at the beginning of an epoch",
             )
         buffers = [
             Buffer(source.open(position, lap), position, row_preparer("mix", index, self.context))

@@ -305,7 +305,7 @@ class RepeatStream(Stream):
                     "repeat() would continue forever: its input has nothing to give",
                     site=self.context.site,
                     done=f"pass {number} ended without a single row",
-                    fix="check the filters and sources above repeat(), or give repeat a number",
+                    fix="check the filters and sources before repeat(), or give repeat a number",
                 )
             number, position, whole = number + 1, [self.source.start(), 0], True
             if unmarked is not None and number < self.n:

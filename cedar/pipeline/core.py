@@ -125,9 +125,9 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
 
     def __getitem__(self, item: object) -> NoReturn:
         if isinstance(item, str | list | tuple):
-            fix = "p.select('x', 'y') leaves columns; of a batch, batch['x'] is one"
+            fix = "p.select('x', 'y') keeps only these columns; of a batch, batch['x'] is one"
         else:
-            fix = "next(iter(p)) is the first row; p.skip(i).take(n) are others; p.select('x') leaves columns"
+            fix = "next(iter(p)) is the first row; p.skip(i).take(n) are others; p.select('x') keeps only this column"
         raise self._not_indexed("has no items", fix)
 
     def __setitem__(self, item: object, value: object) -> NoReturn:

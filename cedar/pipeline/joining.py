@@ -88,7 +88,11 @@ def as_table(other: Any, method: str) -> pa.Table:
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
         return pa.Table.from_pandas(other, preserve_index=False)
     calls = {"LazyFrame": "frame.collect()", "Pipeline": "pipeline.to_arrow()"}
-    fix = f"collect it first: {calls[kind.__name__]}" if kind.__name__ in calls else "wrap it: cedar.from_items(rows)"
+    fix = (
+        f"collect it first: {calls[kind.__name__]}"
+        if kind.__name__ in calls
+        else "convert it: cedar.from_items(rows).to_arrow()"
+    )
     tables = "a table of Arrow, polars or pandas" + (", or a pipeline" if method.startswith("join") else "")
     raise invalid_call(f"{method} takes {tables}, not {kind.__name__}", fix=fix)
 
@@ -100,10 +104,10 @@ def join(
     site = user_site()
     if how not in get_args(How):
         others = {
-            "right": "swap the two sides",
+            "right": 'swap the sides: cedar.from_polars(other).join(p, ..., how="left"); p must then fit into memory',
             "outer": _FULL_JOIN_FIX,
             "full": _FULL_JOIN_FIX,
-            "cross": 'validate="m:m" on a constant',
+            "cross": 'add a column of one constant to both sides, and join on it with validate="m:m"',
         }
         fix = others.get(how, f"one of {', '.join(map(repr, get_args(How)))}")
         raise PipelineError(f"join(how={how!r})", site=site, fix=fix)
@@ -125,7 +129,10 @@ def join(
     return Join(keys, how, tuple(used.items()), given, several, side.content, side.own, survey)  # type: ignore[arg-type]
 
 
-_FULL_JOIN_FIX = 'how="left", and cedar.concat with what other.join(p, how="anti") leaves'
+_FULL_JOIN_FIX = (
+    'join with how="left"; take what cedar.from_polars(other).join(p, ..., how="anti") leaves, add the columns of p to '
+    "it as nulls of their types, and cedar.concat both"
+)
 
 
 def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:

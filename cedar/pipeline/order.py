@@ -158,7 +158,7 @@ class OrderMethods:
         """
         from cedar.operators.bucket import BucketByLength
 
-        return self.apply(BucketByLength(column, tuple(boundaries), tuple(batch_sizes), local))
+        return self.apply(BucketByLength(column, boundaries, batch_sizes, local))  # type: ignore[arg-type] # made tuples there
 
     def pack(
         self,

@@ -102,7 +102,7 @@ def choose_plan(
     if isinstance(plan, Plan):
         if on_error is not None and on_error.files:
             raise PlanError(
-                "plan= may read some columns of a file alone, and on_error=Skip(files=True) skips damage in any",
+                "a fixed plan may leave columns unread, so on_error=Skip(files=True) could miss damage in them",
                 site=user_site(),
                 fix='plan="auto" or "off"',
             )

@@ -366,7 +366,8 @@ def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], function: 
     site = user_site()
     for pipeline in pipelines:
         if not isinstance(pipeline, Pipeline):
-            raise PipelineError(f"{function} takes pipelines, not {type(pipeline).__name__}", site=site)
+            what = f"{function} takes pipelines, not {type(pipeline).__name__}"
+            raise PipelineError(what, site=site, fix="read it first, such as cedar.from_arrow(table)")
     if not pipelines:
         raise PipelineError(f"{function} needs at least one pipeline", site=site)
     try:

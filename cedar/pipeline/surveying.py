@@ -40,8 +40,10 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
     with progress_line(method) as progress, whole_epoch(narrow, method, progress, on_error, node.site) as loader:
         progress.position = loader.position
         yield from loader
-        if left_out := sum(loader.skipped.values()):
-            _log.warning("%s: %d row(s) failed in the pass before the epoch, and were left out", method, left_out)
+        if skipped := loader.skipped:
+            each = ", ".join(f"{label} {number}" for label, number in skipped.items())
+            text = "%s: %d row(s) failed in the pass before the epoch, and were left out: %s"
+            _log.warning(text, method, sum(skipped.values()), each)
 
 
 def whole_epoch(
@@ -94,7 +96,7 @@ def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
 def require_rows(pipeline: Pipeline, method: str) -> None:
     """Raise an error at the user's line if the pipeline delivers batches."""
     if pipeline.given.batched:
-        raise invalid_call(f"{method} works on rows, and its input gives batches", fix=f"put {method} above batch()")
+        raise invalid_call(f"{method} works on rows, and its input gives batches", fix=f"call {method} before batch()")
 
 
 def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: str) -> None:
@@ -111,7 +113,7 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
                 node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch"
             )
         if node.row_use.rows in ("first", "rest") and _reordered_below(node):
-            raise _unsteady_error(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
+            raise _unsteady_error(node, method, "leaves other rows in each epoch, as it comes after a shuffle or mix")
         if node.row_use.rows == "repeated":
             raise _unsteady_error(node, method, "has every row several times")
 
@@ -127,4 +129,4 @@ def _reordered_below(node: Node) -> bool:
 
 def _unsteady_error(node: Node, method: str, why: str) -> PipelineError:
     label = node.operator.label()
-    return invalid_call(f"{method} above {label}, which {why}", fix=f"put {method} below {label}")
+    return invalid_call(f"{method} after {label}, which {why}", fix=f"call {method} before {label}")

@@ -154,7 +154,7 @@ class TableMethods:
         number = isinstance(threshold, int | float) and 0 < threshold <= 1
         if not number or not isinstance(words, int) or words < 1:
             what = f"drop_near_duplicates(threshold={threshold!r}, words={words!r})"
-            raise invalid_call(what, fix="a threshold from 0 to 1, and at least one word")
+            raise invalid_call(what, fix="a threshold above 0 and at most 1, and at least one word")
         pipeline = self._pipeline
         require_steady(pipeline, (column,), "drop_near_duplicates")
         kind = pipeline.schema.get(column, "?")

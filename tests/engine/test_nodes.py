@@ -49,7 +49,7 @@ def test_what_an_operator_costs_several_ranks_is_told() -> None:
     assert note(ROWS.take(3), True) == ""
     assert note(ROWS.take(3), False).startswith("global: it counts rows whose number is unknown")
     assert note(ROWS.take(3, local=True), False) == "local to each rank"
-    assert note(ROWS.batch(2).balance("x"), True).startswith("each rank computes everything below it for all ranks")
+    assert note(ROWS.batch(2).balance("x"), True).startswith("each rank computes everything before it for all ranks")
 
 
 CUTS = [

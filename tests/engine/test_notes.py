@@ -46,7 +46,7 @@ def test_filters_of_columns_can_be_counted_by_reading_those(rows: cedar.Pipeline
     ("change", "label", "why"),
     [
         (lambda p: p.flat_map(range, "x"), "flat_map(range)", "known only after a run"),
-        (lambda p: p.map(abs, "x").filter(col("x") < 3), "filter", "it is above map(abs)"),
+        (lambda p: p.map(abs, "x").filter(col("x") < 3), "filter", "it comes after map(abs)"),
         (lambda p: p.filter(col("x") < 3, on_error=cedar.Skip(refill=True)), "filter", "the next row takes the place"),
     ],
 )
@@ -128,7 +128,7 @@ def test_nothing_is_said_of_one_rank_or_where_windows_are_a_rank_s_own(tmp_path)
         ),
         (
             numbers().batch(4).map(same, "x"),
-            "ORDER  rows come in order: no per-row function is directly below batch(); map(same) works on batches",
+            "ORDER  rows come in order: no per-row function is directly before batch(); map(same) works on batches",
         ),
         (
             numbers().map(lambda x: [x], "x", into="l", dtype=object).bucket_by_length("l", [2], [4, 4]),

@@ -61,5 +61,5 @@ def test_classes_that_cannot_be_balanced() -> None:
     assert "filter(col('y').is_not_null())" in str(caught.value)
     with pytest.raises(cedar.PipelineError, match="no column 'z'"):
         rows.balance_classes("z")
-    with pytest.raises(cedar.PipelineError, match="above sample"):
+    with pytest.raises(cedar.PipelineError, match="after sample"):
         rows.sample(n=1).balance_classes("y")

@@ -173,7 +173,7 @@ def test_columns_and_batches() -> None:
     rows = cedar.from_items([{"x": 1}])
     with pytest.raises(cedar.PipelineError, match="no column 'y'"):
         list(rows.split(THREE, by="y")["a"])
-    with pytest.raises(cedar.PipelineError, match="above batch"):
+    with pytest.raises(cedar.PipelineError, match="before batch"):
         rows.batch(2).split(THREE)
 
 

@@ -161,9 +161,9 @@ def test_loaders_with_other_policies_do_not_share_a_survey() -> None:
 @pytest.mark.parametrize(
     ("below", "message"),
     [
-        (lambda p: p.sample(n=2), "unique above sample"),
+        (lambda p: p.sample(n=2), "unique after sample"),
         (lambda p: p.map(lambda x, rng: rng.random(), "x", random=True), "other values in each epoch"),
-        (lambda p: p.shuffle().take(3), "above a shuffle or mix"),
+        (lambda p: p.shuffle().take(3), "after a shuffle or mix"),
         (lambda p: p.repeat(2), "every row several times"),
         (lambda p: cedar.mix([(p, 0.5), (p, 0.5)]), "leaves out other rows"),
         (lambda p: p.batch(2), "its input gives batches"),

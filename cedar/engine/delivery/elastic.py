@@ -295,8 +295,10 @@ def _common_value(quantity: str, values: list[Any]) -> Any:
     """Return the value that is the same on all ranks; raise ResumeError if it differs."""
     if any(value != values[0] for value in values):
         raise ResumeError(
-            f"the ranks are at different {quantity}: {sorted(set(values))}",
-            fix="call reshard() at the same step on all ranks; a restarted rank creates a new loader and "
+            f"the ranks have different {quantity}: {sorted(set(values))}",
+            fix="give all ranks the same files, for example by read_parquet(manifest=)"
+            if quantity == "files"
+            else "call reshard() at the same step on all ranks; a restarted rank creates a new loader and "
             "loads no state",
         )
     return values[0]

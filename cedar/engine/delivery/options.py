@@ -166,7 +166,8 @@ def check_fits(binding: Binding, options: Options, world: int, site: Site | None
         raise PipelineError(
             f'counts="exact": {binding.labels[id(node)]} leaves the number of rows unknown: {why}',
             site=node.site or site,
-            fix="filters of named columns can be counted, near read_parquet, read_files, read_vortex or read_arrow; "
+            fix="only filters by expressions or named columns that directly follow read_parquet, read_files, "
+            "read_vortex or read_arrow can be counted; "
             'counts="auto" needs no counts',
         )
 

@@ -157,16 +157,15 @@ class Identity:
                 done="nothing was loaded",
                 fix="resume with the pipeline that was saved: same operators, connections and their parameters",
             )
-        for setting, own, other, fix in (
-            ("number of sources", len(self.sources), len(state["sources"]), "resume with the sources that were saved"),
-            ("seed", self.seed, state["seed"], f"give seed={state['seed']} to the loader"),
-            ("split_batches", self.split_batches, state["split_batches"], "give the loader the same split_batches"),
-            ("steps", self.steps, state["steps"], "give the loader the same steps"),
+        for setting, own, other in (
+            ("number of sources", len(self.sources), len(state["sources"])), ("seed", self.seed, state["seed"]),
+            ("split_batches", self.split_batches, state["split_batches"]), ("steps", self.steps, state["steps"]),
         ):  # fmt: skip
             if own != other:
-                raise ResumeError(
-                    f"the state is of another {setting}: it has {other!r}, this has {own!r}", site=site, fix=fix
-                )
+                problem = f"the state is of another {setting}: it has {other!r}, this has {own!r}"
+                fix = f"give {setting}={other!r} to the loader"
+                fix = "resume with the sources that were saved" if setting == "number of sources" else fix
+                raise ResumeError(problem, site=site, done="nothing was loaded", fix=fix)
         self._check_sources(state, site)
         if self.counts != saved:
             raise ResumeError(
@@ -322,9 +321,12 @@ def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) 
     if state["split_batches"]:  # each rank has a slice of the same batches
         return state | {"rank": rank}
     if state.get("order") == "any" or (entries and drifts) or any(entry["lanes"] is not None for entry in entries):
+        why = "row counts are unknown, or ranks have different numbers of rows"
+        if state.get("order") == "any":
+            why = "rows are delivered as they finish"
         raise ResumeError(
             f"the state is of rank {state['rank']} of {state['world']}, and the position of rank {rank} does not "
-            "follow from it: row counts are unknown, or ranks have different numbers of rows",
+            f"follow from it: {why}",
             site=site,
             done="nothing was loaded",
             fix="save every rank's state and load the list of them: torch.distributed.all_gather_object(states, "
@@ -372,7 +374,8 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             "rows out of order",
             site=site,
             done="nothing was loaded",
-            fix=f'continue with {states[0]["world"]} ranks to the epoch\'s end, or use order="exact"',
+            fix=f"continue with {states[0]['world']} ranks to the epoch's end, or begin without the state: "
+            f"loader.set_epoch({states[0]['epoch'] + (states[0]['step'] > 0)})",
         )
     world = states[0]["world"]
     ranks = sorted(s["rank"] for s in states)

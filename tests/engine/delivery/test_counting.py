@@ -423,11 +423,11 @@ REFUSED: dict[str, tuple[Callable[[cedar.Pipeline], cedar.Pipeline], str]] = {
     "row": (lambda p: p.filter(lambda row: row["x"] == 1), "reads the whole row"),
     "class": (lambda p: p.filter(Odd, "x"), "an object, whose state"),
     "object": (lambda p: p.filter(Odd(), "x"), "an object, whose state"),
-    "map below": (lambda p: p.map(lambda x: x, "x").filter(col("x") == 1), "is above map"),
-    "shuffle below": (lambda p: p.shuffle(seed=1).filter(col("x") == 1), "is above shuffle"),
+    "map below": (lambda p: p.map(lambda x: x, "x").filter(col("x") == 1), "comes after map"),
+    "shuffle below": (lambda p: p.shuffle(seed=1).filter(col("x") == 1), "comes after shuffle"),
     "flat_map": (lambda p: p.flat_map(lambda x: [x], "x"), "only after a run"),
     "pack": (lambda p: p.map(lambda x: [1], "x", into="l").select("l").pack(4, "l"), "only after a run"),
-    "batches": (lambda p: p.batch(2).filter(lambda x: True, "x"), "is above batch"),
+    "batches": (lambda p: p.batch(2).filter(lambda x: True, "x"), "comes after batch"),
     "refill": (lambda p: p.filter(col("x") == 1, on_error=Skip(refill=True)), "refill=True"),
 }
 
@@ -567,8 +567,8 @@ def test_filters_are_counted_behind_what_leaves_all_rows(data: Path, name: str, 
     [
         (lambda p: p.rename({"x": "y"}).filter(col("y") < 3), "asks for 'y', which rename.* writes"),
         (lambda p: p.with_columns(x=col("id") * 2).filter(col("x") < 3), "asks for 'x', which with_columns.* writes"),
-        (lambda p: p.with_columns(n=col("s").cast(int)).filter(col("x") < 3), "is above with_columns"),
-        (lambda p: p.cache("memory").filter(col("x") < 3), "is above cache"),
+        (lambda p: p.with_columns(n=col("s").cast(int)).filter(col("x") < 3), "comes after with_columns"),
+        (lambda p: p.cache("memory").filter(col("x") < 3), "comes after cache"),
     ],
 )
 def test_filters_of_what_was_made_or_may_fail_are_refused(data: Path, change: Any, why: str) -> None:

@@ -286,7 +286,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     job = Job(p, tmp_path, 2)
     job.step()
     job._next(0)
-    with pytest.raises(cedar.ResumeError, match="the ranks are at different steps"):
+    with pytest.raises(cedar.ResumeError, match="the ranks have different steps"):
         job.change([0, 1], 2)
     assert job.step() == 2  # nothing was redistributed, and they continue
 
