@@ -240,18 +240,25 @@ class Agreement:
         """Stop waiting for other ranks. Called from another thread than the one that waits."""
         self._stopped = True
 
-    def through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
+    def through(
+        self, units: Iterator[T], padding: Callable[[], T], counts: Callable[[T], bool] = lambda _: True
+    ) -> Iterator[T]:
         """Yield the units up to the step at which all ranks end, followed by padding if this rank ran out earlier.
+
+        Args:
+            units: of this rank.
+            padding: makes a unit of padding.
+            counts: returns whether a unit is a step; others are not delivered, such as batches of skipped rows.
 
         Raises:
             WorkerError: a rank did not report in time, or the ranks cannot communicate.
         """
         try:
-            yield from self._through(units, padding)
+            yield from self._through(units, padding, counts)
         finally:
             self._board.leave()
 
-    def _through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
+    def _through(self, units: Iterator[T], padding: Callable[[], T], counts: Callable[[T], bool]) -> Iterator[T]:
         with talk(self._site, _STOPPED):
             self._board.meet(self._timeout, lambda: self._stopped, self._site)
         waiting: deque[T] = deque()
@@ -264,7 +271,9 @@ class Agreement:
                     ended = True
                 else:
                     waiting.append(unit)
-                    have += 1
+                    have += counts(unit)
+                    if not counts(unit):
+                        continue
                 if ended or have % BLOCK == 0:
                     self._report(reported, have % BLOCK if ended else None)
                     reported += 1
@@ -274,9 +283,11 @@ class Agreement:
                     reported += 1
                 if (end := self._end(step // BLOCK)) is not None and step >= end:
                     break
+            while waiting and not counts(waiting[0]):
+                yield waiting.popleft()
             yield waiting.popleft() if waiting else padding()
             step += 1
-        self.undelivered = len(waiting)
+        self.undelivered = sum(map(counts, waiting))
 
     def _report(self, block: int, end: int | None) -> None:
         with talk(self._site, _STOPPED):

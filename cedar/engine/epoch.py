@@ -25,7 +25,7 @@ from cedar.engine.notes import describe_order, describe_overlap, offer
 from cedar.engine.plan_control import Plans
 from cedar.engine.rendezvous import talk
 from cedar.engine.runner import Runner
-from cedar.engine.streams.assigned import AssignedStream, Share
+from cedar.engine.streams.assigned import AssignedStream, Share, only_skipped
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.lanes import NO_COMMON_END, Lane, LaneState, Sharing
 from cedar.engine.streams.splits import SplitStream
@@ -305,7 +305,7 @@ class DataEpoch:
         """
         plain = self._lanes is None and self._before is None
         pulled = self._drain(None, self._deal, 0) if plain else self._all()
-        return pulled if self._agreement is None else self._agreement.through(pulled, self._padding)
+        return pulled if self._agreement is None else self._agreement.through(pulled, self._padding, _is_step)
 
     def _mark_finished(self, lanes: int) -> None:
         """Record that this rank has finished its first ``lanes`` lanes."""
@@ -453,6 +453,11 @@ class DataEpoch:
 def mixed_of(entry: dict[str, Any]) -> Mixed:
     """Return a state entry's fields for mixtures with changed weights; empty if no weights changed."""
     return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()
+
+
+def _is_step(unit: tuple[Origin, Piece]) -> bool:
+    """Whether a unit is delivered; the caller never receives a batch whose rows were all skipped."""
+    return not only_skipped(unit[1])
 
 
 def _position_after(piece: Piece, unit: int) -> Position:

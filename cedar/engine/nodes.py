@@ -50,6 +50,14 @@ def rows_per_unit(node: Node) -> int:
     return 1 if batching is None else batching.max_rows
 
 
+def sizes_per_unit(node: Node) -> tuple[int, ...]:
+    """Return the sizes of full batches: one for each bucket, if the batches are made by length."""
+    batching = _batching(node)
+    if batching is None:
+        return (1,)
+    return (batching.max_rows,) if batching.batch_rows is not None else getattr(batching, "batch_sizes", (1,))
+
+
 def last_mode(node: Node) -> str | None:
     """Return how the epoch ends: the ``last`` mode of the nearest batching operator; "keep" if there is none."""
     batching = _batching(node)

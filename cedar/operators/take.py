@@ -293,7 +293,7 @@ class RepeatStream(Stream):
                     wait = yield PENDING
                 while (piece := source.pull(wait)) is not None:
                     if piece is not PENDING:
-                        units += piece.units
+                        units += any(map(len, piece.rows.blocks))  # not counting skipped rows
                         if piece.units:
                             unmarked = None if piece.ends_window else piece.rows
                         piece = replace(piece, at=[number, piece.position()], skip=0, end=None)
@@ -305,7 +305,7 @@ class RepeatStream(Stream):
                     "repeat() would continue forever: its input has nothing to give",
                     site=self.context.site,
                     done=f"pass {number} ended without a single row",
-                    fix="check the filters and sources before repeat(), or give repeat a number",
+                    fix="check the filters, sources and skipped rows before repeat(), or give repeat a number",
                 )
             number, position, whole = number + 1, [self.source.start(), 0], True
             if unmarked is not None and number < self.n:

@@ -116,7 +116,8 @@ def merge(runs: Sequence[Rows], batch: bool, site: Site | None) -> Block:
     """Gather the rows of every input and combine their columns."""
     blocks = [rows.gather() for rows in runs]
     check_distinct_names([list(block.columns) for block in blocks], site)
-    if all(block.aligned and block.slots == blocks[0].slots for block in blocks):
+    replaced = batch and any(why.refill for block in blocks for why in block.dead.values())  # then slots do not match
+    if not replaced and all(block.aligned and block.slots == blocks[0].slots for block in blocks):
         return _merge_slots(blocks)
     assert batch
     return _merge_batches(blocks, site)

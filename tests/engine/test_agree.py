@@ -339,3 +339,23 @@ def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> N
     with pytest.raises(cedar.PipelineError, match="steps=3: one pass over the data has no batch") as caught:
         list(nothing.loader(steps=3, executor="inline"))
     assert "whether filters leave any rows" in (caught.value.fix or "")
+
+
+def test_a_batch_of_skipped_rows_is_no_step(tmp_path: Path) -> None:
+    def fails(x: Any) -> Any:
+        if 160 in x:
+            raise ValueError(x)
+        return x
+
+    p = cedar.from_items([{"x": i} for i in range(2048)]).batch(16).map(fails, "x", dtype="int64")
+    options: dict[str, Any] = {"executor": "inline", "on_error": cedar.Skip(refill=True)}
+    loaders = [p.loader(rank=rank, world=2, agree=str(tmp_path), **options) for rank in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda loader: [batch["x"].tolist() for batch in loader], loaders)
+    assert len(first) == len(second)
+    with p.loader(rank=0, world=1, **options) as alone:
+        batches = [batch["x"].tolist() for batch in alone]
+        assert alone.skipped
+    with p.loader(rank=0, world=1, **options) as again:
+        next(iter(again))
+        assert [again.read(step)["x"].tolist() for step in range(8, 12)] == batches[8:12]

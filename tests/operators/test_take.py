@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.errors import PipelineError
 from cedar.operators.take import Repeat, SkipRows, Take, lap_of
 from tests.toy_stream import ListStream, check, context, drain, values
@@ -160,3 +161,13 @@ def test_the_count_of_a_repeat():
 def test_bad_n(n):
     with pytest.raises(PipelineError, match="integer"):
         Repeat(n)
+
+
+def test_rows_that_are_all_skipped_are_not_repeated_for_ever():
+    def fails(x):
+        raise ValueError(x)
+
+    skip = cedar.Skip(refill=True)
+    p = cedar.from_items([{"x": i} for i in range(100)]).map(fails, "x", dtype="int64", on_error=skip)
+    with pytest.raises(cedar.CedarError, match="would continue forever"):
+        next(iter(p.repeat().batch(4).loader(executor="inline")))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError
@@ -131,3 +132,20 @@ def test_no_input_and_mixed_units_are_errors():
         Zip().schema()
     with pytest.raises(PipelineError, match="not both"):
         Zip().batched(True, False)
+
+
+def test_batches_whose_skipped_rows_were_replaced_go_by_row_number():
+    def fails_on(bad):
+        def fn(x):
+            if x == bad:
+                raise ValueError(x)
+            return x
+
+        return fn
+
+    skip = cedar.Skip(refill=True)
+    a = cedar.from_items([{"x": i} for i in range(12)]).map(fails_on(1), "x", dtype="int64", on_error=skip).batch(4)
+    b = cedar.from_items([{"y": i} for i in range(12)]).map(fails_on(2), "y", dtype="int64", on_error=skip).batch(4)
+    first = next(iter(cedar.zip(a, b).loader(executor="inline")))
+    assert first["x"].tolist() == [0, 2, 3, 4]
+    assert first["y"].tolist() == [0, 1, 3, 4]

@@ -15,6 +15,7 @@ from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import copied
 from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
 from cedar.engine.streams.lanes import LaneState
 from cedar.operators.take import whole
@@ -153,6 +154,7 @@ class Epochs:
         """Move to the next epoch, after the last unit of this one."""
         self.parts.account.budgets.end(self.parts.account.policies)
         before, steps = self.position, self.job.steps is not None
+        before.step = self._most_steps()
         self.position = before.next(steps)
         self.parts.account.budgets.start({}, 0)
         ended = before.open.get(str(before.data))
@@ -161,6 +163,21 @@ class Epochs:
             fresh = DataEpoch(self.job, Runner("inline", 1), number, None).entry()
             left = fresh | {"before": {"epoch": before.data, "entry": ended}}
             self.position.place(number, self.position.open | {str(number): left})
+
+    def _most_steps(self) -> int:
+        """Return the number of steps of the rank with the most, since ranks must draw mixtures at equal steps."""
+        position, job, own = self.position, self.job, self.job.rank
+        one_less = own.world > 1 and job.steps is None and last_mode(job.binding.root) == "keep"
+        if not (one_less and job.binding.mixtures):
+            return position.step
+        entry = position.begun["open"].get(str(position.data))
+        if entry is not None and entry["deal"] is not None:
+            (taken, _, _), skip = entry["deal"]
+            entry = entry | {"deal": [[taken, None, None], skip]}
+        first = replace(job, rank=replace(own, rank=0), counts={})
+        units = units_left(DataEpoch(first, Runner("inline", 1), position.data, entry))
+        most = position.begun["step"] + int(units) if units is not None and units != math.inf else position.step
+        return most if most == position.step + 1 else position.step
 
     def begin_next(self) -> None:
         """Move to the next epoch, with the current files, and publish the position if other ranks need it."""
@@ -206,6 +223,21 @@ class Epochs:
         else:
             self.begin(epoch)
             self.read_current_files()
+
+    def scheduled_entry(self, number: int, since: int) -> dict[str, Any] | None:
+        """Return the entry at which a data epoch begins if mixtures have schedules, which count steps on; else None.
+
+        Args:
+            number: the data epoch.
+            since: the number of steps before it.
+        """
+        job = self.job
+        if not job.binding.scheduled:
+            return None
+        entry = DataEpoch(job, Runner("inline", 1), number, None).entry() | {"left": {}, "since": since}
+        if entry["lanes"] is None:  # ``read`` and ``locate`` begin there
+            self.position.begun["open"].setdefault(str(number), copied(entry))
+        return entry
 
     def place(self, runner: Runner | None = None) -> None:
         """With ``steps``, compute the position in the data at which an epoch starts, if earlier epochs were not run."""

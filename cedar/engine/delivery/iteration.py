@@ -92,9 +92,7 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
         parts.account.epoch = number
         run.agreement = job.agreement(epochs.elastic.meeting, parts.options.timeout, parts.site)
         entry = position.open.get(str(number))
-        if entry is None and parts.job.binding.scheduled:
-            entry = DataEpoch(job, run.runner, number, None).entry()
-            entry |= {"left": {}, "since": position.earlier_steps + position.step}
+        if entry is None and (entry := epochs.scheduled_entry(number, epochs.total_steps)) is not None:
             position.open[str(number)] = entry
         data = DataEpoch(job, run.runner, number, entry, run.agreement)
         values = _values(parts, run, data)

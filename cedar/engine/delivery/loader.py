@@ -306,6 +306,8 @@ class Loader(Generic[T]):
         if parts.may_skip_units:
             raise PipelineError(f"{method} needs batches if rows may be skipped", site=site, fix="use batch()")
         self._epochs.place()
+        position = self._epochs.position
+        self._epochs.scheduled_entry(position.begun["data"], position.earlier_steps + position.begun["step"])
         return parts.by_step
 
     def read(self, step: int, rank: int | None = None) -> Any:
@@ -370,7 +372,8 @@ class Loader(Generic[T]):
     def units(self) -> float | None:
         """Return the units of an epoch on this rank, from metadata: infinity if it is endless, None if unknown."""
         with self._epochs.parts.account.located():  # for example, a sample row made a function fail
-            return DataEpoch(self._epochs.job, Runner("inline", 1), self.epoch, None).units()
+            entry = self._epochs.scheduled_entry(self.epoch, self._epochs.position.earlier_steps)
+            return DataEpoch(self._epochs.job, Runner("inline", 1), self.epoch, entry).units()
 
     def __len__(self) -> int:
         """Return the number of units of an epoch on this rank.

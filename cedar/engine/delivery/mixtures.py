@@ -136,6 +136,7 @@ def _draw_by(epochs: Epochs, number: str, weights: Sequence[Weight], inputs: Map
         raise PipelineError(
             "update_mix(): the mixture has weights that are functions", fix="give a number for each of its inputs"
         )
+    epochs.place()
     position, job = epochs.position, epochs.job
     opened, data = position.opened(), position.data
     parts = grown_parts(epochs, number, weights, inputs) if inputs else None
@@ -372,9 +373,12 @@ def load_changes(epochs: Epochs, state: dict[str, Any], site: Site | None) -> No
             done="nothing was loaded",
             fix=f"call update_mix(add={{{lacking[0]!r}: (pipeline, weight)}}, at_step={step}) before load_state_dict()",
         )
-    epochs.changes = [
-        MixChange(step, weights, {name: inputs[name] for name in names}, site) for step, weights, names in saved
-    ]
+    changes = {
+        step: MixChange(step, weights, {name: inputs[name] for name in names}, site) for step, weights, names in saved
+    }
+    now = state.get("earlier", 0) + state["step"]
+    planned = {each.step: each for each in epochs.changes if each.step > now}  # some since the state was saved
+    epochs.changes = [change for _, change in sorted((planned | changes).items())]
 
 
 def apply_saved_weights(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:

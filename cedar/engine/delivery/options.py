@@ -13,7 +13,7 @@ from cedar.core.limits import as_int
 from cedar.core.remote import is_remote, local_path
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
+from cedar.engine.nodes import last_mode, over_ranks, sizes_per_unit
 from cedar.engine.notes import counted_if_read
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
@@ -175,8 +175,9 @@ def check_fits(binding: Binding, options: Options, world: int, site: Site | None
 def check_slices(binding: Binding, world: int, site: Site | None) -> None:
     if not binding.root.batched:
         raise PipelineError("split_batches=True needs batch() in the pipeline", site=site)
-    size = rows_per_unit(binding.root)
-    if size % world:
+    for size in sizes_per_unit(binding.root):
+        if not size % world:
+            continue
         raise PipelineError(
             f"split_batches=True: a batch of {size} rows cannot be cut evenly for {world} ranks",
             site=site,

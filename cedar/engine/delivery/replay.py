@@ -27,6 +27,7 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
+from cedar.engine.streams.assigned import only_skipped
 from cedar.executors.choose import executor_after_fork
 from cedar.operators.expressions import Select
 from cedar.plan import graph
@@ -176,7 +177,8 @@ class Replay:
             some = False
             for _, piece in data.pieces():
                 some = some or piece.units > 0
-                yield piece
+                if not only_skipped(piece):  # the caller never receives it
+                    yield piece
             if self._job.steps is None or not some:
                 return
             data = self._data(data.epoch + 1, rank)

@@ -190,7 +190,7 @@ def _padding(taken: int) -> Piece:
     return Piece(Rows.of(Block({}, no_keys(), aligned=False)), [taken, None, None], 0, batch=True)
 
 
-def _empty(unit: Piece) -> bool:
+def only_skipped(unit: Piece) -> bool:
     """Whether a batch counts no rows, because all were skipped and the epoch ended before they could be replaced."""
     counted = unit.rows.counted() if unit.batch else None
     return counted is not None and not counted.any()
@@ -257,7 +257,7 @@ class _TurnsFlow(Flow):
             number = self._number
             owner = self._stream.owner(number)
             one = piece.slice(unit, unit + 1)
-            if _empty(one):  # no rank receives the batch, but the rank in turn must count its skipped rows
+            if only_skipped(one):  # no rank receives the batch, but the rank in turn must count its skipped rows
                 if owner is not None and owner[1] == self._stream.share.rank and owner[0] >= self._taken:
                     self._skipped.append(Piece(one.rows, [owner[0], one.position(), number], 0, True, False))
                 continue

@@ -480,3 +480,50 @@ def test_no_input_comes_back_to_ranks_that_ended_before_another_one_was_added() 
     found = Counter(got + ids(run(last)[0]))
     assert {*found.values()} == {1}
     assert Counter(i // 100_000 for i in found)[0] == 16
+
+
+def numbered(first: int, last: int) -> cedar.Pipeline:
+    return cedar.from_items([{"x": i} for i in range(first, last)])
+
+
+def test_a_schedule_goes_on_in_what_is_read_again_and_counted_in_later_epochs() -> None:
+    p = cedar.mix([(numbered(0, 400), 1.0), (numbered(400, 800), lambda step: 1.0 if step < 50 else 9.0)]).batch(8)
+    loader = p.loader(executor="inline")
+    list(loader)
+    number, batches = len(loader), []
+    for batch in loader:
+        batches.append(batch["x"].tolist())
+        if len(batches) in (1, 20):
+            step = len(batches) - 1
+            assert loader.read(step)["x"].tolist() == batches[step]
+            located = loader.locate(step, 3)
+            assert located.row.row == batches[step][3] % 400
+    assert len(batches) == number
+
+
+def test_ranks_with_different_numbers_of_steps_follow_a_schedule_in_later_epochs() -> None:
+    p = cedar.mix([(numbered(0, 13), 1.0), (numbered(100, 113), lambda step: 0.1 if step < 7 else 9.0)], stop="all")
+    p = p.batch(2, last="keep")
+    loaders = [p.loader(rank=rank, world=2, executor="inline") for rank in range(2)]
+    for _ in range(3):
+        got = [x for loader in loaders for batch in loader for x in batch["x"].tolist()]
+        assert sorted(got) == [*range(13), *range(100, 113)]
+
+
+def test_weights_that_change_before_the_first_batch_apply_where_the_epoch_begins() -> None:
+    p = cedar.mix([(numbered(0, 40), 0.5), (numbered(40, 80), 0.5)], stop="all").batch(2)
+    before, changed = (p.loader(steps=10, epoch=epoch, executor="inline") for epoch in range(2))
+    changed.update_mix([0.5, 0.5])
+    got = [x for loader in (before, changed) for batch in loader for x in batch["x"].tolist()]
+    assert len(set(got)) == 40
+
+
+def test_changes_planned_since_a_state_was_saved_stay_planned() -> None:
+    p = cedar.mix({"a": (numbered(0, 9).repeat(), 1.0), "b": (numbered(50, 59).repeat(), 1e-9)}).batch(4)
+    old = p.loader(steps=20, executor="inline")
+    next(iter(old))
+    for step, comes in ((4, True), (1, False)):
+        new = p.loader(steps=20, executor="inline")
+        new.update_mix({"b": 1.0}, at_step=step)
+        new.load_state_dict(old.state_dict())
+        assert (max(x for batch in new for x in batch["x"]) > 8) == comes

@@ -129,3 +129,16 @@ def test_an_error_of_an_input_of_a_users_stream_stays_its_own() -> None:
     p = cedar.from_items([{"x": i} for i in range(3)]).map(lambda x: 1 // x, "x", dtype=int).apply(_Fails(True))
     with pytest.raises(cedar.RowError, match="ZeroDivisionError"):
         list(p)
+
+
+@pytest.mark.parametrize(("sizes", "fits"), [([4, 1], False), ([4, 2], True)])
+def test_ranks_share_batches_of_buckets(sizes: list[int], fits: bool) -> None:
+    rows = [{"x": i, "l": [0] * (1 + i % 2 * 9)} for i in range(41)]
+    p = cedar.from_items(rows).bucket_by_length("l", [5], sizes)
+    options: dict[str, Any] = {"world": 2, "split_batches": True, "executor": "inline"}
+    if not fits:
+        with pytest.raises(cedar.PipelineError, match="a batch of 1 rows cannot be cut evenly"):
+            p.loader(rank=0, **options)
+        return
+    got = [x for rank in range(2) for batch in p.loader(rank=rank, **options) for x in batch["x"].tolist()]
+    assert sorted(got) == list(range(41))
