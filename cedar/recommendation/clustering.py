@@ -199,7 +199,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
             try:
                 while True:
                     with contextlib.suppress(TimeoutError), client.as_current():
-                        wait(futures, timeout=_POLL_SECONDS)
+                        wait(futures, timeout=_POLL_SECONDS)  # type: ignore[no-untyped-call]
                         break
                     wait_for_workers(client, address)
                 client.gather(futures)

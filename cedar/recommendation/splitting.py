@@ -66,8 +66,8 @@ def _sessions_on_both_sides(pipeline: Pipeline, time: str, at: Any, session: str
         .drop(time)
         .batch(65_536, last="keep")
     )
-    every = {"rank": 0, "world": 1, "subgroup": True}  # each rank needs the sessions of all
-    with rows.loader(format="arrow", executor=executor, **every) as loader:
+    # Each rank needs the sessions of all.
+    with rows.loader(format="arrow", executor=executor, rank=0, world=1, subgroup=True) as loader:
         for batch in loader:
             _refuse_nulls(batch, session, time)
             frame = pl.DataFrame({"session": pl.Series(batch[session]), "before": pl.Series(batch[_DRAW_COLUMN])})
