@@ -135,7 +135,7 @@ def test_applied_to_other_rows_and_in_batches() -> None:
         (lambda p: cedar.fit(p, StandardScaler("c")), "not numbers"),
         (lambda p: cedar.fit(p, StandardScaler("i")), "infinite"),
         (lambda p: cedar.fit(p.batch(2), StandardScaler("x")), "gives batches"),
-        (lambda p: cedar.fit(p.sample(n=2), StandardScaler("x")), "fit above sample"),
+        (lambda p: cedar.fit(p.sample(n=2), StandardScaler("x")), "fit after sample"),
         (lambda _: StandardScaler([]), "at least one column"),
         (lambda _: Quantiles("x", 1), "bins=1"),
         (lambda _: Vocabulary("x", null="zero"), "null='zero'"),  # type: ignore[arg-type]
