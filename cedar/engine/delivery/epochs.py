@@ -246,11 +246,17 @@ class Epochs:
             return
         data, opened = position.data, position.open
         if position.step == 0 and position.epoch > 0 and not self.parts.may_skip_units:
-            fresh = DataEpoch(self.job, runner or Runner("inline", 1), position.epoch, None)
+            runner, number, taken = runner or Runner("inline", 1), 0, position.epoch * steps
+            fresh = DataEpoch(self.job, runner, number, None)
             units = fresh.units()
+            if units and all(node.row_use.unsteady is None for node in self.job.binding.nodes):
+                number, taken = divmod(taken, int(units)) if units != math.inf else (0, taken)
+            while units and taken >= units:  # each epoch of the data may have another number of units
+                number, taken = number + 1, taken - int(units)
+                fresh = DataEpoch(self.job, runner, number, None)
+                units = fresh.units()
             if units and units != math.inf:
-                data, taken = divmod(position.epoch * steps, int(units))
-                opened = {str(data): fresh.entry_after(taken)}
+                data, opened = number, {str(number): fresh.entry_after(taken)}
         position.place(data, opened)
 
     def move_to(self, state: dict[str, Any]) -> None:

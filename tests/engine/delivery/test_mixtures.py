@@ -518,6 +518,15 @@ def test_weights_that_change_before_the_first_batch_apply_where_the_epoch_begins
     assert len(set(got)) == 40
 
 
+def test_an_epoch_of_steps_begins_where_those_before_it_ended() -> None:
+    p = cedar.mix([(numbered(0, 40), 0.5), (numbered(40, 80), 0.5)], stop="first").batch(2, last="keep")
+    loader = p.loader(steps=30, executor="inline")
+    run = [[batch["x"].tolist() for batch in loader] for _ in range(5)]
+    for epoch, batches in enumerate(run):
+        again = p.loader(steps=30, epoch=epoch, executor="inline")
+        assert [batch["x"].tolist() for batch in again] == batches
+
+
 def test_changes_planned_since_a_state_was_saved_stay_planned() -> None:
     p = cedar.mix({"a": (numbered(0, 9).repeat(), 1.0), "b": (numbered(50, 59).repeat(), 1e-9)}).batch(4)
     old = p.loader(steps=20, executor="inline")
