@@ -102,7 +102,7 @@ class LookMethods:
     def describe(self) -> Description:
         """Compute each column's counts, nulls, minimum, maximum, mean, quantiles and frequent values over one epoch.
 
-        For lists, bytes and arrays, the statistics are those of the lengths. Quantiles and frequent values come from
+        For lists and bytes, the statistics are those of the lengths. Quantiles and frequent values come from
         a random sample of 100,000 rows, or from all rows if there are fewer. The other figures are exact.
 
         Raises:
