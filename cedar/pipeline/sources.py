@@ -211,13 +211,14 @@ def read_tar(
 
     Args:
         paths: any fsspec URL or glob, or a list of them; ``{000..127}`` expands to a range of numbers.
-        missing: what to do if a sample lacks an extension that other samples among the first 256 have: "null" yields
-            nulls, "error" raises.
+        missing: "error" raises if the extensions of a sample differ from those of the first sample. "null" yields nulls
+            for extensions that a sample lacks; the columns are the extensions of the first 256 samples.
         dot: which dot of a file name starts the extension. With "last", ``a.b.jpg`` has the key ``a.b``.
         storage_options: options of the filesystem; see docs/storage.md.
 
     Raises:
-        SourceError: while reading, if a shard is damaged, or a sample has an extension that the first 256 samples lack.
+        SourceError: while reading, if a shard is damaged, or the extensions of a sample differ from those of the first
+            sample (with missing="null": a sample has an extension that the first 256 samples lack).
 
     Examples:
         >>> import cedar, io, tarfile, tempfile
