@@ -93,10 +93,10 @@ def _encode_rows(encoder: Encoder, strings: StringColumn, special: bool, longest
     long = np.flatnonzero(strings.lengths > longest)
     if len(long):
         raise _too_long({int(row): int(strings.lengths[row]) for row in long}, longest, "as a whole")
-    texts = strings.array()
+    column = strings.array()
     if strings.missing is not None:  # nulls are not encoded
-        texts = pc.if_else(from_flags(~strings.missing), texts, None)
-    encoded = texts.dictionary_encode()
+        column = pc.if_else(from_flags(~strings.missing), column, None)
+    encoded = column.dictionary_encode()
     rows = numbers(encoded.indices.fill_null(len(encoded.dictionary)))  # an empty list after the others
     try:
         ids, counts = encoder.encode(encoded.dictionary.to_pylist(), special)
