@@ -97,7 +97,8 @@ def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> t
     transport.expect(source, (8,), torch.int64)
     version, updates, before, before_updates, line, skipped, *whole = transport.receive(source).tolist()
     transport.expect(source, (len(like) * (7 if line else 3),), like.dtype)
-    parts = [part.clone() for part in torch.split(transport.receive(source).to(like), len(like))]
+    received = transport.receive(source).to(like).view(7 if line else 3, len(like))
+    parts = [part.clone() for part in received.unbind()]
     state = State(version, updates, parts[0], parts[1], parts[2], whole[0])
     if not line:
         return state, None

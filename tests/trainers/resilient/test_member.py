@@ -48,3 +48,14 @@ def test_a_digest_is_of_every_bit_of_the_weights() -> None:
     one, zeros = state(7), torch.zeros(4)
     assert digest(one) == digest(State(9, 9, one.master.clone(), zeros, zeros))
     assert digest(one) != digest(State(7, 6, torch.nextafter(one.master, zeros + 9), one.first, one.second))
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_worker_joins_a_stage_without_trained_parameters(pending: bool) -> None:
+    network, waiting, nothing = StrictNetwork(), Waiting(0, lambda: 0, 5), torch.zeros(0)
+    old, new, empty = Worker(1, 0), Worker(1, 1), State(7, 6, nothing, nothing, nothing)
+    undo = Pending(State(6, 5, nothing, nothing, nothing), nothing, 1.0, line=3) if pending else None
+    send_state(StrictTransport(network, old, waiting), new, empty, undo)
+    found, found_undo = receive_state(StrictTransport(network, new, waiting), old, nothing)
+    assert alike(found, empty)
+    assert (found_undo is not None) is pending
