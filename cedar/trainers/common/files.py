@@ -203,6 +203,16 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def number(value: float | None) -> float:
+    """Return a number that was written by ``finite``; NaN for None.
+
+    Examples:
+        >>> number(None), number(0.5)
+        (nan, 0.5)
+    """
+    return math.nan if value is None else value
+
+
 def read_lines(path: str) -> list[dict[str, Any]]:
     """Return the records of a file of JSON lines without a truncated last line; [] if the file does not exist."""
     try:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cedar.trainers.common.files import number
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -113,7 +115,7 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         ("rows/s", f"{sum(line['rows'] for line in lines) / seconds:,.0f}"),
         ("waited for data", f"{sum(line['waited'] for line in lines) / seconds:.0%}"),
         ("ids looked up in a step", f"{fmean(line['looked_up'] for line in lines):,.0f}"),
-        (f"loss over the last {len(last)} steps", f"{fmean(line['loss'] for line in last):.4f}"),
+        (f"loss over the last {len(last)} steps", f"{fmean(number(line['loss']) for line in last):.4f}"),
     ]
     phases = list(dict.fromkeys(phase for line in lines for phase in line["sent"]))
     entries += [
@@ -123,9 +125,9 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     scores = next((line["held_out"] for line in reversed(lines) if line["held_out"]), None)
     if scores:
         entries += [
-            ("held out: loss", f"{scores['loss']:.4f}"),
-            ("held out: AUC", f"{scores['auc']:.4f}"),
-            ("held out: normalized entropy", f"{scores['entropy']:.4f}"),
+            ("held out: loss", f"{number(scores['loss']):.4f}"),
+            ("held out: AUC", f"{number(scores['auc']):.4f}"),
+            ("held out: normalized entropy", f"{number(scores['entropy']):.4f}"),
         ]
     return entries
 

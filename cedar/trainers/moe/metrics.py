@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from cedar.trainers.common.files import figure
+from cedar.trainers.common.files import figure, number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,7 +120,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     held_out = [line["held_out"] for line in lines if line["held_out"] is not None]
     reported = f"{len(lines)} steps, {1000 * fmean(line['seconds'] for line in lines):.0f} ms each; "
     reported += f"{clipped} clipped, {skipped} skipped\n"
-    reported += f"loss {fmean(line['loss'] for line in last):.4f} over the last {len(last)}"
+    reported += f"loss {fmean(number(line['loss']) for line in last):.4f} over the last {len(last)}"
     reported += f", {held_out[-1]:.4f} on held-out rows" if held_out else ""
     grid = Table(caption=reported, caption_justify="left")
     columns = layer_columns(lines)

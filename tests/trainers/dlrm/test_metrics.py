@@ -1,12 +1,14 @@
 """Scores: as by counting pairs and summing logarithms."""
 
 import math
+from dataclasses import asdict
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.trainers.dlrm.metrics import Window, score
+from cedar.trainers.common.files import finite
+from cedar.trainers.dlrm.metrics import Window, score, summary
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
@@ -34,3 +36,11 @@ def test_a_window_holds_the_last_rows_in_whole_batches():
         window.add(torch.full((3,), float(at)), torch.zeros(3))
     assert window.parts()[0].tolist() == [2.0, 2, 2, 3, 3, 3]
     assert score(*Window(5).parts()).rows == 0
+
+
+def test_a_summary_has_nan_where_the_file_has_null():
+    """Held-out rows of one class ended a good run with a TypeError."""
+    line = {"step": 0, "rows": 2, "loss": math.nan, "seconds": 2.0, "waited": 1.0, "looked_up": 4, "sent": {}}
+    found = dict(summary([finite(line | {"held_out": asdict(score(torch.zeros(2), torch.zeros(2)))})]))
+    assert found["loss over the last 1 steps"] == found["held out: AUC"] == "nan"
+    assert found["held out: loss"] == "0.6931"

@@ -52,3 +52,7 @@ def test_columns_are_means_over_steps_and_what_the_last_one_holds():
     told = table(lines).caption
     assert "2 steps, 10 ms each; 1 clipped, 0 skipped" in told
     assert "loss 2.0000 over the last 2, 1.2500 on held-out rows" in told
+
+
+def test_a_step_whose_loss_is_not_finite_makes_the_mean_nan():
+    assert "loss nan over the last 2" in table([line(0, 0.5, (4, 4), loss=None), line(1, 1.0, (6, 2))]).caption
