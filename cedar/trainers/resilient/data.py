@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 import cedar
 from cedar.core.errors import CedarError
+from cedar.core.jagged import Container
 
 _ENDLESS = 1 << 40  # steps in the loader's only epoch, in which it repeats the data
 _RECENT = 4  # number of recent steps to cache
@@ -65,6 +66,10 @@ class LoaderSource(Source):
     def _read(self, step: int, rows: range) -> Pair:
         first, last = rows.start // self.lane, (rows.stop - 1) // self.lane
         read = [self.split(self.loader.read(step, rank=lane)) for lane in range(first, last + 1)]
+        for pair in read:
+            _check_rows(
+                pair, self.lane, f"at step {step} for a batch of {self.lane}", "let columns return one entry per row"
+            )
         skip = rows.start - first * self.lane
         cut: Pair = pytree.tree_map(lambda *parts: _concatenate(parts)[skip : skip + len(rows)], *read)
         return cut
@@ -79,10 +84,21 @@ class LoaderSource(Source):
         self.loader.close()
 
 
-def _concatenate(parts: tuple[Any, ...]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else [row for part in parts for row in part]
+def _concatenate(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _check_rows(pair: Pair, rows: int, asked: str, fix: str) -> None:
+    """Raise WrongRows unless all inputs and targets have this many rows. ``asked``: end of the error message."""
+    for name, side in zip(("inputs", "targets"), pair, strict=False):
+        for values in pytree.tree_leaves(side, is_leaf=lambda value: isinstance(value, Container)):
+            if isinstance(values, Container):  # a tree of arrays that do not have one entry per row
+                raise WrongRows(
+                    f"data gave a {type(values).__name__} as {name}",
+                    fix="give tensors with one entry per row, for example by calling to_padded()",
+                )
+            if len(values) != rows:
+                raise WrongRows(f"data gave {len(values)} rows of {name} {asked}", fix=fix)
 
 
 class MicroBatches:
@@ -125,13 +141,8 @@ class MicroBatches:
 
     def _read(self, step: int, wanted: range) -> Pair:
         pair = self.source.read(step, wanted)
-        for name, side in zip(("inputs", "targets"), pair, strict=False):
-            for values in pytree.tree_leaves(side):
-                if len(values) != len(wanted):
-                    whole = f"the batch is {self.batch}"
-                    asked = f"rows {wanted.start} to {wanted.stop} were asked for" if self.source.by_rows else whole
-                    raise WrongRows(
-                        f"data gave {len(values)} rows of {name} at step {step}, and {asked}",
-                        fix=f"give {len(wanted)} at every step, or set batch to what data gives",
-                    )
+        whole = f"the batch is {self.batch}"
+        asked = f"rows {wanted.start} to {wanted.stop} were asked for" if self.source.by_rows else whole
+        fix = f"give {len(wanted)} at every step, or set batch to what data gives"
+        _check_rows(pair, len(wanted), f"at step {step}, and {asked}", fix)
         return pair

@@ -88,6 +88,28 @@ def test_a_run_on_other_replicas_reads_the_rows_of_a_step_that_it_began_with():
     data.close()
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("side", [0, 1])
+def test_columns_that_return_other_rows_than_a_batch_has_are_refused(lanes, side):
+    """The rows beyond the batch were cut off in silence, and the others trained with wrong targets."""
+    pipeline = cedar.from_items([{"x": at} for at in range(96)])
+    give = lambda batch: tuple(batch["x"].repeat(1 + (at == side)) for at in range(2))
+    data = MicroBatches(LoaderSource(pipeline, 12, give, seed=0, lanes=lanes), 3, 2, 12)
+    rows, name = 12 // lanes, ("inputs", "targets")[side]
+    with pytest.raises(WrongRows, match=f"data gave {2 * rows} rows of {name} at step 3 for a batch of {rows}"):
+        data.inputs(3, (1, 0))
+    data.close()
+
+
+def test_lists_of_different_lengths_are_refused():
+    """Their values and their offsets were both cut to the rows of a micro-batch."""
+    pipeline = cedar.from_items([{"x": [at] * (1 + at % 3)} for at in range(24)])
+    source = LoaderSource(pipeline, 12, lambda batch: (batch["x"], batch["x"].lengths()), seed=0)
+    with pytest.raises(WrongRows, match="data gave a JaggedTensor as inputs"):
+        MicroBatches(source, 3, 2, 12).inputs(0, (0, 0))
+    source.close()
+
+
 def rows(source, step):
     return source.read(step, range(2))[0].tolist()
 
