@@ -175,6 +175,15 @@ def newest(folder: str, *, thorough: bool = False) -> str:
     return ""
 
 
+def set_aside(folder: str, after: int) -> None:
+    """Rename the checkpoints after this step, which are damaged, to ``step-00000040.damaged``. Otherwise, a later
+    restore could use them, and new checkpoints of earlier steps would be removed as old.
+    """
+    for path in [path_of(folder, step) for step in steps(folder) if step > after]:
+        shutil.rmtree(f"{path}.damaged", ignore_errors=True)
+        os.rename(path, f"{path}.damaged")
+
+
 def say_damaged(error: CedarError) -> None:
     """Report on stderr that a damaged checkpoint is skipped."""
     sys.stderr.write(f"{error}\nskipping it; an older checkpoint is used\n")
@@ -266,7 +275,7 @@ class Checkpoints:
     def resume(self) -> str:
         """Load the newest intact checkpoint, from any number of ranks. Return its path, or "" if there is none.
 
-        Damaged checkpoints are reported on stderr and skipped.
+        Damaged checkpoints are reported on stderr, skipped, and renamed once an older one has been loaded.
         """
         saved_steps = steps(self.folder)
         self.group.agree(
@@ -281,6 +290,8 @@ class Checkpoints:
                 if self.group.rank == 0:
                     say_damaged(error)
             else:
+                if self.group.rank == 0:
+                    set_aside(self.folder, step)
                 return path_of(self.folder, step)
         if damaged is not None:
             raise damaged

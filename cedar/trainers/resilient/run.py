@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
-from cedar.trainers.common.checkpoint import newest, read_index, step_of
+from cedar.trainers.common.checkpoint import newest, read_index, set_aside, step_of, steps
 from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import (
     CHECKPOINTS,
     METRICS,
+    Damaged,
     MetricsFile,
     OnMetrics,
     check_folder,
@@ -35,7 +36,7 @@ from cedar.trainers.resilient.manager import Manager
 from cedar.trainers.resilient.pipeline import ResilientPipeline
 from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.process import Setup, check_fork, preload, work
-from cedar.trainers.resilient.windows import WINDOWS, forget_windows, newest_window
+from cedar.trainers.resilient.windows import WINDOWS, forget_windows, newest_window, whole_windows
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +121,7 @@ def lead(
     check_fork(device)
     check_folder(run.folder, "resilient", resume=resume)
     windows = os.path.join(run.folder, WINDOWS)
-    initial_checkpoint = _latest(folder, windows, run.steps, thorough=True) if resume else ""
+    initial_checkpoint = find_checkpoint(folder, windows, run.steps) if resume else ""
     forget_windows(windows, initial_checkpoint)
     name = f"{os.uname().nodename}-{os.getpid()}"
     setup = Setup(pipeline, *listen, name, mishaps=mishaps, lanes=_saved_lanes(initial_checkpoint))
@@ -281,6 +282,23 @@ def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) ->
     """Return the path of the checkpoint or window with the latest step; empty if there is none."""
     found = [newest(folder, thorough=thorough), newest_window(windows, until, thorough=thorough)]
     return max(filter(None, found), key=step_of, default="")
+
+
+def find_checkpoint(folder: str, windows: str, until: int) -> str:
+    """Return the path of the newest intact checkpoint or window, for a run to resume from; empty if nothing was saved.
+    Damaged checkpoints after it are renamed.
+
+    Raises:
+        Damaged: there are checkpoints or windows, but none is intact.
+    """
+    found = _latest(folder, windows, until, thorough=True)
+    if not found and (steps(folder) or min(whole_windows(windows).values(), default=until + 1) <= until):
+        raise Damaged(
+            f"all checkpoints in {os.path.dirname(folder)} are damaged", done="nothing was changed",
+            fix="restore one from a backup, or set run.folder to another folder to start from step 0",
+        )  # fmt: skip
+    set_aside(folder, step_of(found))
+    return found
 
 
 def _saved_lanes(checkpoint: str) -> int:

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import shutil
 
 import pytest
 
@@ -59,10 +58,22 @@ def test_the_newest_whole_one_is_taken_and_damaged_ones_are_named(tmp_path, caps
     assert "step-00000008/index.json cannot be read: it is truncated" in told
     assert "step-00000006 is damaged: the tensor" in told
     assert told.count("an older checkpoint is used") == 2
-    shutil.rmtree(tmp_path / "step-00000004")
-    shutil.rmtree(tmp_path / "step-00000002")
+    for name in ("step-00000002", "step-00000004"):
+        (tmp_path / name / INDEX).write_bytes(b"{")
     with pytest.raises(Damaged):  # not a new run in silence
         Checkpoints(str(tmp_path), Toy()).resume()
+
+
+def test_a_damaged_checkpoint_is_renamed_so_that_new_ones_are_kept(tmp_path):
+    """With keep=1, every new checkpoint was removed at once: the damaged one has a later step."""
+    saved(Group(), str(tmp_path), 0, steps=(4, 8))
+    (tmp_path / "step-00000008" / INDEX).write_bytes(b"{")
+    toy = Toy()
+    files = Checkpoints(str(tmp_path), toy, keep=1)
+    files.resume()
+    toy.fill(5)
+    files.save()
+    assert sorted(os.listdir(tmp_path)) == ["step-00000005", "step-00000008.damaged"]
 
 
 def test_a_kill_while_it_saves_leaves_the_old_one(tmp_path, monkeypatch):

@@ -13,10 +13,14 @@ import torch
 
 from cedar.cli import main
 from cedar.trainers.common import links
+from cedar.trainers.common.checkpoint import newest, path_of
+from cedar.trainers.common.files import Damaged
+from cedar.trainers.common.group import Group
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.pipeline import Workers
-from cedar.trainers.resilient.run import KEY
+from cedar.trainers.resilient.run import KEY, find_checkpoint
+from tests.trainers.common.toy_checkpoints import saved
 from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, describe, ended, reference, started
 from tests.waiting import eventually
 
@@ -119,3 +123,22 @@ def test_a_start_that_failed_may_be_tried_again_in_its_folder(file: Path, tmp_pa
     assert "did not start" in err
     ended(started(file, "run.steps=2"))
     assert len(describe(tmp_path)["steps"]) == 2
+
+
+def test_a_resumed_run_does_not_see_damaged_checkpoints_again(tmp_path: Path) -> None:
+    """A restore within the run took the one that --resume had skipped, as it reads only the index."""
+    folder, windows = str(tmp_path / "checkpoints"), str(tmp_path / "windows")
+    assert find_checkpoint(folder, windows, 9) == ""
+    saved(Group(), folder, 0, steps=(2, 4))
+
+    def damage(step: int) -> None:
+        file = Path(path_of(folder, step)) / "rank-0.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
+
+    damage(4)
+    assert find_checkpoint(folder, windows, 9) == newest(folder) == path_of(folder, 2)
+    assert sorted(os.listdir(folder)) == ["step-00000002", "step-00000004.damaged"]
+    damage(2)
+    with pytest.raises(Damaged, match="all checkpoints in .* are damaged"):
+        find_checkpoint(folder, windows, 9)
+    assert newest(folder) == path_of(folder, 2)
