@@ -21,7 +21,7 @@ from cedar.core.errors import CedarError
 from cedar.simulate.calibration import error
 from cedar.simulate.checkpoints import CheckpointOptions, Scheme, effective, schemes
 from cedar.simulate.replay import SYSTEMS, random_dead, random_trace, read_trace, replay
-from cedar.trainers.common.config import not_negative, positive
+from cedar.trainers.common.config import check_choices, not_negative, positive
 from cedar.trainers.resilient.planner import Plan, Problem, exact, plan
 from cedar.trainers.resilient.planner.graph import Graph
 from cedar.trainers.resilient.planner.search import search
@@ -74,6 +74,7 @@ class PipelineOptions:
     rows: int = 0  # rows in a micro-batch, to report rows per second; 0: unknown
 
     def __post_init__(self) -> None:
+        check_choices(self)
         not_negative(self, "exact")
 
 

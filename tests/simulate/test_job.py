@@ -112,3 +112,8 @@ def test_steps_are_drawn_from_the_plan_of_cp_sat_where_it_is_asked(monkeypatch):
     assert asked == [(frozenset(), 5.0)]
     with pytest.raises(ValueError, match="exact is -1"):
         replace(GRID, exact=-1.0)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="mode is 'async': give one of sync, staggered"):
+        replace(GRID, mode="async")

@@ -8,7 +8,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -84,6 +84,7 @@ class AdamWOptions:
     clip: float = 1.0
 
     def __post_init__(self) -> None:
+        check_choices(self)
         not_negative(self, "rate", "least", "warmup", "eps", "decay", "clip")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are {self.betas}: give two numbers of 0 or more, less than 1")
@@ -124,8 +125,7 @@ class RunOptions:
     serve: str = ""
 
     def __post_init__(self) -> None:
-        if self.dtype not in (known := typing.get_args(typing.get_type_hints(RunOptions)["dtype"])):
-            raise ValueError(f"dtype is {self.dtype!r}: give one of {', '.join(known)}")
+        check_choices(self)
         positive(self, "keep")
         not_negative(self, "steps", "save_every", "threads")
 
@@ -157,6 +157,20 @@ def not_negative(options: object, *names: str) -> None:
         value = getattr(options, name)
         if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):
             raise ValueError(f"{name} is {value}: give 0 or more")
+
+
+def check_choices(options: object) -> None:
+    """Raise ``ValueError`` if an option whose type is a ``Literal``, or a union with one, has another value."""
+    for name, hint in typing.get_type_hints(type(options)).items():
+        kinds, literals = _split_hint(hint)
+        if literals and type(getattr(options, name)) not in kinds:
+            check_choice(name, getattr(options, name), literals)
+
+
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Raise ``ValueError`` if a value is not one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}: give one of {', '.join(map(str, choices))}")
 
 
 T = TypeVar("T")
@@ -236,9 +250,7 @@ def _build(values: Mapping[str, Any], cls: Any, where: str, prefix: str) -> Any:
 
 
 def _value(value: Any, hint: Any, where: str, key: str) -> Any:
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds: tuple[Any, ...] = typing.get_args(hint) if union else (hint,)
-    literals = [each for kind in kinds if typing.get_origin(kind) is typing.Literal for each in typing.get_args(kind)]
+    kinds, literals = _split_hint(hint)
     for kind in kinds:
         if isinstance(value, Mapping) and dataclasses.is_dataclass(kind):
             return _build(value, kind, where, key + ".")
@@ -253,3 +265,11 @@ def _value(value: Any, hint: Any, where: str, key: str) -> Any:
         [kind.__name__ for kind in kinds if isinstance(kind, type)] + [repr(each) for each in literals]
     )
     raise CedarError(f"{where}: {key!r} is {value!r}, not {reported or 'a list'}", fix="change that setting")
+
+
+def _split_hint(hint: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return the types of a union, or of a hint that is no union, and the values of its literals."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds: tuple[Any, ...] = typing.get_args(hint) if union else (hint,)
+    literals = [each for kind in kinds if typing.get_origin(kind) is typing.Literal for each in typing.get_args(kind)]
+    return kinds, literals

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from cedar.core.errors import CedarError
+from cedar.trainers.common.config import check_choice
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.dlrm import fbgemm
@@ -69,6 +70,7 @@ class DedupEmbeddings(nn.Module):
 
     Raises:
         CedarError: tables do not fit, fbgemm or torchrec cannot be used, or ``rowwise_adagrad`` is split by columns.
+        ValueError: a word, such as that of ``rule``, is unknown.
 
     Examples:
         >>> made = DedupEmbeddings([FeatureOptions("item", 9), FeatureOptions("shop", 4)], 8, rule=None)
@@ -85,6 +87,11 @@ class DedupEmbeddings(nn.Module):
         slow: str = ".", slow_cost: float = 10.0, mean: bool = True, seed: int = 0, device: torch.device | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        check_choice("rule", rule, (*get_args(Rule), None))
+        check_choice("backend", backend, ("auto", "torch", "fbgemm", "torchrec"))
+        check_choice("planner", planner, get_args(Planner))
+        for one in (sharding,) if isinstance(sharding, str) else sharding.values():
+            check_choice("sharding", one, get_args(Sharding))
         self.features, self.width, self.group = tuple(features), width, group or Group()
         self.rule, self.rate, self.dtype, self.device = rule, rate, dtype, device
         self.steps, self._saw_float16 = 0, False

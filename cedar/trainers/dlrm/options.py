@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cedar.trainers.common import config
-from cedar.trainers.common.config import not_negative, positive
+from cedar.trainers.common.config import check_choices, not_negative, positive
 
 Rule = Literal["rowwise_adagrad", "sgd", "adam"]
 Planner = Literal["greedy", "milp"]
@@ -48,6 +48,7 @@ class FeatureOptions:
     width: int = 0
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.rows < 1 and not (self.rows == 0 and self.vocabulary):
             raise ValueError(f"rows of {self.column!r} is {self.rows}: give 1 or more, or a vocabulary")
         if self.vocabulary and self.ids != "asis":
@@ -104,6 +105,7 @@ class DataOptions:
     workers: int = 0  # number of workers; 0: the executor decides
 
     def __post_init__(self) -> None:
+        check_choices(self)
         positive(self, "batch", "interleave")
         if self.paths and self.pipeline:
             raise ValueError("give either paths or a pipeline")
@@ -133,6 +135,7 @@ class ModelOptions:
     repeat_dropout: bool = False
 
     def __post_init__(self) -> None:
+        check_choices(self)
         positive(self, "width", "cross", "rank", "heads")
         if min((*self.bottom, *self.top), default=1) < 1:
             raise ValueError("a layer in bottom or top has no units: give 1 or more")
@@ -162,6 +165,7 @@ class TableOptions:
     slow_cost: float = 10.0  # cost of a row in the file relative to one in memory
 
     def __post_init__(self) -> None:
+        check_choices(self)
         not_negative(self, "memory", "fast")
 
 
@@ -178,6 +182,9 @@ class OptimizerOptions:
     rule: Literal["adagrad", "sgd", "adam"] = "adagrad"
     rate: float = 0.02
     warmup: int = 0
+
+    def __post_init__(self) -> None:
+        check_choices(self)
 
 
 @dataclass(frozen=True)

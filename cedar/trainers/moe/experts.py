@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from cedar.core.errors import CedarError
+from cedar.trainers.common.config import check_choice
 
 Score = Literal["softmax", "sigmoid"]
 
@@ -53,6 +54,7 @@ class Router(nn.Module):
         self, width: int, experts: int, top_k: int = 1, score: Score = "softmax", *, renormalize: bool = False
     ) -> None:
         super().__init__()
+        check_choice("score", score, get_args(Score))
         if not 1 <= top_k <= experts:
             raise ValueError(f"top_k is {top_k}: give 1 to {experts}, the number of experts")
         self.experts, self.top_k, self.score, self.renormalize = experts, top_k, score, renormalize

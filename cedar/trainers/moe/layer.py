@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, get_args
 from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
@@ -13,11 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
+from cedar.trainers.common.config import check_choice
 from cedar.trainers.common.group import Group, differing_ranks, exchange_rows
 from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch, take_rows
 from cedar.trainers.moe.experts import Experts, Routing, auxiliary_loss, z_loss
 from cedar.trainers.moe.gradients import moved_rows
-from cedar.trainers.moe.placement import Basis, Placement, Policy, place
+from cedar.trainers.moe.placement import RULES, Basis, Placement, Policy, place
 
 
 class SymiMoE(nn.Module):
@@ -53,6 +55,7 @@ class SymiMoE(nn.Module):
 
     Raises:
         CedarError: there are fewer slots than experts, or the policy is ``oracle`` on several ranks.
+        ValueError: ``capacity`` is negative or not finite, or ``drop`` or ``rule`` is unknown.
 
     Examples:
         >>> from cedar.trainers.moe.experts import Router
@@ -68,6 +71,10 @@ class SymiMoE(nn.Module):
         bias_rate: float = 0.0, rates: Sequence[float] = (), decays: Sequence[float] = (), name: str = "experts",
     ) -> None:  # fmt: skip
         super().__init__()
+        check_choice("drop", drop, get_args(Drop))
+        check_choice("rule", rule, RULES)
+        if not 0 <= capacity < math.inf:
+            raise ValueError(f"capacity is {capacity}: give 0 or more")
         self.group, self.policy, self.name = group or Group(), policy or Policy(), name
         if self.policy.kind == "oracle" and self.group.size > 1:
             raise CedarError(

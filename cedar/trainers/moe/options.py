@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from cedar.trainers.common import config
-from cedar.trainers.common.config import AdamWOptions, TransformerOptions, not_negative, positive
+from cedar.trainers.common.config import AdamWOptions, TransformerOptions, check_choices, not_negative, positive
 from cedar.trainers.moe.placement import Kind, Policy
 
 
@@ -35,6 +35,7 @@ class ExpertOptions:
     decays: tuple[float, ...] = ()  # for each expert, a factor on the weight decay; empty for 1
 
     def __post_init__(self) -> None:
+        check_choices(self)
         positive(self, "experts", "slots", "hidden", "top_k")
         if self.top_k > self.experts:
             raise ValueError(f"top_k is {self.top_k}, but there are only {self.experts} experts")

@@ -8,7 +8,7 @@ from typing import Literal
 from cedar.core.errors import PipelineError
 from cedar.core.limits import parse_bytes
 from cedar.trainers.common import config
-from cedar.trainers.common.config import AdamWOptions, TransformerOptions, not_negative, positive
+from cedar.trainers.common.config import AdamWOptions, TransformerOptions, check_choices, not_negative, positive
 from cedar.trainers.resilient.planner import Memory
 
 
@@ -77,6 +77,7 @@ class PipelineOptions:
             raise ValueError(f"memory is {self.memory!r}: give {words}") from error
 
     def __post_init__(self) -> None:
+        check_choices(self)
         positive(self, "micro_batches")
         not_negative(self, "exact")
         self.bytes  # noqa: B018 - raises if the size is invalid

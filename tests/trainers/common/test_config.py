@@ -32,3 +32,29 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
     options = import_module("cedar.trainers.moe.options").Options
     with pytest.raises(CedarError, match=r"latin\.toml is not valid TOML"):
         config.load(str(path), options, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "dlrm.options.FeatureOptions",
+            {"column": "a", "rows": 3, "pooling": "max"},
+            "pooling is 'max': give one of sum",
+        ),
+        ("dlrm.options.ModelOptions", {"interaction": "cat"}, "interaction is 'cat': give one of dot, dcn"),
+        ("dlrm.options.OptimizerOptions", {"rule": "lion"}, "rule is 'lion': give one of adagrad, sgd, adam"),
+        ("dlrm.options.TableOptions", {"sharding": "row"}, "sharding is 'row': give one of auto, tables, rows"),
+        ("moe.options.ExpertOptions", {"drop": "prob"}, "drop is 'prob': give one of position, probability"),
+        ("moe.options.OptimizerOptions", {"gradients": "fp8"}, "gradients is 'fp8': give one of float32, bfloat16"),
+        ("common.config.AdamWOptions", {"schedule": "const"}, "schedule is 'const': give one of cosine, constant"),
+        ("resilient.options.PipelineOptions", {"reduction": "Exact"}, "reduction is 'Exact': give one of exact, fast"),
+        ("resilient.options.RunOptions", {"sparse_window": "Auto"}, "sparse_window is 'Auto': give one of auto"),
+    ],
+)
+def test_an_unknown_word_is_refused_outside_of_files_too(name, changes, message):
+    """Feature(pooling="max") summed in silence."""
+    module, _, cls = name.rpartition(".")
+    with pytest.raises(ValueError) as failed:
+        getattr(import_module(f"cedar.trainers.{module}"), cls)(**changes)
+    assert message in str(failed.value)

@@ -225,3 +225,12 @@ def test_a_step_that_is_skipped_leaves_no_trace(rule, zero_first):
         made.step()
         states.append(made.state_dict())
     assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rule": "adagrad"}, {"backend": "cuda"}, {"planner": "best"}, {"sharding": "row"}, {"sharding": {"tags": "row"}}],
+)
+def test_an_unknown_word_is_refused(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is '.*': give one of"):
+        DedupEmbeddings(FEATURES, WIDTH, **wrong)

@@ -101,3 +101,11 @@ def test_dropout_in_experts_ends_with_training():
     assert not torch.equal(net(x), net(x))
     net.eval()
     assert torch.equal(net(x), net(x))
+
+
+@pytest.mark.parametrize("wrong", [{"drop": "prob"}, {"rule": "max"}, {"capacity": float("inf")}, {"capacity": -1.0}])
+def test_settings_that_are_unknown_or_not_finite_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*: give"):
+        SymiMoE(lambda number: nn.Linear(4, 4), Router(4, 2), **wrong)
+    with pytest.raises(ValueError, match="score is 'sofmax': give one of softmax, sigmoid"):
+        Router(4, 2, score="sofmax")
